@@ -1,0 +1,90 @@
+"""The one reader of the process environment."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.contract import CONTRACT_VARIABLE
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+PREFIX = "TORCHX_CUBICML_"
+DEFAULT_STORE = "~/.torchx-cubicml"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobEnvironment:
+    """What torchrun, TorchX and the scheduler tell a process of its job.
+
+    Args:
+        contract: encoded contract of the launch; empty where there is none.
+        rank: global rank, 0 without torchrun.
+        local_rank: rank on this node.
+        world_size: processes of the job.
+        nnodes: nodes of the job.
+        torchx_job_id: ``<scheduler>://<session>/<app id>`` as TorchX sets it; empty without TorchX.
+        scheduler_job_id: the scheduler's own name of the job, such as ``slurm-1234``; empty where unknown.
+        attempt: scheduler restart count, torchelastic restart count.
+        store_address: host and port of the agent's TCPStore; ``None`` without torchrun.
+    """
+
+    contract: str
+    rank: int
+    local_rank: int
+    world_size: int
+    nnodes: int
+    torchx_job_id: str
+    scheduler_job_id: str
+    attempt: tuple[int, int]
+    store_address: tuple[str, int] | None
+
+
+def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
+    """Return what the environment tells of this process's job.
+
+    Args:
+        environment: in place of the process's own.
+    """
+    source = environment if environment is not None else os.environ
+    host, port = source.get("MASTER_ADDR", ""), _count(source, "MASTER_PORT", 0)
+    slurm_job = source.get("SLURM_JOB_ID", "")
+    return JobEnvironment(
+        contract=source.get(CONTRACT_VARIABLE, ""),
+        rank=_count(source, "RANK", 0),
+        local_rank=_count(source, "LOCAL_RANK", 0),
+        world_size=_count(source, "WORLD_SIZE", 1),
+        nnodes=_count(source, "GROUP_WORLD_SIZE", 1),
+        torchx_job_id=source.get("TORCHX_JOB_ID", ""),
+        scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
+        attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
+        store_address=(host, port) if host and port else None,
+    )
+
+
+def option(name: str, environment: Mapping[str, str] | None = None) -> str | None:
+    """Return ``TORCHX_CUBICML_<NAME>``, which sets an option where the command line does not; ``None`` where unset.
+
+    >>> option("store", {"TORCHX_CUBICML_STORE": "s3://team/cubicml"})
+    's3://team/cubicml'
+    """
+    source = environment if environment is not None else os.environ
+    return source.get(f"{PREFIX}{name.upper()}") or None
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Return this process's environment with ``changes``, for a process that it starts."""
+    return {**os.environ, **changes}
+
+
+def default_store_url() -> str:
+    """Return the path of the store that serves where none is named."""
+    return str(Path(DEFAULT_STORE).expanduser())
+
+
+def _count(source: Mapping[str, str], name: str, default: int) -> int:
+    text = source.get(name, "")
+    return int(text) if text.isascii() and text.isdigit() else default

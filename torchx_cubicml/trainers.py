@@ -1,0 +1,60 @@
+"""Tables, no logic: the standard names, and which flag of a trainer means which of them."""
+
+from __future__ import annotations
+
+STANDARD_PARAMETERS = (
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "global_batch_size",
+    "dp_replicate_degree",
+    "dp_shard_degree",
+    "tp_degree",
+    "pp_degree",
+    "cp_degree",
+    "ep_degree",
+    "sharding_strategy",
+    "activation_checkpointing",
+    "precision",
+    "compile",
+)
+"""Parameters whose observed value replaces the requested one in a training row."""
+
+FLAG_MEANINGS: dict[str, str] = {
+    "batch_size": "micro_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "per_device_train_batch_size": "micro_batch_size",
+    "train_batch_size_per_gpu": "micro_batch_size",
+    "accumulate": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "grad_accum": "gradient_accumulation_steps",
+    "sharding": "sharding_strategy",
+    "sharding_strategy": "sharding_strategy",
+    "activation_checkpointing": "activation_checkpointing",
+    "precision": "precision",
+    "dtype": "precision",
+    "compile": "compile",
+    "n_layer": "n_layers",
+    "n_layers": "n_layers",
+    "num_layers": "n_layers",
+    "n_head": "n_heads",
+    "n_heads": "n_heads",
+    "num_attention_heads": "n_heads",
+    "n_embd": "d_model",
+    "d_model": "d_model",
+    "hidden_size": "d_model",
+    "vocab_size": "vocab_size",
+    "block_size": "seq_len",
+    "seq_len": "seq_len",
+    "seq_length": "seq_len",
+    "tensor_model_parallel_size": "tp_degree",
+    "pipeline_model_parallel_size": "pp_degree",
+    "context_parallel_size": "cp_degree",
+}
+"""Flag name without dashes, underscores for hyphens -> standard name, where trainers agree."""
+
+WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq_len"})
+"""Standard names that describe the workload; they are read and never changed."""
+
+OUTPUT_WORDS = ("out", "output", "save", "checkpoint", "ckpt", "log", "logging", "resume", "load", "tensorboard", "wandb", "run_name")
+"""Words that make a flag look like an output, resume or logging destination."""

@@ -1,0 +1,241 @@
+"""The record of one launch: what was trained, with which config, how it ended and how fast it ran."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Self, TypeAlias
+
+from torchx_cubicml.errors import RecordError
+
+Scalar: TypeAlias = bool | int | float | str
+Value: TypeAlias = Scalar | tuple[Scalar, ...]
+Config: TypeAlias = Mapping[str, Value]
+Workload: TypeAlias = Mapping[str, Value]
+
+OBJECTIVES = ("tokens_per_second", "samples_per_second")
+MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
+MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
+
+
+class State(StrEnum):
+    """How a trial stands; a closed set."""
+
+    PLANNED = "planned"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    STOPPED_EARLY = "stopped_early"
+    OUT_OF_MEMORY = "out_of_memory"
+    TIMEOUT = "timeout"
+    INFRASTRUCTURE = "infrastructure"
+    USER_ERROR = "user_error"
+    UNKNOWN = "unknown"
+
+    @property
+    def ended(self) -> bool:
+        """Whether no further event is expected."""
+        return self not in {State.PLANNED, State.RUNNING}
+
+
+class Origin(StrEnum):
+    """Who chose the config of a trial."""
+
+    USER = "user"
+    REWRITE = "rewrite"
+    EXPLORE = "explore"
+    TUNE = "tune"
+    IMPORT = "import"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Measurement:
+    """Throughput of one launch in steady state, the whole job together.
+
+    Args:
+        tokens_per_second: WPS of the whole job at the median step; ``None`` where tokens are unknown.
+        samples_per_second: QPS of the whole job at the median step; ``None`` where samples are unknown.
+        steps_counted: optimizer steps after warm-up, >= 1.
+        warmup_steps: optimizer steps left out before them.
+        step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step; empty where unknown.
+        peak_memory_gib: largest memory of one process (device memory, or resident set on CPU); ``None`` where unknown.
+    """
+
+    tokens_per_second: float | None = None
+    samples_per_second: float | None = None
+    steps_counted: int = 1
+    warmup_steps: int = 0
+    step_time_s: tuple[float, ...] = ()
+    peak_memory_gib: float | None = None
+
+    def __post_init__(self) -> None:
+        for name in ("tokens_per_second", "samples_per_second", "peak_memory_gib"):
+            value = getattr(self, name)
+            if value is not None and not _is_positive(value):
+                raise RecordError(f"{name} must be a positive number, got {value!r}")
+        if not all(_is_positive(value) for value in self.step_time_s) or len(self.step_time_s) not in {0, 3}:
+            raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r}")
+        if not _is_count(self.steps_counted) or self.steps_counted < 1:
+            raise RecordError(f"steps_counted must be a whole number >= 1, got {self.steps_counted!r}")
+        if not _is_count(self.warmup_steps):
+            raise RecordError(f"warmup_steps must be a whole number >= 0, got {self.warmup_steps!r}")
+
+    def throughput(self, objective: str) -> float | None:
+        """Return the throughput named ``objective``, ``None`` where it is unknown.
+
+        Raises:
+            RecordError: ``objective`` is not one of ``OBJECTIVES``.
+        """
+        if objective not in OBJECTIVES:
+            raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
+        value: float | None = getattr(self, objective)
+        return value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trial:
+    """One launch as a record.
+
+    Args:
+        trial_id: unique name of the trial.
+        workload: facts fixed for the launch: program, world size, what the space file declares.
+        config: requested config.
+        state: how it stands.
+        observed: facts seen inside the job, under their standard names.
+        measurement: of the last attempt that reached steady state; ``None`` where there is none.
+        origin: who chose the config.
+        launch_id: joins the trial with the ``planned`` event of ``tune``; empty elsewhere.
+        attempts: how many attempts left an event, >= 1.
+        reason: why it ended as it did, in words; empty where nothing is to be said.
+        suggestion: what was promised for the config.
+        started_at: first event, ISO 8601 in UTC; for people, never for ordering.
+        ended_at: last event of an ended trial, likewise; empty before.
+    """
+
+    trial_id: str
+    workload: Workload
+    config: Config
+    state: State
+    observed: Mapping[str, Value] = field(default_factory=dict)
+    measurement: Measurement | None = None
+    origin: Origin = Origin.USER
+    launch_id: str = ""
+    attempts: int = 1
+    reason: str = ""
+    suggestion: Mapping[str, object] | None = None
+    started_at: str = ""
+    ended_at: str = ""
+
+    @classmethod
+    def completed(
+        cls,
+        *,
+        workload: Workload,
+        config: Config,
+        tokens_per_second: float | None = None,
+        samples_per_second: float | None = None,
+        peak_memory_gib: float | None = None,
+    ) -> Self:
+        """Return a trial measured elsewhere.
+
+        Raises:
+            RecordError: no throughput is given, or a value is not legal.
+
+        >>> Trial.completed(workload={"n_layers": 2}, config={"tp_degree": 1}, tokens_per_second=41_000.0).state
+        <State.COMPLETED: 'completed'>
+        """
+        if tokens_per_second is None and samples_per_second is None:
+            raise RecordError(f"a completed trial needs a throughput: {' or '.join(OBJECTIVES)}")
+        return cls(
+            trial_id=new_id("import"),
+            workload=freeze_values(workload, where="workload"),
+            config=freeze_values(config, where="config"),
+            state=State.COMPLETED,
+            measurement=Measurement(
+                tokens_per_second=tokens_per_second,
+                samples_per_second=samples_per_second,
+                peak_memory_gib=peak_memory_gib,
+            ),
+            origin=Origin.IMPORT,
+        )
+
+    @classmethod
+    def infeasible(cls, *, workload: Workload, config: Config, reason: str = "out_of_memory") -> Self:
+        """Return a trial that could not run, with the state that names why.
+
+        Raises:
+            RecordError: ``reason`` is not a state of failure, or a value is not legal.
+        """
+        failures = [state for state in State if state.ended and state is not State.COMPLETED]
+        if reason not in failures:
+            raise RecordError(f"unknown reason {reason!r}; legal are {', '.join(failures)}")
+        return cls(
+            trial_id=new_id("import"),
+            workload=freeze_values(workload, where="workload"),
+            config=freeze_values(config, where="config"),
+            state=State(reason),
+            origin=Origin.IMPORT,
+        )
+
+    def fact(self, name: str) -> Value | None:
+        """Return what is known under ``name``: declared in the workload, else observed, else requested."""
+        for source in (self.workload, self.observed, self.config):
+            if name in source:
+                return source[name]
+        return None
+
+
+def new_id(prefix: str) -> str:
+    """Return a globally unique, readable name such as ``import-9f2c61d07e1b4a55``."""
+    return f"{prefix}-{secrets.token_hex(8)}"
+
+
+def freeze_values(values: object, *, where: str) -> dict[str, Value]:
+    """Return a mapping read from JSON, TOML or a caller with its lists as tuples.
+
+    Raises:
+        RecordError: it is no mapping of names to scalars or flat lists, or a value is not finite or too large.
+
+    >>> freeze_values({"sharding_strategy": ["FULL_SHARD", "NO_SHARD"]}, where="config")
+    {'sharding_strategy': ('FULL_SHARD', 'NO_SHARD')}
+    """
+    if not isinstance(values, Mapping):
+        raise RecordError(f"{where} must map names to values, got {type(values).__name__}")
+    return {_freeze_name(name, where): freeze_value(value, where=f"{where}.{name}") for name, value in values.items()}
+
+
+def freeze_value(value: object, *, where: str) -> Value:
+    """Return one value with a list as a tuple; see ``freeze_values``."""
+    if isinstance(value, list | tuple):
+        if len(value) > MAX_ITEMS:
+            raise RecordError(f"{where} holds {len(value)} items, more than the {MAX_ITEMS} that are legal")
+        return tuple(_freeze_scalar(item, where) for item in value)
+    return _freeze_scalar(value, where)
+
+
+def _freeze_scalar(value: object, where: str) -> Scalar:
+    if isinstance(value, str):
+        if len(value) > MAX_TEXT:
+            raise RecordError(f"{where} is a text of {len(value)} characters, more than the {MAX_TEXT} that are legal")
+        return value
+    if isinstance(value, bool | int):
+        return value
+    if isinstance(value, float) and math.isfinite(value):
+        return value
+    raise RecordError(f"{where} must be a boolean, a finite number, a text or a flat list of them, got {value!r:.60}")
+
+
+def _freeze_name(name: object, where: str) -> str:
+    if isinstance(name, str) and 0 < len(name) <= 128:
+        return name
+    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {name!r:.60}")
+
+
+def _is_positive(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0

@@ -142,20 +142,11 @@ def parse_arguments() -> argparse.Namespace:
     add("--block_size", type=whole_number, default=64, help="tokens per sample")
     add("--batch_size", type=whole_number, default=4, help="samples per forward pass on each rank (micro batch)")
     add("--accumulate", type=whole_number, default=4, help="forward passes per optimizer step on each rank")
-    add(
-        "--sharding",
-        type=strategy_list,
-        default="FULL_SHARD",
-        metavar="STRATEGY[,STRATEGY...]",
-        help="FSDP strategy of each layer, or one for all: NO_SHARD, SHARD_GRAD_OP or FULL_SHARD; "
-        "embeddings and head follow the first layer",
+    sharding_help = (
+        "NO_SHARD, SHARD_GRAD_OP or FULL_SHARD: one for all layers, or one each (the rest follows the first)"
     )
-    add(
-        "--activation_checkpointing",
-        choices=("none", "full"),
-        default="none",
-        help="full: every layer keeps only its input, and recomputes the rest in the backward pass",
-    )
+    add("--sharding", type=strategy_list, default="FULL_SHARD", metavar="STRATEGY[,STRATEGY...]", help=sharding_help)
+    add("--activation_checkpointing", choices=("none", "full"), default="none", help="full recomputes every layer")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="number format of forward and backward passes")
     add("--compile", action="store_true", help="compile every layer with torch.compile")
     add("--steps", type=whole_number, default=100, help="optimizer steps")
@@ -195,27 +186,25 @@ def build_model(arguments: argparse.Namespace, device: torch.device) -> FullySha
     # FSDP advises DDP instead of NO_SHARD; but DDP cannot be chosen layer by layer.
     warnings.filterwarnings("ignore", message=r"(The|When using) `+NO_SHARD`+ ")
     low_precision = MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32)
-    mixed_precision = low_precision if arguments.precision == "bf16" else None
-
-    def wrap(module: nn.Module, strategy: str) -> FullyShardedDataParallel:
-        return FullyShardedDataParallel(
-            module,
-            sharding_strategy=ShardingStrategy[strategy],
-            mixed_precision=mixed_precision,
-            device_id=device,  # needed on CPU too, where FSDP otherwise asks for an accelerator
-            use_orig_params=True,
-        )
-
+    wrap = partial(
+        FullyShardedDataParallel,
+        mixed_precision=low_precision if arguments.precision == "bf16" else None,
+        device_id=device,  # wanted on CPU too: without it FSDP asks for an accelerator
+        use_orig_params=True,
+    )
+    strategies = [ShardingStrategy[name] for name in arguments.sharding]
     model = GPT(arguments)
-    for index, (block, strategy) in enumerate(zip(model.blocks, arguments.sharding, strict=True)):
+    for index, strategy in enumerate(strategies):
+        block = model.blocks[index]
         if arguments.compile:
             block.compile()
-        inner = checkpoint_wrapper(block) if arguments.activation_checkpointing == "full" else block
-        model.blocks[index] = wrap(inner, strategy)
-    return wrap(model, arguments.sharding[0])
+        if arguments.activation_checkpointing == "full":
+            block = checkpoint_wrapper(block)
+        model.blocks[index] = wrap(block, sharding_strategy=strategy)
+    return wrap(model, sharding_strategy=strategies[0])
 
 
-def load_batches(arguments: argparse.Namespace) -> Iterator[tuple[Tensor, Tensor]]:
+def load_batches(arguments: argparse.Namespace) -> Iterator[list[Tensor]]:
     """Yield the micro batches of this rank, inputs and targets int64 ``[batch_size, block_size]``.
 
     Without shuffling, ranks take samples in turn: those of one optimizer step are the same however its global batch
@@ -227,9 +216,7 @@ def load_batches(arguments: argparse.Namespace) -> Iterator[tuple[Tensor, Tensor
     return iter(DataLoader(text, batch_size=arguments.batch_size, sampler=sampler))
 
 
-def accumulate_gradients(
-    model: FullyShardedDataParallel, batches: Iterator[tuple[Tensor, Tensor]], count: int
-) -> Tensor:
+def accumulate_gradients(model: FullyShardedDataParallel, batches: Iterator[list[Tensor]], count: int) -> Tensor:
     """Run ``count`` micro batches forward and backward, and return their mean loss over all ranks."""
     device = model.compute_device
     total_loss = torch.zeros((), device=device)
@@ -261,11 +248,8 @@ def train(model: FullyShardedDataParallel, arguments: argparse.Namespace) -> Non
         loss_value = loss.item()  # waits for the device, so that the clock below is right
         step_s = time.perf_counter() - start_s
         if dist.get_rank() == 0:
-            print(
-                f"step {step}/{arguments.steps}  loss {loss_value:.4f}  {1000 * step_s:.1f} ms/step  "
-                f"{tokens_per_step / step_s:,.0f} tokens/s",
-                flush=True,
-            )
+            pace = f"{1000 * step_s:.1f} ms/step  {tokens_per_step / step_s:,.0f} tokens/s"
+            print(f"step {step}/{arguments.steps}  loss {loss_value:.4f}  {pace}", flush=True)
 
 
 def save_checkpoint(model: FullyShardedDataParallel, arguments: argparse.Namespace) -> None:

@@ -1,14 +1,36 @@
-"""Arithmetic in a space file: parsed to a syntax tree, evaluated exactly over a whitelist of nodes."""
+"""Arithmetic in a space file: parsed to a syntax tree, evaluated exactly over a whitelist of nodes.
+
+Text and depth are bounded; what each operation does, and its bounds, are in ``arithmetic``.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+import ast
+import warnings
+from dataclasses import dataclass, field
+from fractions import Fraction
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torchx_cubicml.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, bounded, calculate, number, truth
+from torchx_cubicml.errors import SpaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
+    from torchx_cubicml.arithmetic import Operand
     from torchx_cubicml.trial import Scalar, Value
+
+    _Evaluate: TypeAlias = Callable[[Mapping[str, Value]], Operand]
+
+MAX_SOURCE = 1000  # characters
+MAX_DEPTH = 64  # of nested operations
+
+_CONSTANTS = {"true": True, "false": False}  # as TOML spells them
+
+LEGAL = (
+    "numbers, texts, true, false, names, + - * / // % **, comparisons, in (...), and, or, not, `a if b else c`, "
+    "and calls of abs, ceil, floor, len, log2, max, min"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,18 +40,43 @@ class Expression:
     Args:
         source: the text as the user wrote it.
         names: names that it reads.
+        where: its place in a space file, for messages.
     """
 
     source: str
     names: frozenset[str]
+    where: str = field(compare=False)
+    _run: _Evaluate = field(repr=False, compare=False)
 
     def evaluate(self, values: Mapping[str, Value]) -> Scalar:
         """Return the exact value; an integral quotient is an ``int``.
 
         Raises:
-            SpaceError: a name is missing, or an operation is not legal for the values.
+            SpaceError: a name is missing, an operation is not legal for the values, or whole numbers do not divide.
+
+        >>> parse_expression("32 / (micro_batch_size * 2)", where="example").evaluate({"micro_batch_size": 4})
+        4
         """
-        raise NotImplementedError
+        try:
+            result = self._run(values)
+            if isinstance(result, Fraction):
+                raise SpaceError(f"the result {result} is not a whole number")
+            if isinstance(result, tuple):
+                raise SpaceError("the result is a list where one value is wanted")
+        except SpaceError as error:
+            raise SpaceError(f"{self.where}: {self.source!r}: {error}") from None
+        return result
+
+    def holds(self, values: Mapping[str, Value]) -> bool:
+        """Return the truth of a predicate.
+
+        Raises:
+            SpaceError: as ``evaluate``, or the result is neither true nor false.
+        """
+        result = self.evaluate(values)
+        if isinstance(result, bool):
+            return result
+        raise SpaceError(f"{self.where}: {self.source!r}: the result must be true or false, got {result!r}")
 
 
 def parse_expression(source: str, *, where: str) -> Expression:
@@ -38,4 +85,185 @@ def parse_expression(source: str, *, where: str) -> Expression:
     Raises:
         SpaceError: not an expression of the whitelist.
     """
-    raise NotImplementedError
+    try:
+        tree = _syntax_tree(source)
+        run = _compile(tree, 0)
+    except SpaceError as error:
+        raise SpaceError(f"{where}: {source[:200]!r}: {error}") from None
+    return Expression(source, frozenset(_names(tree)), where, run)
+
+
+def is_name(text: str) -> bool:
+    """Whether an expression can read ``text`` as a name.
+
+    >>> is_name("tp_degree"), is_name("max"), is_name("true"), is_name("a.b")
+    (True, False, False, False)
+    """
+    try:
+        tree = ast.parse(text, mode="eval").body if text.isascii() and text.isidentifier() else None
+    except SyntaxError:  # a keyword
+        return False
+    return isinstance(tree, ast.Name) and text not in _CONSTANTS and text not in FUNCTIONS
+
+
+def _syntax_tree(source: str) -> ast.expr:
+    if len(source) > MAX_SOURCE:
+        raise SpaceError(f"{len(source)} characters are more than the {MAX_SOURCE} that are legal")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # Python's advice on odd spellings is not for the user's terminal
+            return ast.parse(source.strip(), mode="eval").body
+    except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        raise SpaceError(f"not an expression ({reason or 'too deeply nested'}); legal are {LEGAL}") from None
+
+
+def _names(tree: ast.expr) -> Iterator[str]:
+    called = {id(node.func) for node in ast.walk(tree) if isinstance(node, ast.Call)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name) and id(node) not in called and node.id not in _CONSTANTS:
+            yield node.id
+
+
+def _compile(node: ast.expr, depth: int) -> _Evaluate:
+    """Return the function that evaluates ``node``; refuses what is not in ``_COMPILERS``."""
+    if depth > MAX_DEPTH:
+        raise SpaceError(f"operations nest deeper than {MAX_DEPTH}")
+    compiler = _COMPILERS.get(type(node))
+    if compiler is None:
+        raise _refused(node)
+    return compiler(node, depth + 1)
+
+
+def _refused(node: ast.expr) -> SpaceError:
+    text = ast.unparse(node)
+    return SpaceError(f"`{text:.40}` at column {node.col_offset + 1} is not legal; legal are {LEGAL}")
+
+
+def _compile_constant(node: ast.Constant, depth: int) -> _Evaluate:
+    value = node.value
+    if not isinstance(value, bool | int | float | str):
+        raise _refused(node)
+    constant = value if isinstance(value, bool | str) else bounded(value)
+    return lambda values: constant
+
+
+def _compile_name(node: ast.Name, depth: int) -> _Evaluate:
+    name = node.id
+    if name in _CONSTANTS:
+        constant = _CONSTANTS[name]
+        return lambda values: constant
+    if name in FUNCTIONS:
+        raise SpaceError(f"`{name}` is a function and wants its arguments in parentheses")
+
+    def look_up(values: Mapping[str, Value]) -> Operand:
+        if name not in values:
+            raise SpaceError(f"{name} is not known here; known are {', '.join(sorted(values)) or 'no names'}")
+        return values[name]
+
+    return look_up
+
+
+def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
+    items: list[Scalar] = []
+    for item in node.elts:
+        value = None if any(_names(item)) else _compile(item, depth)({})
+        if value is None or isinstance(value, tuple | Fraction):
+            raise SpaceError(f"a list holds numbers and texts, not `{ast.unparse(item):.40}`")
+        items.append(value)
+    constant = tuple(items)
+    return lambda values: constant
+
+
+def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
+    operation = type(node.op)
+    if operation not in ARITHMETIC:
+        raise _refused(node)
+    left, right = _compile(node.left, depth), _compile(node.right, depth)
+    text = ast.unparse(node)
+
+    def run(values: Mapping[str, Value]) -> Operand:
+        return calculate(operation, number(left(values), text), number(right(values), text), text=text)
+
+    return run
+
+
+def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
+    operand, text = _compile(node.operand, depth), ast.unparse(node)
+    if isinstance(node.op, ast.Not):
+        return lambda values: not truth(operand(values), text)
+    if isinstance(node.op, ast.USub):
+        return lambda values: -number(operand(values), text)
+    if isinstance(node.op, ast.UAdd):
+        return lambda values: number(operand(values), text)
+    raise _refused(node)
+
+
+def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
+    operands, text = [_compile(item, depth) for item in node.values], ast.unparse(node)
+    decisive = isinstance(node.op, ast.Or)
+
+    def run(values: Mapping[str, Value]) -> Operand:
+        for operand in operands:
+            if truth(operand(values), text) is decisive:
+                return decisive
+        return not decisive
+
+    return run
+
+
+def _compile_choice(node: ast.IfExp, depth: int) -> _Evaluate:
+    test, text = _compile(node.test, depth), ast.unparse(node.test)
+    then, otherwise = _compile(node.body, depth), _compile(node.orelse, depth)
+    return lambda values: then(values) if truth(test(values), text) else otherwise(values)
+
+
+def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
+    operands = [_compile(item, depth) for item in (node.left, *node.comparators)]
+    relations = [RELATIONS.get(type(item)) for item in node.ops]
+    if None in relations:
+        raise _refused(node)
+    text = ast.unparse(node)
+
+    def run(values: Mapping[str, Value]) -> Operand:
+        left = operands[0](values)
+        for relation, operand in zip(relations, operands[1:], strict=True):
+            right = operand(values)
+            if relation is None or not relation(left, right, text):
+                return False
+            left = right
+        return True
+
+    return run
+
+
+def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
+    name = node.func.id if isinstance(node.func, ast.Name) else ""
+    function = FUNCTIONS.get(name)
+    if function is None or node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
+        raise _refused(node)
+    if not node.args or (len(node.args) > 1 and name not in {"max", "min"}):
+        raise SpaceError(f"{name} takes {'one or more arguments' if name in {'max', 'min'} else 'one argument'}")
+    arguments, text = [_compile(item, depth) for item in node.args], ast.unparse(node)
+
+    def run(values: Mapping[str, Value]) -> Operand:
+        try:
+            return function([argument(values) for argument in arguments], text)
+        except (ValueError, OverflowError) as error:
+            raise error if isinstance(error, SpaceError) else SpaceError(f"`{text:.60}`: {error}") from None
+
+    return run
+
+
+_COMPILERS: dict[type[ast.expr], Callable[[Any, int], _Evaluate]] = {
+    ast.Constant: _compile_constant,
+    ast.Name: _compile_name,
+    ast.Tuple: _compile_sequence,
+    ast.List: _compile_sequence,
+    ast.BinOp: _compile_binary,
+    ast.UnaryOp: _compile_unary,
+    ast.BoolOp: _compile_boolean,
+    ast.Compare: _compile_comparison,
+    ast.IfExp: _compile_choice,
+    ast.Call: _compile_call,
+}

@@ -1,4 +1,8 @@
-"""Hides what looks like a secret before a text reaches a record or a terminal."""
+"""Hides what looks like a secret before a text reaches a record or a terminal.
+
+In doubt a text is masked, for a record without a detail harms nobody. Names of facts are judged more narrowly: the trade
+has tokens and keys of its own (``tokens_per_second``, ``eos_token_id``, ``num_key_value_heads``).
+"""
 
 from __future__ import annotations
 
@@ -6,32 +10,57 @@ import re
 
 MASK = "***"
 
-# "tokens" is a word of the trade and no secret: seq_tokens=4096, tokens_per_second: 812.5.
-_SECRET_WORDS = frozenset(
-    "token secret password passwd passphrase pwd credential credentials auth key apikey authorization".split()
-)
 _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
-_HOLDS_WORD = rf"[\w.-]*(?:{'|'.join(sorted(_SECRET_WORDS))})[\w.-]*"
-_NAMED = re.compile(
-    rf"""(?P<name>--?{_HOLDS_WORD}(?:=|[ ]+)             # a flag and its value
-        | {_HOLDS_WORD}["']?[ ]*[=:][ ]*)                # name=value, "name": value
-        (?P<quote>["']?)(?P<value>[^\s"',;&)}}\]]+)""",
-    re.VERBOSE | re.IGNORECASE,
+_STRONG = re.compile(
+    r"passw(?:or)?d|passphrase|passcode|credential|(?:^|_)[a-z]*secrets?(?:_|$)|(?:^|_)(?:pwd|auth|authorization)(?:_|$)"
+    r"|(?:api|access|account|auth|bearer|private|secret|ssh)_?(?:key|token)"
 )
-_SHAPED = re.compile(
+_WEAK = re.compile(r"(?:(?:^|_)(?P<before>[a-z]+)_|^)(?:token|key)$")
+_HARMLESS_BEFORE = frozenset(
+    "bos cache cls dict end eos first foreign group image mask max n next num pad per primary prng public query rng sep "
+    "sort special start state stop unk video".split()
+)
+
+# A name and what stands between it and its value. Possessive, so that a long word costs one pass and no backtracking.
+_NAMED = re.compile(
     r"""
-    (?<=://)[^/\s@]+(?=@)                        # user:password in a URL
-    | \bAKIA[0-9A-Z]{16}\b                       # AWS access key id
-    | \bgh[pousr]_[A-Za-z0-9]{20,}\b             # GitHub
-    | \bhf_[A-Za-z0-9]{20,}\b                    # Hugging Face
-    | \bsk-[A-Za-z0-9_-]{16,}\b                  # OpenAI and others
-    | \bxox[abprs]-[A-Za-z0-9-]{10,}\b           # Slack
-    | \beyJ[\w-]{10,}\.[\w-]{10,}\.[\w-]*        # JSON web token
-    | -----BEGIN[ A-Z]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ A-Z]*PRIVATE[ ]KEY-----|\Z)
-    | (?<=\bBearer\s)\S+
+    (?<![\w.-])(?P<name>[\w.-]++)
+    (?:
+        ["']?\]?[ \t]*(?:=>|:=|={1,2}|:)[ \t]*+      # name=value, "name": "value", environ['NAME'] = 'value'
+        | (?P<space>["']?,?[ \t]++)(?!-)             # --name value, and the same as a printed list; password 'value'
+    )
     """,
     re.VERBOSE,
 )
+_VALUE = re.compile(
+    r"""
+    b?(?P<quote>["'])(?:\\.|(?!(?P=quote))[^\\])*+(?P=quote)?
+    | (?:(?i:basic|bearer|digest|token)[ ]++)?(?:[^\s"'&,;)\]}]|[,;)\]}](?=[^\s"',;)\]}]))++
+    """,
+    re.VERBOSE,
+)
+_SHAPED = re.compile(
+    r"""
+    (?<=://)[^/\s"']+(?=@)                           # user:password in a URL
+    | \bA[KS]IA[0-9A-Z]{16}\b                        # AWS access key id
+    | \bAIza[\w-]{35}                                # Google
+    | \bgh[pousr]_[A-Za-z0-9]{20,}\b                 # GitHub
+    | \bgithub_pat_\w{20,}
+    | \bglpat-[\w-]{16,}                             # GitLab
+    | \bhf_[A-Za-z0-9]{20,}\b                        # Hugging Face
+    | \bnvapi-[\w-]{20,}                             # NVIDIA
+    | \bpypi-[\w-]{16,}
+    | \b[sr]k[-_][A-Za-z0-9_-]{16,}                  # OpenAI, Stripe and others
+    | \bxox[abeprs]-[A-Za-z0-9-]{10,}                # Slack
+    | (?<=hooks\.slack\.com/services/)[\w/]+
+    | \bdapi[0-9a-f]{32}                             # Databricks
+    | \beyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)?       # JSON web token
+    | -----BEGIN[ A-Z]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ A-Z]*PRIVATE[ ]KEY-----|\Z)
+    | (?<=\b[Bb]earer[ ])[^\s"',;]{8,}
+    """,
+    re.VERBOSE,
+)
+_SIGNED = re.compile(r"(?P<name>[?&](?:sig|[\w-]*[Ss]ignature)=)[^&\s\"']+")  # signed URLs of Azure, AWS and Google
 
 
 def mask(text: str) -> str:
@@ -42,7 +71,7 @@ def mask(text: str) -> str:
     >>> mask("12 tokens_per_second: 4096")
     '12 tokens_per_second: 4096'
     """
-    return _NAMED.sub(_mask_named, _SHAPED.sub(MASK, text))
+    return _mask_named(_SIGNED.sub(rf"\g<name>{MASK}", _SHAPED.sub(MASK, text)))
 
 
 def names_secret(name: str) -> bool:
@@ -51,10 +80,29 @@ def names_secret(name: str) -> bool:
     >>> names_secret("WANDB_API_KEY"), names_secret("--authToken"), names_secret("--max_tokens")
     (True, True, False)
     """
-    return any(word.lower() in _SECRET_WORDS for word in _WORD.findall(name))
+    words = "_".join(_WORD.findall(name)).lower()
+    if _STRONG.search(words):
+        return True
+    weak = _WEAK.search(words)
+    return weak is not None and weak["before"] not in _HARMLESS_BEFORE
 
 
-def _mask_named(match: re.Match[str]) -> str:
-    if not names_secret(match["name"]) or match["value"].startswith("-"):
-        return match[0]
-    return f"{match['name']}{match['quote']}{MASK}"
+def _mask_named(text: str) -> str:
+    parts = []
+    done = 0
+    for match in _NAMED.finditer(text):
+        if match.start() < done or not _introduces_secret(match):
+            continue
+        value = _VALUE.match(text, match.end())
+        if value is not None:
+            quote = value["quote"] or ""
+            parts += [text[done : match.end()], f"{quote}{MASK}{quote}"]
+            done = value.end()
+    return "".join((*parts, text[done:]))
+
+
+def _introduces_secret(match: re.Match[str]) -> bool:
+    name = match["name"]
+    if match["space"] is None or name.startswith("-"):
+        return names_secret(name)
+    return match.string[match.end() : match.end() + 1] in {'"', "'"} and _STRONG.search(name.lower()) is not None

@@ -1,4 +1,38 @@
-"""placeholder"""
+"""``torchx cubicml init``: a commented starter space file for the user's own command."""
+
 from __future__ import annotations
-def add_arguments(parser): pass
-def run(args): return 0
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.commands.base import add_launch, split_command
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file and the command."""
+    parser.add_argument("-o", "--output", default="", help="file to write; stdout where none is named")
+    add_launch(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the starter."""
+    from torchx_cubicml.errors import SpaceError
+    from torchx_cubicml.launch.app import ComponentLaunch
+    from torchx_cubicml.starter import script_help, starter_space
+
+    name, component_args = split_command(args.command)
+    launch = ComponentLaunch.parse(name, component_args).launch
+    text = starter_space(launch, script_help(launch))
+    if not args.output:
+        sys.stdout.write(text)
+        return 0
+    path = Path(args.output)
+    if path.exists():
+        raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
+    path.write_text(text, encoding="utf-8")
+    print(f"torchx-cubicml: wrote {path}; read it, then: torchx cubicml tune --space {path} ...", file=sys.stderr)  # noqa: T201 - the command line's own output
+    return 0

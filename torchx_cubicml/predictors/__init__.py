@@ -1,0 +1,19 @@
+"""Predictors: one Protocol in ``base``, one file per method, and the dict that names them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.predictors.base import Prediction, Predictor
+from torchx_cubicml.predictors.boosting import Boosting
+from torchx_cubicml.predictors.feasibility import Feasibility
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+PREDICTORS: dict[str, Callable[[], Predictor]] = {"boosting": Boosting}
+"""Name of a method -> how to make one with its default settings."""
+
+DEFAULT_PREDICTOR = "boosting"
+
+__all__ = ["DEFAULT_PREDICTOR", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]

@@ -1,0 +1,61 @@
+"""What every predictor offers, and the shape of what it predicts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import NormalDist
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.history import History
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prediction:
+    """Throughput of ``n`` configs, log-normal around its median.
+
+    Args:
+        throughput: median, whole job, in the unit of the history's objective, float64 ``[n]``; NaN where the history
+            held no measurement.
+        spread: standard deviation of the logarithm of one new measurement, float64 ``[n]``; NaN likewise.
+    """
+
+    throughput: NDArray[np.float64]
+    spread: NDArray[np.float64]
+
+    def quantile(self, q: float) -> NDArray[np.float64]:
+        """Return the throughput that a measurement stays under with probability ``q``, 0 < q < 1, float64 ``[n]``.
+
+        >>> Prediction(throughput=np.array([100.0]), spread=np.array([0.1])).quantile(0.9).round(1).tolist()
+        [113.7]
+        """
+        return np.asarray(self.throughput * np.exp(self.spread * NormalDist().inv_cdf(q)), dtype=np.float64)
+
+
+class Predictor(Protocol):
+    """Learns throughput from history and predicts it for configs that were not run.
+
+    The advisor makes a fresh one for each suggestion, calls ``fit`` once, then ``predict`` as often as the searcher
+    asks for scores. Between the two it may keep what it learned, in attributes that end in ``_``. It must never change
+    the arrays that it is given, keep anything across ``fit``, touch a file, a clock, the network or global randomness,
+    or depend on the order of the rows.
+    """
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the measured rows of ``history``; none at all is legal, one is enough.
+
+        Args:
+            history: trials as a table.
+            rng: the only source of randomness.
+        """
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for rows that ``history.columns`` encoded, float64 ``[n, n_columns]``.
+
+        NaN in ``features`` is a missing value or a category that the history never saw. A predictor fitted on no
+        measurement answers NaN.
+        """

@@ -142,20 +142,13 @@ def parse_arguments() -> argparse.Namespace:
     add("--block_size", type=whole_number, default=64, help="tokens per sample")
     add("--batch_size", type=whole_number, default=4, help="samples per forward pass on each rank (micro batch)")
     add("--accumulate", type=whole_number, default=4, help="forward passes per optimizer step on each rank")
-    sharding_help = (
-        "NO_SHARD, SHARD_GRAD_OP or FULL_SHARD: one for all layers, or one each (the rest follows the first)"
-    )
+    sharding_help = "FSDP strategies NO_SHARD, SHARD_GRAD_OP, FULL_SHARD: one per layer (the rest as the first) or one"
     add("--sharding", type=strategy_list, default="FULL_SHARD", metavar="STRATEGY[,STRATEGY...]", help=sharding_help)
     add("--activation_checkpointing", choices=("none", "full"), default="none", help="full recomputes every layer")
     add("--precision", choices=("fp32", "bf16"), default="fp32", help="number format of forward and backward passes")
     add("--compile", action="store_true", help="compile every layer with torch.compile")
     add("--steps", type=whole_number, default=100, help="optimizer steps")
-    add(
-        "--learning_rate",
-        type=positive_number,
-        default=3e-3,
-        help="of AdamW at the first step, then falling along a cosine",
-    )
+    add("--learning_rate", type=positive_number, default=3e-3, help="at the first step, then falling along a cosine")
     add("--seed", type=partial(whole_number, least=0), default=0, help="of the initial weights and of the data")
     add("--out_dir", type=Path, default=Path("out"), help="folder for the checkpoint, ckpt.pt")
     arguments = parser.parse_args()

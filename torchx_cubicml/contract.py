@@ -7,10 +7,9 @@ compressed JSON, at most ``MAX_BYTES`` long.
 from __future__ import annotations
 
 import base64
-import binascii
 import json
 import zlib
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
@@ -64,8 +63,12 @@ def encode_contract(contract: Contract) -> str:
     'file:///tmp/store'
     """
     payload = {"version": CONTRACT_VERSION, **asdict(contract)}
-    text = json.dumps(payload, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
-    value = base64.urlsafe_b64encode(zlib.compress(text.encode(), 9)).decode("ascii")
+    try:
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(f"the launch contract holds a value that JSON has no word for: {error}") from error
+    # An argument that is no UTF-8 reaches Python with surrogates, and passes through as it came.
+    value = base64.urlsafe_b64encode(zlib.compress(text.encode(errors="surrogatepass"), 9)).decode("ascii")
     if len(value) > MAX_BYTES:
         raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
     return value
@@ -81,24 +84,50 @@ def decode_contract(value: str) -> Contract:
     version = payload.pop("version", None)
     if version != CONTRACT_VERSION:
         raise ContractError(f"the launch contract has version {version!r}; this recorder reads {CONTRACT_VERSION}")
-    known = {item.name for item in fields(Contract)}
-    values = {name: value for name, value in payload.items() if name in known}
     try:
-        values["origin"] = Origin(values.get("origin", Origin.USER))
-        for name in ("workload", "config"):
-            values[name] = freeze_values(values.get(name, {}), where=f"contract.{name}")
-        return Contract(**values)
-    except (TypeError, ValueError) as error:
+        return Contract(
+            store=_text(payload, "store"),
+            workload=freeze_values(payload.get("workload", {}), where="contract.workload"),
+            config=freeze_values(payload.get("config", {}), where="contract.config"),
+            objective=_text(payload, "objective", "tokens_per_second"),
+            origin=Origin(_text(payload, "origin", Origin.USER)),
+            launch_id=_text(payload, "launch_id", ""),
+            scheduler=_text(payload, "scheduler", ""),
+            suggestion=_suggestion(payload.get("suggestion")),
+            step_limit=_step_limit(payload.get("step_limit")),
+        )
+    except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error
 
 
 def _unpack(value: str) -> dict[str, object]:
+    if len(value) > MAX_BYTES:
+        raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
     try:
         inflate = zlib.decompressobj()
         text = inflate.decompress(base64.urlsafe_b64decode(value.encode("ascii")), _MAX_JSON_BYTES)
-        payload = json.loads(text)
-    except (ValueError, binascii.Error, zlib.error) as error:
+        payload = json.loads(text) if inflate.eof else None
+    except (ValueError, zlib.error, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error
     if not isinstance(payload, dict):
-        raise ContractError("the launch contract is damaged: a JSON object is wanted")
+        raise ContractError("the launch contract is damaged: a whole JSON object is wanted")
     return payload
+
+
+def _text(payload: Mapping[str, object], name: str, default: str | None = None) -> str:
+    value = payload.get(name, default)
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{name} must be a text, got {value!r:.60}")
+
+
+def _suggestion(value: object) -> dict[str, object] | None:
+    if value is None or isinstance(value, dict):
+        return value
+    raise ValueError(f"suggestion must be a JSON object, got {value!r:.60}")
+
+
+def _step_limit(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"step_limit must be a whole number >= 1, got {value!r:.60}")

@@ -5,25 +5,25 @@ A trial is the fold of its events, ordered by attempt and by the writer's own se
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass, field, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import MASK, mask, names_secret
-from torchx_cubicml.trial import Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.trial import MAX_WHOLE, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Sequence
 
     from torchx_cubicml.trial import Config, Value, Workload
 
 SCHEMA_VERSION = 1
-_KNOWN = (
-    "schema event trial_id launch_id attempt sequence writer time workload config origin observed measurement state "
-    "reason suggestion"
-).split()
+MAX_REASON = 8192  # characters that are kept of a reason
+_MAX_TEXT = 64 * 1024  # characters of a text that is read
 
 # Where ranks tell of one end differently, the more specific cause is believed: a rank that raises breaks its peers'
 # connections, so theirs look like infrastructure.
@@ -92,6 +92,8 @@ class Event:
             raise RecordError(f"a {self.kind} event needs a trial_id or a launch_id")
         if (self.kind is EventKind.ENDED) != (self.state is not None):
             raise RecordError(f"state belongs to an ended event and to no other; got {self.state!r} on {self.kind}")
+        if self.state is not None and not self.state.ended:
+            raise RecordError(f"an ended event needs a state that is an end, got {self.state}")
 
     def to_json(self) -> dict[str, object]:
         """Return the JSON object of this event; empty fields are left out and secrets masked."""
@@ -110,8 +112,8 @@ class Event:
             "observed": _masked(self.observed),
             "measurement": _without_empty(asdict(self.measurement)) if self.measurement else None,
             "state": None if self.state is None else str(self.state),
-            "reason": mask(self.reason),
-            "suggestion": dict(self.suggestion) if self.suggestion else None,
+            "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
+            "suggestion": _masked(self.suggestion) if self.suggestion else None,
         }
         return {**self.extra, **_without_empty(payload)}
 
@@ -124,10 +126,8 @@ class Event:
         """
         if not isinstance(payload, dict):
             raise RecordError(f"an event must be a JSON object, got {type(payload).__name__}")
-        schema = payload.get("schema")
-        if not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
-            raise RecordError(f"event schema {schema!r:.60} is unknown; this version reads 1 to {SCHEMA_VERSION}")
         try:
+            _check_schema(payload.get("schema"))
             return cls(
                 kind=EventKind(payload.get("event", "")),
                 attempt=_attempt(payload.get("attempt", [0, 0])),
@@ -137,49 +137,106 @@ class Event:
                 measurement=_measurement(payload.get("measurement")),
                 suggestion=_mapping(payload.get("suggestion")),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
-                **{name: _text(payload, name) for name in ("trial_id", "launch_id", "writer", "time", "reason")},
-                **{
-                    name: freeze_values(payload.get(name, {}), where=name)
-                    for name in ("workload", "config", "observed")
-                },
+                trial_id=_text(payload, "trial_id"),
+                launch_id=_text(payload, "launch_id"),
+                writer=_text(payload, "writer"),
+                time=_text(payload, "time"),
+                reason=_text(payload, "reason"),
+                workload=freeze_values(payload.get("workload", {}), where="workload"),
+                config=freeze_values(payload.get("config", {}), where="config"),
+                observed=freeze_values(payload.get("observed", {}), where="observed"),
             )
-        except (TypeError, ValueError) as error:
+        except (TypeError, ValueError, RecursionError) as error:
             raise RecordError(f"event is not legal: {error}") from error
+
+
+_KNOWN = {"schema", "event"} | {item.name for item in fields(Event)} - {"kind", "extra"}
 
 
 def fold_events(events: Iterable[Event]) -> list[Trial]:
     """Return one trial per launch, in the order in which their ids first appear; the order of events is free."""
     events = list(events)
-    joined = {event.launch_id: event.trial_id for event in events if event.launch_id and event.trial_id}
+    joined: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for event in events:
+        if event.launch_id and event.trial_id:
+            joined[event.launch_id][event.trial_id] = None
     groups: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
-        groups[event.trial_id or joined.get(event.launch_id, event.launch_id)].append(event)
+        for trial_id in (event.trial_id,) if event.trial_id else joined[event.launch_id] or (event.launch_id,):
+            groups[trial_id].append(event)
     return [_fold_trial(trial_id, group) for trial_id, group in groups.items()]
 
 
-def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
-    planned_first = sorted(
-        events, key=lambda event: (event.kind is not EventKind.PLANNED, event.attempt, event.sequence, event.writer)
+def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
+    """Return as few events as fold back to ``trial``, in the order of their sequence.
+
+    Args:
+        trial: the record of a launch that nobody recorded event by event.
+        writer: who writes them.
+    """
+    bare = Event(
+        kind=EventKind.STARTED,
+        trial_id=trial.trial_id,
+        launch_id=trial.launch_id,
+        writer=writer,
+        origin=trial.origin,
     )
-    of_attempts = [event for event in planned_first if event.kind is not EventKind.PLANNED]
+    begin = replace(
+        bare,
+        kind=EventKind.PLANNED if trial.state is State.PLANNED else EventKind.STARTED,
+        time=trial.started_at,
+        workload=freeze_values(trial.workload, where="workload"),
+        config=freeze_values(trial.config, where="config"),
+        observed=freeze_values(trial.observed, where="observed"),
+        suggestion=trial.suggestion,
+        measurement=None if trial.state.ended else trial.measurement,
+    )
+    restarts = [replace(bare, attempt=(0, attempt)) for attempt in range(1, trial.attempts)]
+    if not trial.state.ended:
+        return [begin, *restarts]
+    end = replace(
+        bare,
+        kind=EventKind.ENDED,
+        attempt=(0, trial.attempts - 1),
+        sequence=1,
+        time=trial.ended_at,
+        measurement=trial.measurement,
+        state=trial.state,
+        reason=trial.reason,
+    )
+    return [begin, *restarts, end]
+
+
+def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
+    ordered = sorted(events, key=_order)
+    of_attempts = [event for event in ordered if event.kind is not EventKind.PLANNED]
     attempts = sorted({event.attempt for event in of_attempts})
     last = [event for event in of_attempts if event.attempt == attempts[-1]]
     end = _believed_end(last)
-    times = sorted(event.time for event in events if event.time)
-    trial = Trial(
+    tells_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
+    return Trial(
         trial_id=trial_id,
-        workload=_merged(planned_first, "workload"),
-        config=_merged(planned_first, "config"),
+        workload=_merged(ordered, "workload"),
+        config=_merged(ordered, "config"),
         state=_state(last, end),
-        observed=_merged(of_attempts, "observed"),
-        measurement=next((event.measurement for event in reversed(of_attempts) if event.measurement), None),
-        origin=planned_first[0].origin,
-        launch_id=next((event.launch_id for event in planned_first if event.launch_id), ""),
+        observed=_merged(ordered, "observed"),
+        measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
+        origin=next(tells_origin, ordered[0]).origin,
+        launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
         attempts=max(len(attempts), 1),
-        suggestion=next((event.suggestion for event in planned_first if event.suggestion), None),
-        started_at=times[0] if times else "",
+        reason=end.reason if end else "",
+        suggestion=next((event.suggestion for event in ordered if event.suggestion), None),
+        started_at=min(
+            (event.time for event in ordered if event.time and event.kind is not EventKind.ENDED), default=""
+        ),
+        ended_at=max((event.time for event in last if event.kind is EventKind.ENDED), default=""),
     )
-    return trial if end is None else replace(trial, reason=end.reason, ended_at=times[-1] if times else "")
+
+
+def _order(event: Event) -> tuple[bool, tuple[int, int], int, str, str, str]:
+    """Plans first; where attempt and sequence are alike, content decides: never the order of a listing."""
+    planned = event.kind is EventKind.PLANNED
+    return not planned, event.attempt, event.sequence, event.writer, event.kind, event.time
 
 
 def _state(last: Sequence[Event], end: Event | None) -> State:
@@ -189,8 +246,8 @@ def _state(last: Sequence[Event], end: Event | None) -> State:
 
 
 def _believed_end(last: Sequence[Event]) -> Event | None:
-    ends = [event for event in last if event.kind is EventKind.ENDED and event.state in _SPECIFIC_FIRST]
-    return min(ends, key=lambda event: _SPECIFIC_FIRST.index(event.state), default=None)  # type: ignore[arg-type]
+    ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
+    return ends[0] if ends else None
 
 
 def _merged(events: Sequence[Event], name: str) -> dict[str, Value]:
@@ -200,14 +257,28 @@ def _merged(events: Sequence[Event], name: str) -> dict[str, Value]:
     return merged
 
 
-def _masked(values: Mapping[str, Value]) -> dict[str, object]:
-    return {name: MASK if names_secret(name) else _masked_value(value) for name, value in values.items()}
+def _masked(values: Mapping[str, object]) -> dict[str, object]:
+    return {
+        mask(name): MASK if names_secret(name) and not isinstance(value, bool) else _masked_value(value)
+        for name, value in values.items()
+    }
 
 
-def _masked_value(value: Value) -> object:
-    if isinstance(value, tuple):
+def _masked_value(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _masked(value)
+    if isinstance(value, list | tuple):
         return [_masked_value(item) for item in value]
-    return mask(value) if isinstance(value, str) else value
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
+    return value
+
+
+def _check_schema(schema: object) -> None:
+    if isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
+        raise RecordError(f"schema {schema!r:.60} is unknown; this version reads 1 to {SCHEMA_VERSION}")
 
 
 def _without_empty(payload: Mapping[str, object]) -> dict[str, object]:
@@ -221,16 +292,16 @@ def _attempt(value: object) -> tuple[int, int]:
 
 
 def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE:
         return value
     raise RecordError(f"a whole number >= 0 is wanted, got {value!r:.60}")
 
 
 def _text(payload: Mapping[str, object], name: str) -> str:
     value = payload.get(name, "")
-    if isinstance(value, str) and len(value) <= 64 * 1024:
+    if isinstance(value, str) and len(value) <= _MAX_TEXT:
         return value
-    raise RecordError(f"{name} must be a text of at most 65536 characters, got {value!r:.60}")
+    raise RecordError(f"{name} must be a text of at most {_MAX_TEXT} characters, got {value!r:.60}")
 
 
 def _mapping(value: object) -> dict[str, object] | None:

@@ -136,8 +136,12 @@ def _compile(node: ast.expr, depth: int) -> _Evaluate:
 
 
 def _refused(node: ast.expr) -> SpaceError:
-    text = ast.unparse(node)
-    return SpaceError(f"`{text:.40}` at column {node.col_offset + 1} is not legal; legal are {LEGAL}")
+    return SpaceError(f"`{_text(node):.40}` at column {node.col_offset + 1} is not legal; legal are {LEGAL}")
+
+
+def _text(node: ast.expr) -> str:
+    size = sum(1 for _ in ast.walk(node))
+    return ast.unparse(node) if size <= 2 * MAX_DEPTH else "..."  # unparse recurses without a bound of its own
 
 
 def _compile_constant(node: ast.Constant, depth: int) -> _Evaluate:
@@ -169,7 +173,7 @@ def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
     for item in node.elts:
         value = None if any(_names(item)) else _compile(item, depth)({})
         if value is None or isinstance(value, tuple | Fraction):
-            raise SpaceError(f"a list holds numbers and texts, not `{ast.unparse(item):.40}`")
+            raise SpaceError(f"a list holds numbers and texts, not `{_text(item):.40}`")
         items.append(value)
     constant = tuple(items)
     return lambda values: constant
@@ -180,7 +184,7 @@ def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
     if operation not in ARITHMETIC:
         raise _refused(node)
     left, right = _compile(node.left, depth), _compile(node.right, depth)
-    text = ast.unparse(node)
+    text = _text(node)
 
     def run(values: Mapping[str, Value]) -> Operand:
         return calculate(operation, number(left(values), text), number(right(values), text), text=text)
@@ -189,7 +193,7 @@ def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
 
 
 def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
-    operand, text = _compile(node.operand, depth), ast.unparse(node)
+    operand, text = _compile(node.operand, depth), _text(node)
     if isinstance(node.op, ast.Not):
         return lambda values: not truth(operand(values), text)
     if isinstance(node.op, ast.USub):
@@ -200,7 +204,7 @@ def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
 
 
 def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
-    operands, text = [_compile(item, depth) for item in node.values], ast.unparse(node)
+    operands, text = [_compile(item, depth) for item in node.values], _text(node)
     decisive = isinstance(node.op, ast.Or)
 
     def run(values: Mapping[str, Value]) -> Operand:
@@ -213,7 +217,7 @@ def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
 
 
 def _compile_choice(node: ast.IfExp, depth: int) -> _Evaluate:
-    test, text = _compile(node.test, depth), ast.unparse(node.test)
+    test, text = _compile(node.test, depth), _text(node.test)
     then, otherwise = _compile(node.body, depth), _compile(node.orelse, depth)
     return lambda values: then(values) if truth(test(values), text) else otherwise(values)
 
@@ -223,7 +227,7 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
     relations = [RELATIONS.get(type(item)) for item in node.ops]
     if None in relations:
         raise _refused(node)
-    text = ast.unparse(node)
+    text = _text(node)
 
     def run(values: Mapping[str, Value]) -> Operand:
         left = operands[0](values)
@@ -244,7 +248,7 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
         raise _refused(node)
     if not node.args or (len(node.args) > 1 and name not in {"max", "min"}):
         raise SpaceError(f"{name} takes {'one or more arguments' if name in {'max', 'min'} else 'one argument'}")
-    arguments, text = [_compile(item, depth) for item in node.args], ast.unparse(node)
+    arguments, text = [_compile(item, depth) for item in node.args], _text(node)
 
     def run(values: Mapping[str, Value]) -> Operand:
         try:

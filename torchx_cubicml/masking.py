@@ -1,7 +1,7 @@
 """Hides what looks like a secret before a text reaches a record or a terminal.
 
-In doubt a text is masked, for a record without a detail harms nobody. Names of facts are judged more narrowly: the trade
-has tokens and keys of its own (``tokens_per_second``, ``eos_token_id``, ``num_key_value_heads``).
+In doubt a text is masked, for a record without a detail harms nobody. Tokens and keys of the trade itself
+(``tokens_per_second``, ``eos_token``, ``num_key_value_heads``) are no secrets.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ _STRONG = re.compile(
     r"passw(?:or)?d|passphrase|passcode|credential|(?:^|_)[a-z]*secrets?(?:_|$)|(?:^|_)(?:pwd|auth|authorization)(?:_|$)"
     r"|(?:api|access|account|auth|bearer|private|secret|ssh)_?(?:key|token)"
 )
-_WEAK = re.compile(r"(?:(?:^|_)(?P<before>[a-z]+)_|^)(?:token|key)$")
-_HARMLESS_BEFORE = frozenset(
-    "bos cache cls dict end eos first foreign group image mask max n next num pad per primary prng public query rng sep "
-    "sort special start state stop unk video".split()
+_WEAK = re.compile(r"(?:^|_)(?:token|key)$")
+_OF_THE_TRADE = re.compile(
+    r"(?:^|_)(?:bos|cache|cls|dict|end|eos|first|foreign|group|image|mask|max|n|next|num|pad|per|primary|prng|public|query"
+    r"|rng|sep|sort|special|start|state|stop|unk|video)_(?:token|key)$"
 )
 
 # A name and what stands between it and its value. Possessive, so that a long word costs one pass and no backtracking.
@@ -54,7 +54,7 @@ _SHAPED = re.compile(
     | \bxox[abeprs]-[A-Za-z0-9-]{10,}                # Slack
     | (?<=hooks\.slack\.com/services/)[\w/]+
     | \bdapi[0-9a-f]{32}                             # Databricks
-    | \beyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)?       # JSON web token
+    | (?<![\w-])eyJ[\w-]{10,}\.[\w-]{10,}(?:\.[\w-]*)? # JSON web token
     | -----BEGIN[ A-Z]*PRIVATE[ ]KEY-----[\s\S]*?(?:-----END[ A-Z]*PRIVATE[ ]KEY-----|\Z)
     | (?<=\b[Bb]earer[ ])[^\s"',;]{8,}
     """,
@@ -83,8 +83,7 @@ def names_secret(name: str) -> bool:
     words = "_".join(_WORD.findall(name)).lower()
     if _STRONG.search(words):
         return True
-    weak = _WEAK.search(words)
-    return weak is not None and weak["before"] not in _HARMLESS_BEFORE
+    return _WEAK.search(words) is not None and _OF_THE_TRADE.search(words) is None
 
 
 def _mask_named(text: str) -> str:

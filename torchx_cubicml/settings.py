@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
+from torchx_cubicml.errors import StoreError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -81,10 +82,17 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
 
 
 def default_store_url() -> str:
-    """Return the path of the store that serves where none is named."""
-    return str(Path(DEFAULT_STORE).expanduser())
+    """Return the path of the store that serves where none is named.
+
+    Raises:
+        StoreError: this process has no home directory.
+    """
+    try:
+        return str(Path(DEFAULT_STORE).expanduser())
+    except RuntimeError as error:
+        raise StoreError(f"no home directory for the default store {DEFAULT_STORE}; name a store") from error
 
 
 def _count(source: Mapping[str, str], name: str, default: int) -> int:
     text = source.get(name, "")
-    return int(text) if text.isascii() and text.isdigit() else default
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= 18 else default

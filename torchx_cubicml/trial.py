@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
+import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -19,6 +20,7 @@ Workload: TypeAlias = Mapping[str, Value]
 OBJECTIVES = ("tokens_per_second", "samples_per_second")
 MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
+MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
 class State(StrEnum):
@@ -74,13 +76,13 @@ class Measurement:
         for name in ("tokens_per_second", "samples_per_second", "peak_memory_gib"):
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
-                raise RecordError(f"{name} must be a positive number, got {value!r}")
+                raise RecordError(f"{name} must be a positive number, got {_shown(value)}")
         if not all(_is_positive(value) for value in self.step_time_s) or len(self.step_time_s) not in {0, 3}:
-            raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r}")
+            raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r:.60}")
         if not _is_count(self.steps_counted) or self.steps_counted < 1:
-            raise RecordError(f"steps_counted must be a whole number >= 1, got {self.steps_counted!r}")
+            raise RecordError(f"steps_counted must be a whole number >= 1, got {_shown(self.steps_counted)}")
         if not _is_count(self.warmup_steps):
-            raise RecordError(f"warmup_steps must be a whole number >= 0, got {self.warmup_steps!r}")
+            raise RecordError(f"warmup_steps must be a whole number >= 0, got {_shown(self.warmup_steps)}")
 
     def throughput(self, objective: str) -> float | None:
         """Return the throughput named ``objective``, ``None`` where it is unknown.
@@ -110,8 +112,8 @@ class Trial:
         attempts: how many attempts left an event, >= 1.
         reason: why it ended as it did, in words; empty where nothing is to be said.
         suggestion: what was promised for the config.
-        started_at: first event, ISO 8601 in UTC; for people, never for ordering.
-        ended_at: last event of an ended trial, likewise; empty before.
+        started_at: earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
+        ended_at: latest end of an ended trial, likewise; empty before.
     """
 
     trial_id: str
@@ -127,6 +129,14 @@ class Trial:
     suggestion: Mapping[str, object] | None = None
     started_at: str = ""
     ended_at: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.trial_id:
+            raise RecordError("a trial needs a trial_id")
+        if not _is_count(self.attempts) or self.attempts < 1:
+            raise RecordError(f"attempts must be a whole number >= 1, got {_shown(self.attempts)}")
+        if self.state is State.PLANNED and self.attempts > 1:
+            raise RecordError(f"a planned trial has made no attempt, got {self.attempts} attempts")
 
     @classmethod
     def completed(
@@ -216,26 +226,45 @@ def freeze_value(value: object, *, where: str) -> Value:
 
 
 def _freeze_scalar(value: object, where: str) -> Scalar:
-    if isinstance(value, str):
-        if len(value) > MAX_TEXT:
-            raise RecordError(f"{where} is a text of {len(value)} characters, more than the {MAX_TEXT} that are legal")
+    plain = _plain(value)
+    if isinstance(plain, str):
+        if len(plain) > MAX_TEXT:
+            raise RecordError(f"{where} is a text of {len(plain)} characters, more than the {MAX_TEXT} that are legal")
+        return plain
+    if isinstance(plain, bool) or (isinstance(plain, int) and abs(plain) <= MAX_WHOLE):
+        return plain
+    if isinstance(plain, float) and math.isfinite(plain):
+        return plain
+    raise RecordError(f"{where} must be a boolean, a finite number, a text or a flat list of them, got {_shown(plain)}")
+
+
+def _plain(value: object) -> object:
+    """Return a number or text of a library, such as numpy's, as Python's own."""
+    if type(value) in {bool, int, float, str}:
         return value
-    if isinstance(value, bool | int):
-        return value
-    if isinstance(value, float) and math.isfinite(value):
-        return value
-    raise RecordError(f"{where} must be a boolean, a finite number, a text or a flat list of them, got {value!r:.60}")
+    item = getattr(value, "item", None)
+    if callable(item) and getattr(value, "shape", None) == ():
+        return item()
+    return str(value) if isinstance(value, str) else value
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a whole number of {value.bit_length()} bits"  # its digits can be more than Python converts
+    if isinstance(value, list | tuple | dict):
+        return f"a {type(value).__name__} of {len(value)} entries"  # nested too deep, it has no repr
+    return f"{value!r:.60}"
 
 
 def _freeze_name(name: object, where: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= 128:
         return name
-    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {name!r:.60}")
+    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_shown(name)}")
 
 
 def _is_positive(value: object) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= sys.float_info.max
 
 
 def _is_count(value: object) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE

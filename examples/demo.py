@@ -1,0 +1,87 @@
+"""The product at work on one machine: tune a two-process FSDP training, then launch it again, rewritten from history.
+
+Runs what a user would type, command by command, and prints each. Everything it writes lies in ``.demo``.
+"""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+WORK = ROOT / ".demo"
+SPACE = "examples/gpt.toml"
+STORE = ".demo/store"
+REPEATS = 3
+TRAINING = shlex.split(
+    "dist.ddp -j 1x2 --script examples/train_gpt.py -- --n_layer 4 --n_embd 128 --block_size 64 --steps 20 "
+    "--batch_size 2 --accumulate 8 --sharding FULL_SHARD --activation_checkpointing full --out_dir .demo/out"
+)
+
+
+def main() -> int:
+    """Tune, launch, compare; the exit status is 1 where a launch failed."""
+    started = time.monotonic()
+    shutil.rmtree(WORK, ignore_errors=True)
+    WORK.mkdir()
+    say("A person's command, as they would type it:")
+    print(f"  torchx run -s local_cwd {shlex.join(TRAINING)}")
+
+    say("1. Tune it: each launch is a real two-process training, recorded in a local store.")
+    run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "14 launches", "--", *TRAINING)
+
+    say("2. One word in front of the command, and history rewrites it; the user's own beside it, in turn.")
+    cubicml = ("torchx", "run", "-s", "local_cwd", "cubicml", "--store", STORE)
+    for number in range(REPEATS):
+        run(*cubicml, "--mode", "record", *TRAINING, quiet=True)
+        run(*cubicml, "--space", SPACE, *TRAINING, quiet=number > 0)
+
+    say(f"3. What the {2 * REPEATS} launches after the tune measured:")
+    compare_launches()
+    say(f"All of it is in {STORE}: torchx cubicml history list --store {STORE}")
+    print(f"{time.monotonic() - started:.0f} s")
+    return 0
+
+
+def say(text: str) -> None:
+    """Print a heading."""
+    print(f"\n{text}", flush=True)
+
+
+def run(*command: str, quiet: bool = False) -> None:
+    """Run one command in the checkout; a failure ends the demo with the command's own output."""
+    print(f"$ {shlex.join(command)}", flush=True)
+    done = subprocess.run(command, cwd=ROOT, check=False, text=True, stderr=subprocess.PIPE if quiet else None)
+    if done.returncode:
+        print(done.stderr or "", file=sys.stderr)
+        sys.exit(f"the demo ends here: exit status {done.returncode}")
+
+
+def compare_launches() -> None:
+    """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
+    from rich.console import Console
+
+    from torchx_cubicml import Origin, TrialStore
+    from torchx_cubicml.advisor import repeat_noise
+    from torchx_cubicml.commands.tables import comparison_table
+    from torchx_cubicml.comparison import Repeats, compare
+
+    trials = sorted(TrialStore(str(ROOT / STORE)), key=lambda trial: trial.started_at)
+    objective = "tokens_per_second"
+    sides = []
+    for origin in (Origin.USER, Origin.REWRITE):
+        chosen = [trial for trial in trials if trial.origin is origin and trial.measurement]
+        values = tuple(trial.measurement.throughput(objective) for trial in chosen)
+        sides.append(Repeats(config=chosen[0].config, throughputs=values))
+    comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))
+    console = Console(highlight=False)
+    console.print(comparison_table(comparison))
+    console.print(str(comparison), soft_wrap=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,17 @@
+"""Commands in and out: what a user's launch says, and the places where a config is written back."""
+
+from __future__ import annotations
+
+from torchx_cubicml.launch.app import ComponentLaunch
+from torchx_cubicml.launch.bind import change_for_profiling, read_config, same_value, write_config
+from torchx_cubicml.launch.launch import Launch, workload_of
+
+__all__ = [
+    "ComponentLaunch",
+    "Launch",
+    "change_for_profiling",
+    "read_config",
+    "same_value",
+    "workload_of",
+    "write_config",
+]

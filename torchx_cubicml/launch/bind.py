@@ -1,0 +1,187 @@
+"""Reads the config of a command where a search space says that its values stand, and writes another in its place.
+
+The law: writing back the config just read changes nothing, and what is written is what is read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.flag_values import FlagPlace, read_flag, write_flag
+from torchx_cubicml.launch.launch import workload_of
+from torchx_cubicml.launch.script_args import set_flag
+from torchx_cubicml.launch.spelling import read_scalar, spell, spell_switch, switch_value
+from torchx_cubicml.space import LandingKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.space import Landing, Parameter, SearchSpace, WorkloadFact
+    from torchx_cubicml.trial import Config, Scalar, Value, Workload
+
+
+def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
+    """Return the workload and the config that the command states, at the places that the space declares.
+
+    Raises:
+        LaunchError: a declared place is not in the command and has no default, or holds no legal kind of value.
+    """
+    facts: dict[str, Value] = {}
+    for fact in space.workload:
+        facts[fact.name] = _read_fact(launch, fact, space)
+    config: dict[str, Value] = {}
+    for parameter in space.parameters:
+        if parameter.landing is not None:
+            count = _entries(parameter, {**facts, **config})
+            config[parameter.name] = _read_parameter(launch, parameter, space, count)
+    return workload_of(launch, facts), config
+
+
+def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
+    """Return the launch with the values of ``config`` in it; parameters that it does not name stay as they are.
+
+    Raises:
+        LaunchError: a value cannot be written so that it is read back.
+    """
+    workload, current = read_config(launch, space)
+    written = launch
+    for parameter in space.parameters:
+        value = config.get(parameter.name)
+        if parameter.landing is None or value is None or same_value(value, current[parameter.name]):
+            continue
+        count = _entries(parameter, {**workload, **config})
+        written = _write_parameter(written, parameter, space, value, count)
+    _, read_back = read_config(written, space)
+    for name, value in (current | dict(config)).items():
+        if name in read_back and not same_value(read_back[name], value):
+            raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
+    return written
+
+
+def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:
+    """Return the launch with the flags and variables that ``[tune]`` changes, their ``{names}`` filled in.
+
+    Args:
+        launch: a command.
+        space: says what a profiling launch changes.
+        filled: what ``{scratch}``, ``{launch_id}``... stand for.
+    """
+    args = launch.script_args
+    for flag, text in space.tune.args.items():
+        args = set_flag(args, flag, _fill(text, filled))
+    changes = {name: _fill(text, filled) for name, text in space.tune.env.items()}
+    return replace(launch, script_args=args, env={**launch.env, **changes})
+
+
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values are equal and of one kind: ``True`` is not 1.
+
+    >>> same_value(4, 4.0), same_value(True, 1), same_value((1, 2), (1, 2))
+    (True, False, True)
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(same_value(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+@dataclass(frozen=True, slots=True)
+class _Wanted:
+    """What is looked for at a place: whose it is, its legal values, and how many entries it has."""
+
+    owner: str
+    choices: tuple[Scalar, ...]
+    default: Value | None
+    count: int | None
+
+
+def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value:
+    if fact.landing is None:
+        if fact.value is None:
+            raise LaunchError(f"workload fact {fact.name} has neither a value nor a place in the command")
+        return fact.value
+    kind = (fact.value,) if isinstance(fact.value, bool) else ()
+    return _read(launch, fact.landing, space, _Wanted(f"workload fact {fact.name}", kind, fact.value, None))
+
+
+def _read_parameter(launch: Launch, parameter: Parameter, space: SearchSpace, count: int | None) -> Value:
+    if parameter.landing is None:
+        raise LaunchError(f"parameter {parameter.name} has no place in the command")
+    return _read(launch, parameter.landing, space, _wanted(parameter, count))
+
+
+def _wanted(parameter: Parameter, count: int | None) -> _Wanted:
+    default = parameter.default
+    if default is not None and count is not None and not isinstance(default, tuple):
+        default = (default,) * count
+    return _Wanted(f"parameter {parameter.name}", parameter.choices, default, count)
+
+
+def _read(launch: Launch, landing: Landing, space: SearchSpace, wanted: _Wanted) -> Value:
+    if landing.kind is LandingKind.ENV:
+        return _read_variable(launch, landing.name, wanted)
+    return read_flag(launch.script_args, _flag_place(landing.name, space, wanted))
+
+
+def _write_parameter(
+    launch: Launch, parameter: Parameter, space: SearchSpace, value: Value, count: int | None
+) -> Launch:
+    landing, wanted = parameter.landing, _wanted(parameter, count)
+    if landing is None:
+        return launch
+    if landing.kind is LandingKind.ENV:
+        like = launch.env.get(landing.name, "1")
+        text = spell_switch(value, like=like) if isinstance(value, bool) else spell(value)
+        return replace(launch, env={**launch.env, landing.name: text})
+    place = _flag_place(landing.name, space, wanted)
+    return replace(launch, script_args=write_flag(launch.script_args, place, value))
+
+
+def _flag_place(flag: str, space: SearchSpace, wanted: _Wanted) -> FlagPlace:
+    places = [parameter.landing for parameter in space.parameters] + [fact.landing for fact in space.workload]
+    declared = frozenset(place.name for place in places if place is not None and place.kind is LandingKind.FLAG)
+    return FlagPlace(
+        flag=flag,
+        owner=wanted.owner,
+        choices=wanted.choices,
+        default=wanted.default,
+        count=wanted.count,
+        other_flags=declared - {flag},
+    )
+
+
+def _read_variable(launch: Launch, name: str, wanted: _Wanted) -> Value:
+    text = launch.env.get(name)
+    if text is None:
+        if wanted.default is not None:
+            return wanted.default
+        there = ", ".join(sorted(launch.env)) or "none"
+        raise LaunchError(
+            f"variable {name} of {wanted.owner} is not set in the command and has no default; set there: {there}"
+        )
+    if wanted.count is not None:
+        texts = text.split(",")
+        texts = texts * wanted.count if len(texts) == 1 else texts
+        return tuple(read_scalar(entry, wanted.choices, where=name) for entry in texts)
+    said = switch_value(text) if bool in map(type, wanted.choices) else None
+    return read_scalar(text, wanted.choices, where=name) if said is None else said
+
+
+def _entries(parameter: Parameter, known: Mapping[str, Value]) -> int | None:
+    if parameter.per_layer is None or isinstance(parameter.per_layer, int):
+        return parameter.per_layer
+    count = known.get(parameter.per_layer)
+    if isinstance(count, bool) or not isinstance(count, int) or count < 1:
+        raise LaunchError(
+            f"parameter {parameter.name} has one value per {parameter.per_layer}, which must be a whole number >= 1 "
+            f"known from the command, got {count!r:.60}"
+        )
+    return count
+
+
+def _fill(text: str, filled: Mapping[str, str]) -> str:
+    for name, value in filled.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,73 @@
+"""One shell line with two commands: the wrapped one where the job's Python can record, else the user's own."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.contract import CONTRACT_VERSION
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.shell_words import quote
+from torchx_cubicml.launch.torchrun_command import RECORDER
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
+
+# One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
+_PROBE = (
+    "import sys; sys.excepthook = lambda kind, error, trace: print(error); "
+    f"import {RECORDER}; from torchx_cubicml.contract import CONTRACT_VERSION as version; "
+    f"sys.exit(version != {CONTRACT_VERSION} and "
+    f'f"its recorder reads contract version {{version}}, this launch wrote {CONTRACT_VERSION}")'
+)
+
+# torchrun starts its workers with $PYTHON_EXEC, else with its own interpreter: the one named in its first line, or the
+# one beside it where that line names a shell (pip and uv write such scripts for long paths).
+_PYTHON_OF_TORCHRUN = (
+    "cubicml_torchrun=$(command -v {torchrun}); "
+    "cubicml_python=${{PYTHON_EXEC:-$(sed -n '1{{s/^#! *//;s/^[^ ]*env  *//;/python/p;}};1q' \"$cubicml_torchrun\")}}; "
+    "cubicml_python=${{cubicml_python:-${{cubicml_torchrun%/*}}/python}}; "
+)
+
+def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
+    """Return a POSIX shell line that runs ``wrapped`` where ``probe`` finds the recorder, else ``typed``.
+
+    Both replace the shell, so that a scheduler's signals reach the launcher as they do without us.
+
+    Args:
+        probe: what ``probe_of`` returns.
+        wrapped: shell text of the recorded command.
+        typed: shell text of the user's own command.
+        variables: environment variables of the recorded command that differ from the user's own.
+
+    Raises:
+        LaunchError: the line would be too long for one argument of a process.
+    """
+    exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
+    line = (
+        f"{probe}then {exports}exec {wrapped}; fi; "
+        "printf '%s\\n' \"torchx-cubicml: this launch is not recorded and runs as typed, "
+        'for its Python cannot load the recorder: $cubicml_why" >&2; '
+        f"exec {typed}"
+    )
+    if len(line.encode()) > MAX_LINE:
+        raise LaunchError(f"the recorded command takes {len(line.encode())} bytes, more than the {MAX_LINE} that fit")
+    return line
+
+
+def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
+    """Return the beginning of an ``if`` that asks the job's Python for the recorder, in shell text.
+
+    Args:
+        torchrun: shell text of the word that starts torchrun; empty where a Python is named.
+        python: shell text of the words that start the job's Python; empty where torchrun decides.
+        honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
+    """
+    ask = f"-c {shlex.quote(_PROBE)} 2>&1); "
+    if torchrun:
+        return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {ask}'
+    if honours_override:
+        return f'if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {ask}'
+    return f"if cubicml_why=$({python} {ask}"

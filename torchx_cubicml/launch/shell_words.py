@@ -1,0 +1,122 @@
+"""One plain command as a shell line: its words with their values, and their text as it stands there.
+
+TorchX replaces ``${app_id}`` and its like in a role's arguments before a shell sees them, and turns ``$$`` into ``$``.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_BLANK = re.compile(r"(?:[ \t]+|(?<=[ \t])\\\n)*")
+_PIECE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\`]|\\.)*)"|\\(?P<escaped>[^\n])|(?P<bare>[^\s'"\\`;&|<>()])""", re.DOTALL)
+_ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
+_DOUBLE_ESCAPE = re.compile(r'\\([$`"\\\n])')
+_EXPANDED_BARE = frozenset("$*?[{~")
+
+
+@dataclass(frozen=True, slots=True)
+class Word:
+    """One word of a command.
+
+    Args:
+        value: what the program gets.
+        text: how it stands in the shell line.
+        literal: whether ``value`` is certain: no shell expansion is left in it.
+    """
+
+    value: str
+    text: str
+    literal: bool = True
+
+
+def split_line(line: str) -> list[Word]:
+    """Return the words of a shell line that is one plain command.
+
+    Raises:
+        LaunchError: it is more than that: several commands, a redirection, a substitution, an open quote.
+
+    >>> [word.value for word in split_line("torchrun --rdzv_id '${app_id}' train.py 'a b'")]
+    ['torchrun', '--rdzv_id', '${app_id}', 'train.py', 'a b']
+    """
+    line = line.strip()
+    words: list[Word] = []
+    position = _end_of_blank(line, 0)
+    while position < len(line):
+        word = _word_at(line, position)
+        words.append(word)
+        after = position + len(word.text)
+        position = _end_of_blank(line, after)
+        if position == after < len(line):
+            raise _not_plain(line[position])
+    if words and _ASSIGNMENT.match(words[0].text):
+        raise LaunchError("it sets shell variables in front of the command")
+    return words
+
+
+def word_of_argument(argument: str) -> Word:
+    """Return the word for an argument that reaches a program without a shell.
+
+    >>> word_of_argument("a b $$5")
+    Word(value='a b $5', text="'a b $$5'", literal=True)
+    """
+    return Word(value=_without_macro_escape(argument), text=shlex.quote(argument))
+
+
+def quote(value: str) -> str:
+    """Return the text by which a value reaches a program unharmed, through TorchX's macros and the shell.
+
+    >>> quote("it costs $5"), quote("8")
+    ("'it costs $$5'", '8')
+    """
+    return shlex.quote(value).replace("$", "$$")
+
+
+def join(words: Iterable[Word]) -> str:
+    """Return the shell line of ``words``."""
+    return " ".join(word.text for word in words)
+
+
+def _word_at(line: str, position: int) -> Word:
+    if line[position] == "#":
+        raise LaunchError("it has a shell comment")
+    start, values, literal = position, [], True
+    while match := _PIECE.match(line, position):
+        value, certain = _piece(match, at_start=position == start)
+        values.append(value)
+        literal, position = literal and certain, match.end()
+    if position == start:
+        raise _not_plain(line[position])
+    return Word(value=_without_macro_escape("".join(values)), text=line[start:position], literal=literal)
+
+
+def _piece(match: re.Match[str], *, at_start: bool) -> tuple[str, bool]:
+    if match["single"] is not None:
+        return match["single"], True
+    if match["double"] is not None:
+        return _DOUBLE_ESCAPE.sub(lambda found: found[1].strip("\n"), match["double"]), "$" not in match["double"]
+    if match["escaped"] is not None:
+        return match["escaped"], True
+    return match["bare"], match["bare"] not in _EXPANDED_BARE or (match["bare"] == "~" and not at_start)
+
+
+def _end_of_blank(line: str, position: int) -> int:
+    match = _BLANK.match(line, position)
+    return match.end() if match is not None else position
+
+
+def _not_plain(character: str) -> LaunchError:
+    if character in "'\"":
+        return LaunchError("it has an open quote")
+    return LaunchError(f"its shell line is more than one plain command ({character!r})")
+
+
+def _without_macro_escape(text: str) -> str:
+    return text.replace("$$", "$")

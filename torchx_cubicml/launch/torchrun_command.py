@@ -1,0 +1,177 @@
+"""Tells apart what a torchrun or python command holds: the launcher's options, the program, its arguments."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+RECORDER = "torchx_cubicml.recorder"
+
+TORCHRUN_WITH_VALUE = frozenset(
+    """nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf max_restarts monitor_interval start_method
+    event_log_handler role log_dir redirects tee local_ranks_filter duplicate_stdout_filters duplicate_stderr_filters
+    node_rank master_addr master_port local_addr logs_specs numa_binding signals_to_handle shutdown_timeout""".split()
+)
+"""Options of ``torchrun`` that take a value, underscores for hyphens; a test compares them with torch's own parser."""
+
+TORCHRUN_WITHOUT_VALUE = frozenset("standalone module no_python run_path virtual_local_rank help".split())
+TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
+
+_TORCHRUN_MODULE = "torch.distributed.run"
+_PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?")
+_PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
+_PYTHON_WITH_VALUE = re.compile(r"-[bBdEiIOPqsSuvx]*[WX]")
+_NNODES = re.compile(r"(\d+)(?::(\d+))?")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LaunchCommand:
+    """A command taken apart; positions count its words.
+
+    Args:
+        program: the script or the module.
+        is_module: whether ``-m`` starts it.
+        head_stop: end of the words that stay in front of the program.
+        args_start: first argument of the program.
+        python: words that start the job's Python; ``None`` where it is the one that ``torchrun`` belongs to.
+        is_torchrun: whether torchrun starts the program.
+        takes_module: whether the words in front of the program end in effect with ``-m``.
+        nnodes: nodes; ``None`` where the command leaves them open.
+        nproc_per_node: processes per node, likewise.
+        left_open: what the command leaves open, in words; empty where nothing is.
+    """
+
+    program: str
+    is_module: bool
+    head_stop: int
+    args_start: int
+    python: slice | None = None
+    is_torchrun: bool = False
+    takes_module: bool = False
+    nnodes: int | None = None
+    nproc_per_node: int | None = 1
+    left_open: str = ""
+
+
+def take_apart(words: Sequence[str]) -> LaunchCommand:
+    """Return the parts of a command.
+
+    Raises:
+        LaunchError: it is no torchrun or python command that starts a script or a module.
+
+    >>> command = take_apart("torchrun --nnodes 2 --nproc-per-node=8 -m pkg.train --lr 0.1".split())
+    >>> command.program, command.is_module, command.nnodes, command.nproc_per_node, command.args_start
+    ('pkg.train', True, 2, 8, 6)
+    """
+    name = posixpath.basename(words[0]) if words else ""
+    if name == "torchrun":
+        return _torchrun(words, start=1, python=None)
+    return _python(words, start=0)
+
+
+def _python(words: Sequence[str], *, start: int) -> LaunchCommand:
+    name = posixpath.basename(words[start]) if start < len(words) else ""
+    if not _PYTHON.fullmatch(name):
+        raise LaunchError(f"{name or 'an empty command'} is neither torchrun nor python")
+    stop = start + 1
+    while stop < len(words) and words[stop] != "-m" and words[stop].startswith("-"):
+        stop += _width_of_python_option(words[stop])
+    is_module = words[stop : stop + 1] == ["-m"]
+    program_at = stop + is_module
+    program = _program(words, program_at)
+    python = slice(start, stop)
+    if is_module and program == _TORCHRUN_MODULE:
+        return _torchrun(words, start=program_at + 1, python=python)
+    return LaunchCommand(
+        program=program, is_module=is_module, head_stop=stop, args_start=program_at + 1, python=python
+    )
+
+
+def _width_of_python_option(word: str) -> int:
+    if _PYTHON_SWITCHES.fullmatch(word):
+        return 1
+    if match := _PYTHON_WITH_VALUE.match(word):
+        return 2 if match.end() == len(word) else 1
+    raise LaunchError(f"its option {word} of python leaves no script to record")
+
+
+def _torchrun(words: Sequence[str], *, start: int, python: slice | None) -> LaunchCommand:
+    options, stop = _torchrun_options(words, start)
+    if "run_path" in options:
+        raise LaunchError("torchrun's --run-path keeps the script in the launcher's own process")
+    ended = words[stop : stop + 1] == ["--"]
+    program_at = stop + ended
+    if "no_python" in options:
+        inner = _python(words, start=program_at)
+        command = replace(inner, is_torchrun=False)
+    else:
+        # torchrun's parser drops one "--" that follows the script, unless another came before it.
+        dropped = not ended and list(words[program_at + 1 : program_at + 2]) == ["--"]
+        is_module = "module" in options
+        command = LaunchCommand(
+            program=_program(words, program_at),
+            is_module=is_module,
+            head_stop=stop,
+            args_start=program_at + 1 + dropped,
+            python=python,
+            is_torchrun=True,
+            takes_module=is_module,
+        )
+    return _with_size(command, nnodes=options.get("nnodes", "1"), nproc=options.get("nproc_per_node", "1"))
+
+
+def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str], int]:
+    options: dict[str, str] = {}
+    index = start
+    while index < len(words) and words[index].startswith("-") and words[index] != "--":
+        name, joined, value = words[index].partition("=")
+        option = _torchrun_option(name)
+        index += 1
+        if option in TORCHRUN_WITH_VALUE and not joined:
+            value = words[index] if index < len(words) else ""
+            index += 1
+        options[option] = value
+    return options, index
+
+
+def _torchrun_option(name: str) -> str:
+    """Return the option that torchrun takes a word for, abbreviations included."""
+    if not name.startswith("--"):
+        option = TORCHRUN_SHORT.get(name[1:])
+        if option is None:
+            raise LaunchError(f"torchrun's option {name} is unknown here")
+        return option
+    wanted = name[2:].replace("-", "_")
+    legal = TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE
+    found = [wanted] if wanted in legal else [option for option in legal if option.startswith(wanted)]
+    if len(found) != 1:
+        raise LaunchError(f"torchrun's option {name} is unknown here")
+    return found[0]
+
+
+def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchCommand:
+    match = _NNODES.fullmatch(nnodes)
+    least, most = (match[1], match[2] or match[1]) if match is not None else ("", "elastic")
+    left_open = [f"the number of nodes ({nnodes})"] if least != most else []
+    left_open += [] if nproc.isdecimal() else [f"the number of processes per node ({nproc})"]
+    return replace(
+        command,
+        nnodes=int(least) if least == most else None,
+        nproc_per_node=int(nproc) if nproc.isdecimal() else None,
+        left_open=" and ".join(left_open),
+    )
+
+
+def _program(words: Sequence[str], index: int) -> str:
+    if index >= len(words) or not words[index] or words[index].startswith("-"):
+        raise LaunchError("it names no script and no module")
+    if words[index] == RECORDER:
+        raise LaunchError("it already starts the recorder")
+    return words[index]

@@ -1,0 +1,352 @@
+"""Counts, lists and draws the legal vectors of choice indices under checks that tie some of their entries together.
+
+Entries that no check ties to others are independent, so that a hundred layers of three choices beside a few tied
+numbers cost no more than the numbers. Tied entries become a layered diagram: a node stands for all beginnings that
+the open checks cannot tell apart, and knows how many legal ends it has. That makes counts exact and draws uniform.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Protocol
+
+from torchx_cubicml.errors import SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    import numpy as np
+
+MAX_EDGES = 300_000  # of one diagram: about a second and 30 MB
+MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
+MAX_STEPS = 300_000  # of a depth-first search that looks for one vector, or counts
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A rule that ties dimensions together.
+
+    Args:
+        dimensions: those that it reads.
+        holds: whether a vector meets it; entries of other dimensions mean nothing.
+    """
+
+    dimensions: frozenset[int]
+    holds: Callable[[Sequence[int]], bool]
+
+
+class LegalChoices:
+    """All vectors of choice indices, entry ``d`` in ``range(sizes[d])``, that meet every check."""
+
+    def __init__(self, sizes: Sequence[int], checks: Iterable[Check]) -> None:
+        checks = tuple(checks)
+        self._length = len(sizes)
+        self._possible = all(check.holds([0] * len(sizes)) for check in checks if not check.dimensions)
+        self._parts: list[_Part] = [
+            _tied_part(dimensions, sizes, [check for check in checks if check.dimensions & set(dimensions)])
+            for dimensions in _components(len(sizes), checks)
+        ]
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it is certain that nothing is legal; decided without counting."""
+        return not self._possible or any(part.is_empty for part in self._parts)
+
+    def size(self, *, limit: int | None = None) -> int:
+        """Return how many vectors are legal, no more than ``limit``; what is too many to count is ``limit``.
+
+        Raises:
+            SpaceError: too many to count, and no limit is given.
+        """
+        total = int(self._possible)
+        for part in self._parts:
+            total *= part.count(limit) if total else 0
+            if limit is not None:
+                total = min(total, limit)
+        return total
+
+    def vectors(self) -> Iterator[tuple[int, ...]]:
+        """Stream the legal vectors: groups of tied dimensions in order, the last of them changing fastest."""
+        vector = [0] * self._length
+        if not self._possible or self.is_empty:
+            return
+        if not self._parts:
+            yield ()
+            return
+        open_parts = [self._parts[0].assignments()]
+        while open_parts:
+            assignment = next(open_parts[-1], None)
+            if assignment is None:
+                open_parts.pop()
+                continue
+            part = self._parts[len(open_parts) - 1]
+            for dimension, index in zip(part.dimensions, assignment, strict=True):
+                vector[dimension] = index
+            if len(open_parts) == len(self._parts):
+                yield tuple(vector)
+            else:
+                open_parts.append(self._parts[len(open_parts)].assignments())
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+        """Return ``count`` legal vectors, each drawn uniformly where its tied parts can be counted.
+
+        Raises:
+            SpaceError: nothing is legal, or nothing legal was found.
+        """
+        if self.is_empty:
+            raise SpaceError("no config is legal, so none can be drawn")
+        columns: list[Sequence[int]] = [()] * self._length
+        for part in self._parts:
+            drawn = part.draw(count, rng)
+            for position, dimension in enumerate(part.dimensions):
+                columns[dimension] = [assignment[position] for assignment in drawn]
+        return [tuple(column[row] for column in columns) for row in range(count)]
+
+
+class _Part(Protocol):
+    """Dimensions that are independent of all others."""
+
+    dimensions: tuple[int, ...]
+
+    @property
+    def is_empty(self) -> bool: ...
+
+    def count(self, limit: int | None) -> int: ...
+
+    def assignments(self) -> Iterator[tuple[int, ...]]: ...
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]: ...
+
+
+class _Free:
+    """One dimension that no check reads."""
+
+    def __init__(self, dimension: int, size: int) -> None:
+        self.dimensions: tuple[int, ...] = (dimension,)
+        self._size = size
+
+    @property
+    def is_empty(self) -> bool:
+        return self._size == 0
+
+    def count(self, limit: int | None) -> int:
+        return self._size
+
+    def assignments(self) -> Iterator[tuple[int, ...]]:
+        return ((index,) for index in range(self._size))
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+        return [(index,) for index in rng.integers(self._size, size=count).tolist()]
+
+
+class _Tied:
+    """Dimensions that checks tie together, in the order in which they are assigned."""
+
+    def __init__(self, dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Check]) -> None:
+        self.dimensions = _assignment_order(dimensions, checks)
+        self._sizes = [sizes[dimension] for dimension in self.dimensions]
+        self._checks = _by_last_dimension(self.dimensions, checks)
+        self._length = len(sizes)
+
+    @cached_property
+    def is_empty(self) -> bool:
+        try:
+            return next(self._walk(steps=MAX_STEPS), None) is None
+        except _OutOfStepsError:
+            return False
+
+    def count(self, limit: int | None) -> int:
+        if self._diagram:
+            return self._diagram.total
+        try:
+            return sum(1 for _ in islice(self._walk(steps=MAX_STEPS), limit))
+        except _OutOfStepsError:
+            if limit is not None:
+                return limit
+        raise SpaceError(
+            f"there are too many legal configs to count: constraints tie {len(self.dimensions)} choices together; "
+            "count up to a limit, or tune layers in groups"
+        )
+
+    def assignments(self) -> Iterator[tuple[int, ...]]:
+        return map(self._diagram.assignment, range(self._diagram.total)) if self._diagram else self._walk()
+
+    def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
+        if self._diagram:
+            return [self._diagram.assignment(rank) for rank in _draw_ranks(self._diagram.total, count, rng)]
+        return list(self._search(count, rng))
+
+    def _search(self, count: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+        """Draw what is too large to count: uniformly while one draw in ``MAX_TRIES`` is legal, else as found."""
+        tries = MAX_TRIES
+        for _ in range(count):
+            drawn = next((item for item in self._guesses(tries, rng) if self._is_legal(item)), None)
+            if drawn is None:
+                tries = 0
+                drawn = self._find(rng)
+            yield drawn
+
+    def _guesses(self, count: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
+        for _ in range(count):
+            yield tuple(rng.integers(self._sizes).tolist())
+
+    def _is_legal(self, assignment: Sequence[int]) -> bool:
+        vector = [0] * self._length
+        for dimension, index in zip(self.dimensions, assignment, strict=True):
+            vector[dimension] = index
+        return all(check.holds(vector) for level in self._checks for check in level)
+
+    def _find(self, rng: np.random.Generator) -> tuple[int, ...]:
+        try:
+            found = next(self._walk(steps=MAX_STEPS, rng=rng), None)
+        except _OutOfStepsError:
+            found = None
+        if found is None:
+            raise SpaceError(
+                f"no legal config was found in {MAX_STEPS} steps: "
+                f"constraints tie {len(self.dimensions)} choices together"
+            )
+        return found
+
+    def _walk(self, *, steps: int | None = None, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
+        """Yield legal assignments depth first, at random with ``rng``; each check prunes as soon as it can be read."""
+        vector, taken = [0] * self._length, 0
+        open_levels = [self._indices(0, rng)]
+        while open_levels:
+            level = len(open_levels) - 1
+            index = next(open_levels[-1], None)
+            if index is None:
+                open_levels.pop()
+                continue
+            taken += 1
+            if steps is not None and taken > steps:
+                raise _OutOfStepsError
+            vector[self.dimensions[level]] = index
+            if not all(check.holds(vector) for check in self._checks[level]):
+                continue
+            if len(open_levels) == len(self.dimensions):
+                yield tuple(vector[dimension] for dimension in self.dimensions)
+            else:
+                open_levels.append(self._indices(level + 1, rng))
+
+    def _indices(self, level: int, rng: np.random.Generator | None) -> Iterator[int]:
+        return iter(range(self._sizes[level]) if rng is None else rng.permutation(self._sizes[level]).tolist())
+
+    @cached_property
+    def _diagram(self) -> _Diagram | None:
+        return _build_diagram(self.dimensions, self._sizes, self._checks, self._length)
+
+
+class _OutOfStepsError(Exception):
+    """A search reached its bound before it could tell."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Diagram:
+    """Legal assignments by rank.
+
+    Args:
+        targets: per level, node and choice index: the node it leads to, -1 where illegal.
+        ends: per level, node and choice index: legal ends up to and with this choice.
+        total: legal ends in all.
+    """
+
+    targets: list[list[list[int]]]
+    ends: list[list[list[int]]]
+    total: int
+
+    def assignment(self, rank: int) -> tuple[int, ...]:
+        """Return the assignment of rank ``0 <= rank < total`` in the order of the choices."""
+        node, indices = 0, []
+        for targets, ends in zip(self.targets, self.ends, strict=True):
+            index = bisect_right(ends[node], rank)
+            rank -= ends[node][index - 1] if index else 0
+            indices.append(index)
+            node = targets[node][index]
+        return tuple(indices)
+
+
+def _build_diagram(
+    dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Sequence[Check]], length: int
+) -> _Diagram | None:
+    """Return the diagram, ``None`` where it would have more than ``MAX_EDGES``."""
+    last_read = {
+        dimension: level for level, group in enumerate(checks) for check in group for dimension in check.dimensions
+    }
+    beginnings: list[tuple[int, ...]] = [()]
+    open_dimensions: tuple[int, ...] = ()
+    targets: list[list[list[int]]] = []
+    vector, edges = [0] * length, 0
+    for level, dimension in enumerate(dimensions):
+        edges += len(beginnings) * sizes[level]
+        if edges > MAX_EDGES:
+            return None
+        still_open = tuple(earlier for earlier in (*open_dimensions, dimension) if last_read[earlier] > level)
+        nodes: dict[tuple[int, ...], int] = {}
+        rows: list[list[int]] = []
+        for beginning in beginnings:
+            for earlier, index in zip(open_dimensions, beginning, strict=True):
+                vector[earlier] = index
+            rows.append([])
+            for index in range(sizes[level]):
+                vector[dimension] = index
+                legal = all(check.holds(vector) for check in checks[level])
+                state = tuple(vector[earlier] for earlier in still_open)
+                rows[-1].append(nodes.setdefault(state, len(nodes)) if legal else -1)
+        targets.append(rows)
+        beginnings, open_dimensions = list(nodes), still_open
+    return _count_ends(targets, len(beginnings))
+
+
+def _count_ends(targets: list[list[list[int]]], finals: int) -> _Diagram:
+    ends: list[list[list[int]]] = []
+    below = [1] * finals
+    for rows in reversed(targets):
+        ends.append([list(accumulate(below[node] if node >= 0 else 0 for node in row)) for row in rows])
+        below = [row[-1] if row else 0 for row in ends[-1]]
+    ends.reverse()
+    return _Diagram(targets, ends, below[0])
+
+
+def _tied_part(dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Check]) -> _Part:
+    return _Tied(dimensions, sizes, checks) if checks else _Free(dimensions[0], sizes[dimensions[0]])
+
+
+def _components(length: int, checks: Iterable[Check]) -> list[list[int]]:
+    """Return the groups of dimensions that checks tie together, each in order and by its first dimension."""
+    group = [{dimension} for dimension in range(length)]
+    for check in checks:
+        merged = set().union(*(group[dimension] for dimension in check.dimensions))
+        for dimension in merged:
+            group[dimension] = merged
+    return [sorted(members) for dimension, members in enumerate(group) if dimension == min(members)]
+
+
+def _assignment_order(dimensions: Sequence[int], checks: Sequence[Check]) -> tuple[int, ...]:
+    """Order dimensions so that checks can be read early: those that need the fewest more come first."""
+    order: list[int] = []
+    waiting = list(checks)
+    while waiting:
+        check = min(waiting, key=lambda item: len(item.dimensions.difference(order)))
+        waiting.remove(check)
+        order.extend(sorted(check.dimensions.difference(order)))
+    return tuple(order)
+
+
+def _by_last_dimension(order: Sequence[int], checks: Sequence[Check]) -> list[list[Check]]:
+    level_of = {dimension: level for level, dimension in enumerate(order)}
+    levels: list[list[Check]] = [[] for _ in order]
+    for check in checks:
+        levels[max(level_of[dimension] for dimension in check.dimensions)].append(check)
+    return levels
+
+
+def _draw_ranks(total: int, count: int, rng: np.random.Generator) -> list[int]:
+    if total < 2**63:
+        drawn: list[int] = rng.integers(total, size=count).tolist()
+        return drawn
+    n_bytes = total.bit_length() // 8 + 8  # 64 bits to spare, so that the remainder is uniform for all purposes
+    return [int.from_bytes(rng.bytes(n_bytes)) % total for _ in range(count)]

@@ -1,0 +1,218 @@
+"""Which values are legal together: choice vectors to values and back, under derivations, constraints and facts."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.arithmetic import kind
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.legal_choices import Check, LegalChoices
+from torchx_cubicml.rules import (
+    NOT_DATA_PARALLEL,
+    derived_value,
+    does_not_hold,
+    dp_degree_expression,
+    in_dependency_order,
+    make_rules,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.expression import Expression
+    from torchx_cubicml.rules import Rule
+    from torchx_cubicml.trial import Config, Scalar, Value
+
+
+@dataclass(frozen=True, slots=True)
+class FreeParameter:
+    """A parameter whose value is chosen.
+
+    Args:
+        name: of the parameter.
+        choices: legal values of one entry.
+        blocks: entries of the value that one choice sets, for each choice; ``None`` for a single value.
+    """
+
+    name: str
+    choices: tuple[Scalar, ...]
+    blocks: tuple[tuple[int, ...], ...] | None = None
+
+    @property
+    def n_dimensions(self) -> int:
+        """How many choices make up the value."""
+        return 1 if self.blocks is None else len(self.blocks)
+
+
+class LegalConfigs:
+    """The legal values of all free parameters together; a choice vector has their dimensions one after the other."""
+
+    def __init__(
+        self,
+        free: Sequence[FreeParameter],
+        *,
+        derivations: Mapping[str, Expression],
+        constraints: Sequence[Expression],
+        facts: Mapping[str, Value],
+    ) -> None:
+        """Take the parameters of a bound space.
+
+        Raises:
+            SpaceError: a name is unknown, or a derivation is circular.
+        """
+        self._facts, self._constraints = dict(facts), tuple(constraints)
+        self._free = {parameter.name: parameter for parameter in free}
+        self._first, start = {}, 0
+        for parameter in free:
+            self._first[parameter.name] = start
+            start += parameter.n_dimensions
+        known = {*self._free, *derivations, *facts}
+        derivations = _with_dp_degree(derivations, tuned={*self._free, *derivations}, known=known)
+        _refuse_unknown_names([*derivations.values(), *constraints], known | derivations.keys())
+        self._derivations = in_dependency_order(derivations)
+        self._rules = make_rules(self._free, self._derivations, constraints)
+        self._sizes = [len(item.choices) for item in free for _ in range(item.n_dimensions)]
+        self._index = {
+            item.name: {(kind(value), value): index for index, value in enumerate(item.choices)} for item in free
+        }
+
+    @property
+    def sizes(self) -> list[int]:
+        """How many choices each dimension has."""
+        return self._sizes
+
+    @cached_property
+    def choices(self) -> LegalChoices:
+        """The legal choice vectors."""
+        return LegalChoices(self._sizes, [self._check(rule) for rule in self._rules])
+
+    def values(self, choice: Sequence[int]) -> dict[str, Value]:
+        """Return the facts, and the values of the free parameters at a choice vector."""
+        return self._facts | {name: self._value(name, choice) for name in self._free}
+
+    def complete(self, values: dict[str, Value]) -> str | None:
+        """Add the derived values to ``values`` and return ``None``, or the sentence that says which rule is broken."""
+        try:
+            for name, expression in self._derivations.items():
+                values[name] = derived_value(name, expression, values)
+            for constraint in self._constraints:
+                if not constraint.holds(values):
+                    return does_not_hold(constraint, values)
+        except SpaceError as error:
+            return str(error)
+        return None
+
+    def encode(self, config: Config) -> tuple[int, ...]:
+        """Return the choice vector of the free parameters in ``config``.
+
+        Raises:
+            SpaceError: one is missing, or its value is not among the choices.
+        """
+        indices: list[int] = []
+        for name, parameter in self._free.items():
+            if name not in config:
+                raise SpaceError(f"{name} is missing; legal are {_listed(parameter.choices)}")
+            indices.extend(self._encode_value(parameter, config[name]))
+        return tuple(indices)
+
+    def refuse_empty(self) -> None:
+        """Check that some config is legal.
+
+        Raises:
+            SpaceError: none is; the text names the rule that excludes all of them.
+        """
+        if not self.choices.is_empty:
+            return
+        for rule in self._rules:
+            if self._none_meets([rule]):
+                raise SpaceError(f"no config is legal: {self._example(rule)}")
+        for count in range(2, len(self._rules) + 1):
+            if self._none_meets(self._rules[:count]):
+                raise SpaceError(
+                    f"no config is legal: none meets {_described(self._rules[count - 1])} together with "
+                    f"{', '.join(_described(rule) for rule in self._rules[: count - 1])}"
+                )
+
+    def _none_meets(self, rules: Sequence[Rule]) -> bool:
+        return LegalChoices(self._sizes, [self._check(rule) for rule in rules]).is_empty
+
+    def _example(self, rule: Rule) -> str:
+        reason = rule.broken(self.values([0] * len(self._sizes)))
+        return f"every one breaks {_described(rule)}; the first: {reason}"
+
+    def _check(self, rule: Rule) -> Check:
+        dimensions = {
+            self._first[name] + offset for name in rule.reads for offset in range(self._free[name].n_dimensions)
+        }
+
+        def holds(choice: Sequence[int]) -> bool:
+            values = self._facts | {name: self._value(name, choice) for name in rule.reads}
+            return rule.broken(values) is None
+
+        return Check(frozenset(dimensions), holds)
+
+    def _value(self, name: str, choice: Sequence[int]) -> Value:
+        parameter, start = self._free[name], self._first[name]
+        if parameter.blocks is None:
+            return parameter.choices[choice[start]]
+        return tuple(
+            parameter.choices[choice[start + number]] for number, block in enumerate(parameter.blocks) for _ in block
+        )
+
+    def _encode_value(self, parameter: FreeParameter, value: Value) -> list[int]:
+        if parameter.blocks is None:
+            return [self._index_of(parameter, value, parameter.name)]
+        length = sum(len(block) for block in parameter.blocks)
+        if not isinstance(value, tuple) or len(value) != length:
+            raise SpaceError(f"{parameter.name} must hold {length} entries, got {value!r:.80}")
+        indices = []
+        for block in parameter.blocks:
+            entries = {self._index_of(parameter, value[entry], f"{parameter.name}[{entry}]") for entry in block}
+            if len(entries) > 1:
+                raise SpaceError(f"{parameter.name}: entries {block[0]} to {block[-1]} are one group and must be alike")
+            indices.extend(entries)
+        return indices
+
+    def _index_of(self, parameter: FreeParameter, value: Value, place: str) -> int:
+        index = self._index[parameter.name].get((kind(value), value))
+        if index is None:
+            raise SpaceError(f"{place} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
+        return index
+
+
+def _with_dp_degree(
+    derivations: Mapping[str, Expression], *, tuned: set[str], known: set[str]
+) -> Mapping[str, Expression]:
+    """Add ``dp_degree`` where the config decides it: then it is derived like any other, and must divide exactly."""
+    decided_by_config = bool(tuned & {"world_size", *NOT_DATA_PARALLEL})
+    if "dp_degree" in known or "world_size" not in known or not decided_by_config:
+        return derivations
+    return {**derivations, "dp_degree": dp_degree_expression(known)}
+
+
+def _refuse_unknown_names(expressions: Sequence[Expression], known: set[str]) -> None:
+    for expression in expressions:
+        missing = sorted(expression.names - known)
+        if missing:
+            hint = (
+                "; it is computed where the command holds micro_batch_size and the world size is known"
+                if "global_batch_size" in missing
+                else ""
+            )
+            raise SpaceError(
+                f"{expression.where}: {expression.source!r} needs {', '.join(missing)}, not known for this "
+                f"workload{hint}; known are {', '.join(sorted(known))}"
+            )
+
+
+def _described(rule: Rule) -> str:
+    if rule.derives:
+        return f"{rule.derives} = {rule.expression.source}"
+    return f"{rule.expression.where}: {rule.expression.source!r}"
+
+
+def _listed(choices: Sequence[Scalar]) -> str:
+    shown = ", ".join(repr(choice) for choice in choices[:12])
+    return f"{shown}, ... ({len(choices)} in all)" if len(choices) > 12 else shown

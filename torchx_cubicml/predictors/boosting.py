@@ -1,0 +1,162 @@
+"""Gradient boosting, as in the paper's A.1.2, on what a robust linear trend leaves over.
+
+Integers and floats are numeric, booleans and strings categorical, the target is the logarithm of throughput. Boosting
+alone needs a hundred trials; the trend (numbers on logarithmic scales, categories as indicators) makes it serve from
+one trial on and beyond the range of those that ran. Boosting on absolute errors is averaged with the median of extremely
+randomised trees: times are heavy-tailed, and medians beat means.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.trend import Trend
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.history import History
+
+NOISE_FLOOR = 0.02  # log spread between repeats of one config on a quiet machine
+_PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
+_PRIOR_TRIALS = 3  # how many trials that belief weighs
+_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
+_FEWEST_FOR_CALIBRATION = 10
+_MOST_ROWS_PER_TREE = 2000  # keeps a fit on ten thousand trials within seconds
+
+
+class Boosting:
+    """The ``boosting`` predictor.
+
+    Args:
+        n_rounds: boosting rounds at most; half of them below 50 trials.
+        n_trees: randomised trees.
+    """
+
+    def __init__(self, *, n_rounds: int = 300, n_trees: int = 100) -> None:
+        self.n_rounds = n_rounds
+        self.n_trees = n_trees
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        seed = int(rng.integers(2**31))
+        measured = np.isfinite(history.throughput) & (history.throughput > 0)
+        features, target = _in_order(history.features[measured], np.log(history.throughput[measured]))
+        self.n_measured_ = len(target)
+        if not self.n_measured_:
+            return self
+        self.inputs_ = Inputs.of(features, history.columns.categorical)
+        dense = self.inputs_.dense(features)
+        self.trend_ = Trend.fit(dense, target)
+        rest = target - self.trend_.predict(dense)
+        self.learns_rest_ = self.inputs_.width > 0 and self.n_measured_ > 2
+        if self.learns_rest_:
+            self.forest_ = _Forest(dense, rest, n_trees=self.n_trees, seed=seed)
+            self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
+        self._calibrate(dense, target)
+        return self
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for encoded rows; see ``Predictor``."""
+        if not self.n_measured_:
+            unknown = np.full(len(features), np.nan)
+            return Prediction(throughput=unknown, spread=unknown)
+        dense = self.inputs_.dense(features)
+        logarithm = self.trend_.predict(dense)
+        disagreement = np.zeros(len(features))
+        if self.learns_rest_:
+            middle, disagreement = self.forest_.predict(dense)
+            logarithm = logarithm + 0.5 * (middle + self.boosted_.predict(self.inputs_.gapped(features)))
+        spread = self.scale_ * self._raw_spread(disagreement, self.trend_.leverage(dense))
+        return Prediction(throughput=np.exp(logarithm), spread=np.maximum(spread, NOISE_FLOOR))
+
+    def _boost(self, gapped: NDArray[np.float64], rest: NDArray[np.float64], seed: int) -> _Regressor:
+        from sklearn.ensemble import HistGradientBoostingRegressor
+
+        few = len(rest) < 50
+        learner: _Regressor = HistGradientBoostingRegressor(
+            loss="absolute_error",
+            learning_rate=0.1,
+            max_iter=self.n_rounds // 2 if few else self.n_rounds,
+            max_leaf_nodes=15,
+            # scikit-learn's default of 20 would not split at all below 40 trials.
+            min_samples_leaf=int(np.clip(len(rest) // 20, 2, 20)),
+            l2_regularization=0.1,
+            categorical_features=self.inputs_.gapped_categorical,
+            early_stopping=False,
+            random_state=seed,
+        )
+        return learner.fit(gapped, rest)
+
+    def _raw_spread(self, disagreement: NDArray[np.float64], leverage: NDArray[np.float64]) -> NDArray[np.float64]:
+        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + self.n_measured_)
+        variance = NOISE_FLOOR**2 + belief + disagreement**2 + self.residual_variance_ * leverage
+        return np.asarray(np.sqrt(variance), dtype=np.float64)
+
+    def _calibrate(self, dense: NDArray[np.float64], target: NDArray[np.float64]) -> None:
+        """Scale the spread so that it covers four fifths of the residuals of trials predicted without themselves."""
+        alone = self.trend_.leave_one_out
+        self.residual_variance_ = float(np.median(np.abs(alone)) * 1.4826) ** 2
+        self.scale_ = 1.0
+        if not self.learns_rest_ or len(target) < _FEWEST_FOR_CALIBRATION:
+            return
+        middle, disagreement = self.forest_.out_of_bag(dense)
+        ratio = np.abs(alone - middle) / self._raw_spread(disagreement, self.trend_.leverage(dense))
+        share = min(1.0, 0.8 * (len(ratio) + 1) / len(ratio))  # split conformal's correction for a finite sample
+        self.scale_ = float(np.clip(np.quantile(ratio, share) / _Z_80, 0.2, 5.0))
+
+
+class _Regressor(Protocol):
+    def fit(self, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self: ...
+    def predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+
+class _Forest:
+    """Extremely randomised trees, each on a bootstrap sample so that every row has trees that never saw it."""
+
+    def __init__(
+        self, inputs: NDArray[np.float64], values: NDArray[np.float64], *, n_trees: int, seed: int
+    ) -> None:
+        from sklearn.ensemble import ExtraTreesRegressor
+
+        forest = ExtraTreesRegressor(
+            n_estimators=n_trees,
+            bootstrap=True,
+            max_samples=min(len(values), _MOST_ROWS_PER_TREE),
+            random_state=seed,
+        ).fit(inputs, values)
+        self.trees = [estimator.tree_ for estimator in forest.estimators_]
+        self.seen: Sequence[NDArray[np.int64]] = forest.estimators_samples_
+
+    def predict(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return median and standard deviation over the trees, ``[n]`` each."""
+        each = self._each(inputs)
+        return np.median(each, axis=0), each.std(axis=0)
+
+    def out_of_bag(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the same for the training rows, each from the trees that never saw it."""
+        each = self._each(inputs)
+        for tree, seen in zip(each, self.seen, strict=True):
+            tree[seen] = np.nan
+        some = ~np.isnan(each).all(axis=0)
+        middle, deviation = np.zeros(len(inputs)), np.zeros(len(inputs))
+        middle[some], deviation[some] = np.nanmedian(each[:, some], axis=0), np.nanstd(each[:, some], axis=0)
+        return middle, deviation
+
+    def _each(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
+        # The forest's own predict starts a thread pool for each call: slower than the trees for a searcher's batches.
+        narrow = np.ascontiguousarray(inputs, dtype=np.float32)
+        return np.stack([tree.predict(narrow).reshape(-1) for tree in self.trees])
+
+
+def _in_order(
+    features: NDArray[np.float64], target: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    order = np.lexsort(np.column_stack([target, features]).T)
+    return features[order], target[order]

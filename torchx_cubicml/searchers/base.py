@@ -1,0 +1,69 @@
+"""What every searcher offers, and the bookkeeping that all of them share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Protocol, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from torchx_cubicml.trial import Config
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from torchx_cubicml.space import SearchSpace
+
+Score: TypeAlias = Callable[[Sequence[Config]], NDArray[np.float64]]
+"""Maps ``n`` configs to their scores, float64 ``[n]``: higher is better, ``-inf`` (or NaN) is never proposed."""
+
+
+class Searcher(Protocol):
+    """Proposes configs of high score.
+
+    The advisor calls it once for each suggestion, with a space bound to one workload. It keeps nothing between calls,
+    and must never change the space or the configs, score a config that is not legal, or draw randomness from
+    anything but ``rng``. It cannot know what stands behind the score.
+    """
+
+    def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
+        """Return up to ``count`` distinct legal configs, best first.
+
+        Args:
+            space: legal configs; it can be far too large to list.
+            score: what to maximise; it is called with batches, the larger the cheaper.
+            count: how many proposals are wanted, >= 1; a smaller space gives all that it holds.
+            rng: the only source of randomness.
+        """
+
+
+class Ranking:
+    """All configs scored so far, each once."""
+
+    def __init__(self, score: Score) -> None:
+        self._score = score
+        self._configs: dict[Hashable, Config] = {}
+        self._scores: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._configs)
+
+    def add(self, configs: Sequence[Config]) -> None:
+        """Score those that are new."""
+        fresh = {key: config for config in configs if (key := identity(config)) not in self._configs}
+        if fresh:
+            self._configs.update(fresh)
+            self._scores.extend(self._score(list(fresh.values())).tolist())
+
+    def best(self, count: int) -> list[Config]:
+        """Return up to ``count`` configs, best first; equal scores stand in the order in which they came."""
+        scores = np.nan_to_num(np.array(self._scores), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+        configs = list(self._configs.values())
+        order = np.argsort(-scores, kind="stable")[:count]
+        return [configs[index] for index in order.tolist() if scores[index] > -np.inf]
+
+
+def identity(config: Config) -> Hashable:
+    """Return what two equal configs have in common, whatever the order of their names."""
+    return tuple(sorted(config.items()))

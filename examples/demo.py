@@ -35,10 +35,10 @@ def main() -> int:
     run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "14 launches", "--", *TRAINING)
 
     say("2. One word in front of the command, and history rewrites it; the user's own beside it, in turn.")
-    cubicml = ("torchx", "run", "-s", "local_cwd", "cubicml", "--store", STORE)
+    cubicml = ("torchx", "run", "-s", "local_cwd", "cubicml", "--space", SPACE, "--store", STORE)
     for number in range(REPEATS):
         run(*cubicml, "--mode", "record", *TRAINING, quiet=True)
-        run(*cubicml, "--space", SPACE, *TRAINING, quiet=number > 0)
+        run(*cubicml, *TRAINING, quiet=number > 0)
 
     say(f"3. What the {2 * REPEATS} launches after the tune measured:")
     compare_launches()
@@ -75,6 +75,9 @@ def compare_launches() -> None:
     sides = []
     for origin in (Origin.USER, Origin.REWRITE):
         chosen = [trial for trial in trials if trial.origin is origin and trial.measurement]
+        if not chosen:
+            print(f"no launch of origin {origin}: the predicted gain was too small to rewrite the command")
+            return
         values = tuple(trial.measurement.throughput(objective) for trial in chosen)
         sides.append(Repeats(config=chosen[0].config, throughputs=values))
     comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))

@@ -78,18 +78,23 @@ class LegalConfigs:
             item.name: {(kind(value), value): index for index, value in enumerate(item.choices)} for item in free
         }
 
-    @property
-    def sizes(self) -> list[int]:
-        """How many choices each dimension has."""
-        return self._sizes
-
     @cached_property
     def choices(self) -> LegalChoices:
         """The legal choice vectors."""
         return LegalChoices(self._sizes, [self._check(rule) for rule in self._rules])
 
     def values(self, choice: Sequence[int]) -> dict[str, Value]:
-        """Return the facts, and the values of the free parameters at a choice vector."""
+        """Return the facts, and the values of the free parameters at a choice vector.
+
+        Raises:
+            SpaceError: there is not one index per dimension, or one is out of range.
+        """
+        if len(choice) != len(self._sizes) or any(
+            not 0 <= index < size for index, size in zip(choice, self._sizes, strict=True)
+        ):
+            raise SpaceError(
+                f"a choice holds an index below the number of choices for each of {len(self._sizes)} dimensions"
+            )
         return self._facts | {name: self._value(name, choice) for name in self._free}
 
     def complete(self, values: dict[str, Value]) -> str | None:
@@ -127,20 +132,22 @@ class LegalConfigs:
             return
         for rule in self._rules:
             if self._none_meets([rule]):
-                raise SpaceError(f"no config is legal: {self._example(rule)}")
-        for count in range(2, len(self._rules) + 1):
-            if self._none_meets(self._rules[:count]):
-                raise SpaceError(
-                    f"no config is legal: none meets {_described(self._rules[count - 1])} together with "
-                    f"{', '.join(_described(rule) for rule in self._rules[: count - 1])}"
-                )
+                reason = rule.broken(self.values([0] * len(self._sizes)))
+                raise SpaceError(f"no config is legal: every one breaks {_described(rule)}; the first: {reason}")
+        together = "; ".join(_described(rule) for rule in self._conflict())
+        raise SpaceError(f"no config is legal: none meets all of these together: {together}")
+
+    def _conflict(self) -> list[Rule]:
+        """Return rules that exclude every config together, and no longer once one of them is left out."""
+        kept = list(self._rules)
+        for rule in self._rules:
+            others = [other for other in kept if other is not rule]
+            if self._none_meets(others):
+                kept = others
+        return kept
 
     def _none_meets(self, rules: Sequence[Rule]) -> bool:
         return LegalChoices(self._sizes, [self._check(rule) for rule in rules]).is_empty
-
-    def _example(self, rule: Rule) -> str:
-        reason = rule.broken(self.values([0] * len(self._sizes)))
-        return f"every one breaks {_described(rule)}; the first: {reason}"
 
     def _check(self, rule: Rule) -> Check:
         dimensions = {
@@ -167,7 +174,7 @@ class LegalConfigs:
         length = sum(len(block) for block in parameter.blocks)
         if not isinstance(value, tuple) or len(value) != length:
             raise SpaceError(f"{parameter.name} must hold {length} entries, got {value!r:.80}")
-        indices = []
+        indices: list[int] = []
         for block in parameter.blocks:
             entries = {self._index_of(parameter, value[entry], f"{parameter.name}[{entry}]") for entry in block}
             if len(entries) > 1:
@@ -176,7 +183,7 @@ class LegalConfigs:
         return indices
 
     def _index_of(self, parameter: FreeParameter, value: Value, place: str) -> int:
-        index = self._index[parameter.name].get((kind(value), value))
+        index = None if isinstance(value, list | tuple) else self._index[parameter.name].get((kind(value), value))
         if index is None:
             raise SpaceError(f"{place} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
         return index

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.expression import parse_expression
@@ -61,9 +61,9 @@ def derived_value(name: str, expression: Expression, values: Mapping[str, Value]
     """
     value = expression.evaluate(values)
     if not isinstance(value, bool | str) and not 0 < value <= MAX_DERIVED:
-        shown = f"{value:.6g}" if isinstance(value, float) or abs(value) <= MAX_DERIVED else "a number"
         raise SpaceError(
-            f"{expression.where}: {name} = {expression.source} gives {shown}; legal are 1 to {MAX_DERIVED}{_seen(expression, values)}"
+            f"{expression.where}: {name} = {expression.source} must be above 0 and at most {MAX_DERIVED}, "
+            f"got {value if abs(value) <= MAX_DERIVED else 'more'}{_seen(expression, values)}"
         )
     return value
 
@@ -73,7 +73,9 @@ def does_not_hold(constraint: Expression, values: Mapping[str, Value]) -> str:
     return f"{constraint.where}: {constraint.source!r} does not hold{_seen(constraint, values)}"
 
 
-def make_rules(free: Iterable[str], derivations: Mapping[str, Expression], constraints: Sequence[Expression]) -> list[Rule]:
+def make_rules(
+    free: Iterable[str], derivations: Mapping[str, Expression], constraints: Sequence[Expression]
+) -> list[Rule]:
     """Return a rule for each derivation, in dependency order, and each constraint.
 
     Args:
@@ -111,6 +113,24 @@ def in_dependency_order(derivations: Mapping[str, Expression]) -> dict[str, Expr
             raise SpaceError(f"a derivation is circular: {' <- '.join(_cycle(waiting))}")
         ordered |= {name: waiting.pop(name) for name in ready}
     return ordered
+
+
+def data_parallel_degree(known: Mapping[str, Value]) -> int | None:
+    """Return the world size over the mesh axes, ``None`` where it is unknown or does not divide.
+
+    >>> data_parallel_degree({"world_size": 16, "tp_degree": 4})
+    4
+    """
+    try:
+        degree = dp_degree_expression(known).evaluate(known)
+    except SpaceError:
+        return None
+    return degree if is_count(degree) else None
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether a value is a whole number above 0."""
+    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def dp_degree_expression(known: Iterable[str]) -> Expression:

@@ -6,9 +6,18 @@ how many layers a per-layer parameter has and what the derived parameters are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+import math
+from collections import Counter
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.arithmetic import kind
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.legal_configs import FreeParameter, LegalConfigs
+from torchx_cubicml.rules import NOT_DATA_PARALLEL, data_parallel_degree, is_count
+from torchx_cubicml.trial import MAX_ITEMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -58,6 +67,19 @@ class Parameter:
     landing: Landing | None = None
     default: Value | None = None
     observe: str = ""
+
+    def __post_init__(self) -> None:
+        place = f"parameters.{self.name}"
+        if (self.derive is None) != bool(self.choices):
+            raise SpaceError(f"{place} needs choices, or an expression in derive, and not both")
+        kinds = sorted({kind(choice) for choice in self.choices})
+        if len(kinds) > 1:
+            raise SpaceError(f"{place}: choices must be alike, got {' and '.join(kinds)}")
+        repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
+        if repeated:
+            raise SpaceError(f"{place}: choices must differ, got {repeated[0]!r:.80} more than once")
+        if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
+            raise SpaceError(f"{place}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -117,36 +139,60 @@ class SearchSpace:
     objective: str = "tokens_per_second"
     tune: TuneChanges = field(default_factory=TuneChanges)
     facts: Mapping[str, Value] = field(default_factory=dict)
+    _legal_cache: LegalConfigs | None = field(init=False, default=None, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        names = [parameter.name for parameter in self.parameters]
+        repeated = sorted({name for name in names if names.count(name) > 1})
+        if repeated:
+            raise SpaceError(f"a parameter is declared once; {', '.join(repeated)} is declared again")
 
     @classmethod
-    def from_toml(cls, path: str | Path) -> Self:
+    def from_toml(cls, path: str | Path) -> SearchSpace:
         """Return the space that a file describes.
 
         Raises:
             SpaceError: the file cannot be read or breaks a rule; the text names key, value, rule and legal values.
         """
-        raise NotImplementedError
+        from torchx_cubicml.space_file import read_space
+
+        return read_space(path)
 
     def bind(self, *, workload: Workload, current: Config) -> Self:
         """Return this space for one workload: facts fixed, per-layer sizes and ``global_batch_size`` known.
 
         Args:
-            workload: facts, with ``world_size``.
+            workload: facts, with ``world_size``; a ``global_batch_size`` among them is kept.
             current: the user's own config, from which ``global_batch_size`` is computed; may be empty.
 
         Raises:
             SpaceError: a fact is missing, a derivation is circular, or no config is legal.
         """
-        raise NotImplementedError
+        tuned = {parameter.name for parameter in self.parameters}
+        stated = {fact.name: fact.value for fact in self.workload if fact.landing is None and fact.value is not None}
+        facts = _always_there({**stated, **workload}, current, tuned=tuned)
+        bound = replace(self, facts={name: value for name, value in facts.items() if name not in tuned})
+        bound._legal().refuse_empty()
+        return bound
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
         """The free choices of a bound space."""
-        raise NotImplementedError
+        return tuple(
+            Dimension(parameter.name, block, parameter.choices)
+            for parameter in self._free_parameters()
+            for block in (parameter.blocks if parameter.blocks is not None else ((),))
+        )
 
     def decode(self, choice: Sequence[int]) -> Config | None:
-        """Return the config, derived parameters included, at one choice index per dimension; ``None`` where illegal."""
-        raise NotImplementedError
+        """Return the config, derived parameters included, at one choice index per dimension; ``None`` where illegal.
+
+        Raises:
+            SpaceError: there is not one index per dimension, or one is out of range.
+        """
+        legal = self._legal()
+        values = legal.values(choice)
+        return None if legal.complete(values) else self._config(values)
 
     def encode(self, config: Config) -> tuple[int, ...]:
         """Return the choice index per dimension of ``config``.
@@ -154,23 +200,128 @@ class SearchSpace:
         Raises:
             SpaceError: a free parameter is missing or its value is not among the choices.
         """
-        raise NotImplementedError
+        return self._legal().encode(config)
 
     def why_illegal(self, config: Config) -> str | None:
         """Return one sentence that names parameter, value and rule, or ``None`` for a legal config."""
-        raise NotImplementedError
+        legal = self._legal()
+        try:
+            values = legal.values(legal.encode(config))
+        except SpaceError as error:
+            return str(error)
+        return legal.complete(values) or _difference(config, self._config(values))
 
     def __contains__(self, config: Config) -> bool:
         return self.why_illegal(config) is None
 
     def configs(self) -> Iterator[Config]:
-        """Stream every legal config of a bound space, in the order of the choices."""
-        raise NotImplementedError
+        """Stream every legal config of a bound space, in an order that is always the same."""
+        return map(self._config_at, self._legal().choices.vectors())
 
     def size(self, *, limit: int | None = None) -> int:
-        """Return how many configs are legal, counting no further than ``limit``."""
-        raise NotImplementedError
+        """Return how many configs are legal, counting no further than ``limit``; too many to count are ``limit``.
+
+        Raises:
+            SpaceError: constraints tie so many choices together that they cannot be counted, and no limit is given.
+        """
+        return self._legal().choices.size(limit=limit)
 
     def sample(self, count: int, *, rng: np.random.Generator) -> list[Config]:
-        """Return ``count`` legal configs, each drawn uniformly (repeats are possible)."""
-        raise NotImplementedError
+        """Return ``count`` legal configs, each drawn uniformly (repeats are possible).
+
+        Where constraints tie so many choices together that they cannot be counted, a draw whose first guesses are all
+        illegal comes from a randomised search instead, which is not uniform.
+
+        Raises:
+            SpaceError: no config is legal, or none was found in a bounded search.
+        """
+        return [self._config_at(choice) for choice in self._legal().choices.draw(count, rng)]
+
+    def _config_at(self, choice: Sequence[int]) -> Config:
+        legal = self._legal()
+        values = legal.values(choice)
+        legal.complete(values)
+        return self._config(values)
+
+    def _config(self, values: Mapping[str, Value]) -> Config:
+        return {parameter.name: values[parameter.name] for parameter in self.parameters}
+
+    def _legal(self) -> LegalConfigs:
+        legal = self._legal_cache
+        if legal is None:
+            derivations = {item.name: item.derive for item in self.parameters if item.derive is not None}
+            legal = LegalConfigs(
+                self._free_parameters(), derivations=derivations, constraints=self.constraints, facts=self.facts
+            )
+            object.__setattr__(self, "_legal_cache", legal)  # follows from the other fields alone
+        return legal
+
+    def _free_parameters(self) -> list[FreeParameter]:
+        return [
+            FreeParameter(parameter.name, parameter.choices, _blocks(parameter, self.facts))
+            for parameter in self.parameters
+            if parameter.derive is None
+        ]
+
+
+def computed_global_batch_size(*, workload: Workload, current: Config) -> int | None:
+    """Return micro batch x accumulation x data-parallel degree as a command has them, ``None`` where unknown.
+
+    >>> computed_global_batch_size(workload={"world_size": 8}, current={"micro_batch_size": 4, "tp_degree": 2})
+    16
+    """
+    known = {**workload, **current}
+    factors = (
+        known.get("micro_batch_size"),
+        known.get("gradient_accumulation_steps", 1),
+        data_parallel_degree(known),
+    )
+    counts = [factor for factor in factors if is_count(factor)]
+    return math.prod(counts) if len(counts) == len(factors) else None
+
+
+def _always_there(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:
+    """Add the facts that follow from the known ones; ``dp_degree`` only where no config changes it."""
+    facts = dict(known)
+    world_size, nnodes, per_node = (facts.get(name) for name in ("world_size", "nnodes", "nproc_per_node"))
+    if is_count(world_size) and is_count(nnodes) and per_node is None and world_size % nnodes == 0:
+        facts["nproc_per_node"] = world_size // nnodes
+    if is_count(world_size) and is_count(per_node) and nnodes is None and world_size % per_node == 0:
+        facts["nnodes"] = world_size // per_node
+    batch = computed_global_batch_size(workload=facts, current=current)
+    if batch is not None:
+        facts.setdefault("global_batch_size", batch)
+    if tuned & {"world_size", *NOT_DATA_PARALLEL}:
+        facts.pop("dp_degree", None)
+    else:
+        degree = data_parallel_degree(facts)
+        facts = {"dp_degree": degree, **facts} if degree is not None else facts
+    return facts
+
+
+def _blocks(parameter: Parameter, facts: Mapping[str, Value]) -> tuple[tuple[int, ...], ...] | None:
+    """Return which entries of a per-layer value are chosen together; ``None`` for a single value."""
+    if parameter.per_layer is None:
+        return None
+    name = parameter.per_layer
+    count = facts.get(name) if isinstance(name, str) else name
+    if not is_count(count) or count > MAX_ITEMS:
+        known = f"got {count!r}" if count is not None else "it is not known for this workload"
+        raise SpaceError(
+            f"parameters.{parameter.name}: per_layer = {name!r} must count 1 to {MAX_ITEMS} entries; {known}"
+        )
+    n_blocks = min(parameter.groups or count, count)
+    edges = [count * number // n_blocks for number in range(n_blocks + 1)]
+    return tuple(tuple(range(start, end)) for start, end in pairwise(edges))
+
+
+def _difference(config: Config, legal: Config) -> str | None:
+    """Return what sets ``config`` apart from the legal config of the same free values."""
+    for name in {**legal, **config}:
+        if name not in legal:
+            return f"{name} is no parameter of this space; its parameters are {', '.join(legal)}"
+        if name not in config:
+            return f"{name} is missing; with the other values it is {legal[name]!r}"
+        if kind(config[name]) != kind(legal[name]) or config[name] != legal[name]:
+            return f"{name} = {config[name]!r:.80} is not legal; with the other values it is {legal[name]!r:.80}"
+    return None

@@ -3,43 +3,62 @@
 from __future__ import annotations
 
 import copy
-from dataclasses import dataclass
-from difflib import SequenceMatcher
+import inspect
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, encode_contract
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.role_command import RoleCommand, read_role
-from torchx_cubicml.launch.script_args import looks_like_value
+from torchx_cubicml.launch.script_args import find_flag, looks_like_value, write_value
+from torchx_cubicml.launch.script_args import replace as replace_words
+from torchx_cubicml.launch.shell_words import keep_texts, word_of_argument
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchx.specs import AppDef, Role
+    from torchx.specs import AppDef
 
     from torchx_cubicml.contract import Contract
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ComponentLaunch:
+class Materialized:
     """A TorchX component with the user's arguments, materialised once as typed.
 
     Args:
         component: its name, or ``file.py:function``.
-        args: its arguments, script arguments included.
-        launch: the command in it; without a program where ``not_recorded`` says why there is none.
+        options: its arguments up to the script's.
+        script_args: the script's arguments among them, or in its ``.torchxconfig`` defaults.
+        takes_env: whether it has an ``--env`` option.
+        device: the host that ``-h`` names; empty where none is named.
+        app: the app that it makes.
+    """
+
+    component: str
+    options: tuple[str, ...]
+    script_args: tuple[str, ...]
+    takes_env: bool
+    device: str
+    app: AppDef
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ComponentLaunch:
+    """A component that the user runs, with what could be read of its command.
+
+    Args:
+        launch: the command; without a program where it could not be read.
         not_recorded: why the app can only run as typed, in words; empty where it can be recorded.
-        typed: the app as the user typed it.
+        source: the component as TorchX materialises it.
         role: position of the role that is recorded.
         command: that role's command; ``None`` where there is none.
     """
 
-    component: str
-    args: tuple[str, ...]
     launch: Launch
     not_recorded: str
-    typed: AppDef
+    source: Materialized
     role: int = 0
     command: RoleCommand | None = None
 
@@ -49,19 +68,18 @@ class ComponentLaunch:
 
         Raises:
             LaunchError: TorchX knows no such component, or the component refuses its arguments.
-            SystemExit: its parser refuses an argument; it has told so on stderr.
+            SystemExit: TorchX's parser refuses an argument; it has told so on stderr.
         """
-        typed, device = _materialize(component, args)
-        commands, reasons = _read_roles(typed)
-        common = {"component": component, "args": tuple(args), "typed": typed}
+        source = _materialize(component, args)
+        commands, reasons = _read_roles(source.app)
         if not commands:
-            return cls(launch=Launch(program=""), not_recorded=reasons[0] if reasons else "it has no role", **common)
-        index = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
-        command = commands[index]
-        several = f"roles {', '.join(typed.roles[position].name for position in commands)} each train"
-        obstacle = several if len(commands) > 1 else command.not_rewritten
-        launch = command.launch(env=_without_macro_escapes(typed.roles[index].env), device=device, obstacle=obstacle)
-        return cls(launch=launch, not_recorded="", role=index, command=command, **common)
+            return cls(launch=Launch(program=""), not_recorded=reasons[0] if reasons else "has no role", source=source)
+        role = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
+        names = [source.app.roles[position].name for position in commands]
+        several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"
+        env = {name: value.replace("$$", "$") for name, value in source.app.roles[role].env.items()}
+        launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
+        return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
 
     def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
         """Return the app: recorded, with the arguments and variables of ``launch``; as typed without a contract.
@@ -72,28 +90,94 @@ class ComponentLaunch:
             LaunchError: the recorded command does not fit into one argument.
             ContractError: the contract does not fit into one environment value.
         """
-        app = copy.deepcopy(self.typed)
+        app = copy.deepcopy(self.source.app)
         if contract is None or self.command is None:
             return app
-        wanted = launch or self.launch
-        role: Role = app.roles[self.role]
-        changed = {name: value for name, value in wanted.env.items() if self.launch.env.get(name) != value}
-        role.entrypoint, role.args = self.command.wrapped(wanted.script_args, changed)
+        wanted, role = launch or self.launch, app.roles[self.role]
+        role.entrypoint, role.args = self.command.wrapped(wanted.script_args, self._changed_variables(wanted))
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
         return app
 
     def arguments(self, launch: Launch) -> tuple[str, ...]:
-        """Return the component's arguments that give ``launch`` when typed.
+        """Return the component's arguments that make ``launch`` when typed.
 
         Raises:
-            LaunchError: the component takes no script arguments, or none of the changed variables.
+            LaunchError: the component leaves no room for what ``launch`` changes.
         """
-        options, own = self._split_args()
-        changed = {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
-        if launch.script_args != self.launch.script_args and own is None:
-            raise LaunchError(f"{self.component} makes up its script's arguments itself: they cannot be typed")
-        if changed:
-            options = _with_env(options, changed)
-        if launch.script_args == self.launch.script_args:
-            return (*options, *self.args[len(self._split_args()[0]) :])
-        return (*options, "--", *launch.script_args)
+        source, variables = self.source, self._changed_variables(launch)
+        if variables and not source.takes_env:
+            raise LaunchError(f"{source.component} has no --env option that sets {', '.join(variables)}")
+        options = _with_variables(source.options, variables) if variables else source.options
+        words = [word_of_argument(argument) for argument in source.script_args]
+        own = tuple(word.value for word in words)
+        if launch.script_args != self.launch.script_args and own != self.launch.script_args:
+            raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
+        typed = [replace(word, text=argument) for word, argument in zip(words, source.script_args, strict=True)]
+        wanted = launch.script_args if own == self.launch.script_args else own
+        script_args = keep_texts(typed, wanted, spell=lambda value: value.replace("$", "$$"))
+        return (*options, "--", *script_args) if script_args else options
+
+    def _changed_variables(self, launch: Launch) -> dict[str, str]:
+        return {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
+
+
+def _materialize(component: str, args: Sequence[str]) -> Materialized:
+    from torchx.runner.config import load_sections
+    from torchx.specs import finder
+    from torchx.specs.builders import materialize_appdef, parse_args
+
+    try:
+        function = finder.get_component(component).fn
+    except (finder.ComponentNotFoundException, finder.ComponentValidationException, OSError, ValueError) as error:
+        raise LaunchError(f"TorchX finds no component {component!r}: {_text_of(error)}") from error
+    defaults = load_sections("component").get(component)
+    parsed = vars(parse_args(function, list(args), defaults))
+    try:
+        app = materialize_appdef(function, list(args), defaults)
+    except (ValueError, LookupError, OSError) as error:
+        raise LaunchError(f"{component} refuses its arguments: {_text_of(error)}") from error
+    script_args = _script_args(function, parsed)
+    typed = list(args[len(args) - len(script_args) :]) == script_args
+    return Materialized(
+        component=component,
+        options=tuple(args[: len(args) - len(script_args)] if typed else args),
+        script_args=tuple(script_args[1:] if script_args[:1] == ["--"] else script_args),
+        takes_env="env" in parsed,
+        device=str(parsed.get("h") or ""),
+        app=app,
+    )
+
+
+def _script_args(function: Callable[..., AppDef], parsed: Mapping[str, object]) -> list[str]:
+    for name, parameter in inspect.signature(function).parameters.items():
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            values = parsed.get(name)
+            return [str(value) for value in values] if isinstance(values, list) else []
+    return []
+
+
+def _read_roles(app: AppDef) -> tuple[dict[int, RoleCommand], list[str]]:
+    commands: dict[int, RoleCommand] = {}
+    reasons: list[str] = []
+    for position, role in enumerate(app.roles):
+        try:
+            commands[position] = read_role(role)
+        except LaunchError as error:
+            reasons.append(f"role {role.name}: {error}")
+    return commands, reasons
+
+
+def _with_variables(options: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
+    """Return a component's options that set ``variables`` besides what ``--env`` sets already."""
+    text = ",".join(f"{name}={value}" for name, value in variables.items())
+    found = find_flag(options, "--env", is_value=looks_like_value)
+    if not found or not found[-1].texts:
+        return (*options, "--env", text)
+    words = write_value("--env", [f"{found[-1].texts[0]},{text}"], found[-1].form)
+    return replace_words(options, found[-1], words)
+
+
+def _text_of(error: Exception) -> str:
+    """Return an error's own words on one line; those of a missing key are only the key."""
+    text = " ".join(str(error).split())
+    return f"unknown {text}" if isinstance(error, KeyError) else text

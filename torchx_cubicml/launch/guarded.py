@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING
 
@@ -14,6 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 # One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
 _PROBE = (
@@ -31,6 +34,7 @@ _PYTHON_OF_TORCHRUN = (
     "cubicml_python=${{cubicml_python:-${{cubicml_torchrun%/*}}/python}}; "
 )
 
+
 def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
     """Return a POSIX shell line that runs ``wrapped`` where ``probe`` finds the recorder, else ``typed``.
 
@@ -43,8 +47,11 @@ def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str
         variables: environment variables of the recorded command that differ from the user's own.
 
     Raises:
-        LaunchError: the line would be too long for one argument of a process.
+        LaunchError: a variable has no legal name, or the line would be too long for one argument of a process.
     """
+    illegal = [name for name in variables if not _VARIABLE.fullmatch(name)]
+    if illegal:
+        raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
     exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
     line = (
         f"{probe}then {exports}exec {wrapped}; fi; "
@@ -69,5 +76,5 @@ def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = F
     if torchrun:
         return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {ask}'
     if honours_override:
-        return f'if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {ask}'
+        return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {ask}"
     return f"if cubicml_why=$({python} {ask}"

@@ -8,15 +8,19 @@ from __future__ import annotations
 import re
 import shlex
 from dataclasses import dataclass
+from difflib import SequenceMatcher
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
 _BLANK = re.compile(r"(?:[ \t]+|(?<=[ \t])\\\n)*")
-_PIECE = re.compile(r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\`]|\\.)*)"|\\(?P<escaped>[^\n])|(?P<bare>[^\s'"\\`;&|<>()])""", re.DOTALL)
+_PIECE = re.compile(
+    r"""'(?P<single>[^']*)'|"(?P<double>(?:[^"\\`]|\\.)*)"|\\(?P<escaped>[^\n])|(?P<bare>[^\s'"\\`;&|<>()])""",
+    re.DOTALL,
+)
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _DOUBLE_ESCAPE = re.compile(r'\\([$`"\\\n])')
 _EXPANDED_BARE = frozenset("$*?[{~")
@@ -82,6 +86,22 @@ def quote(value: str) -> str:
 def join(words: Iterable[Word]) -> str:
     """Return the shell line of ``words``."""
     return " ".join(word.text for word in words)
+
+
+def keep_texts(words: Sequence[Word], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
+    """Return texts for ``values``: what is among ``words`` already keeps its text, and ``spell`` gives the rest.
+
+    >>> keep_texts(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)
+    ['--lr', '2', '--out', '$HOME']
+    """
+    texts: list[str] = []
+    matcher = SequenceMatcher(None, [word.value for word in words], list(values), autojunk=False)
+    for change, start, stop, new_start, new_stop in matcher.get_opcodes():
+        if change == "equal":
+            texts += [word.text for word in words[start:stop]]
+        else:
+            texts += [spell(value) for value in values[new_start:new_stop]]
+    return texts
 
 
 def _word_at(line: str, position: int) -> Word:

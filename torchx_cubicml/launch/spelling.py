@@ -63,8 +63,8 @@ def read_scalar(text: str, choices: Sequence[Scalar], *, where: str) -> Scalar:
     Raises:
         LaunchError: ``choices`` are numbers or booleans and ``text`` spells none; ``where`` names its place.
 
-    >>> read_scalar("1e3", [500, 1000], where="--lr"), read_scalar("3", [1, 2], where="-b"), read_scalar("8", [], where="-n")
-    (1000, 3, 8)
+    >>> read_scalar("1e3", [500, 1000], where="--steps"), read_scalar("3", [1, 2], where="-b")
+    (1000, 3)
     """
     for choice in choices:
         if spell(choice) == text:

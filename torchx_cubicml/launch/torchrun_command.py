@@ -15,13 +15,17 @@ if TYPE_CHECKING:
 RECORDER = "torchx_cubicml.recorder"
 
 TORCHRUN_WITH_VALUE = frozenset(
-    """nnodes nproc_per_node rdzv_backend rdzv_endpoint rdzv_id rdzv_conf max_restarts monitor_interval start_method
-    event_log_handler role log_dir redirects tee local_ranks_filter duplicate_stdout_filters duplicate_stderr_filters
-    node_rank master_addr master_port local_addr logs_specs numa_binding signals_to_handle shutdown_timeout""".split()
+    {
+        *("nnodes", "nproc_per_node", "node_rank", "master_addr", "master_port", "local_addr"),
+        *("rdzv_backend", "rdzv_endpoint", "rdzv_id", "rdzv_conf", "max_restarts", "monitor_interval"),
+        *("start_method", "event_log_handler", "role", "log_dir", "redirects", "tee", "local_ranks_filter"),
+        *("duplicate_stdout_filters", "duplicate_stderr_filters", "logs_specs", "numa_binding"),
+        *("signals_to_handle", "shutdown_timeout"),
+    }
 )
 """Options of ``torchrun`` that take a value, underscores for hyphens; a test compares them with torch's own parser."""
 
-TORCHRUN_WITHOUT_VALUE = frozenset("standalone module no_python run_path virtual_local_rank help".split())
+TORCHRUN_WITHOUT_VALUE = frozenset({"standalone", "module", "no_python", "run_path", "virtual_local_rank", "help"})
 TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
 
 _TORCHRUN_MODULE = "torch.distributed.run"
@@ -89,9 +93,7 @@ def _python(words: Sequence[str], *, start: int) -> LaunchCommand:
     python = slice(start, stop)
     if is_module and program == _TORCHRUN_MODULE:
         return _torchrun(words, start=program_at + 1, python=python)
-    return LaunchCommand(
-        program=program, is_module=is_module, head_stop=stop, args_start=program_at + 1, python=python
-    )
+    return LaunchCommand(program=program, is_module=is_module, head_stop=stop, args_start=program_at + 1, python=python)
 
 
 def _width_of_python_option(word: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import batched, islice
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
@@ -15,3 +15,33 @@ if TYPE_CHECKING:
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
+
+_BATCH = 4096  # configs scored at once
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exhaustive:
+    """Streams the space in batches.
+
+    Args:
+        limit: legal configs at most.
+    """
+
+    limit: int = 1_000_000
+
+    def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
+        """Return the best of all legal configs; see ``Searcher``.
+
+        Raises:
+            SpaceError: the space holds more than ``limit``.
+        """
+        del rng  # nothing is drawn
+        if space.size(limit=self.limit + 1) > self.limit:
+            raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
+        best: list[Config] = []
+        stream = iter(space.configs())
+        while batch := list(islice(stream, _BATCH)):
+            ranking = Ranking(score)
+            ranking.add([*best, *batch])
+            best = ranking.best(count)
+        return best

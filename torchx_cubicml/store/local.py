@@ -13,6 +13,8 @@ from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, Listing, is_ob
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_USUAL_BYTES = 16 * 1024  # reading up to the legal size at once would set that much memory aside for each object
+
 
 class LocalFolder:
     """Files below one folder."""
@@ -77,6 +79,7 @@ class LocalFolder:
 def _read_file(place: str) -> bytes | Exception:
     try:
         with Path(place).open("rb") as file:
-            return file.read(MAX_OBJECT_BYTES + 1)
+            head = file.read(_USUAL_BYTES)
+            return head if len(head) < _USUAL_BYTES else head + file.read(MAX_OBJECT_BYTES + 1 - _USUAL_BYTES)
     except OSError as error:
         return error

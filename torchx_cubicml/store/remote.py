@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.masking import mask
@@ -13,7 +13,8 @@ from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, Listing, is_ob
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from asyncio import AbstractEventLoop
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from fsspec import AbstractFileSystem
 
@@ -51,12 +52,12 @@ class RemoteFolder:
             system, root = self._connect()
             system.invalidate_cache()
             events = f"{root}/{EVENTS}"
-            infos = _find(system, events) if self._protocol in OBJECT_PROTOCOLS else _walk(system, events)
-            return Listing(
-                sizes={
-                    str(info["name"]): _size(info) for info in infos if is_object(str(info["name"]).rsplit("/", 1)[-1])
-                }
-            )
+            if self._protocol in OBJECT_PROTOCOLS:
+                infos, problems = _find(system, events)
+            else:
+                infos, problems = _walk(system, events)
+        sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
+        return Listing(sizes=sizes, problems=tuple(problems))
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Fetch in batches, each concurrently where the protocol can."""
@@ -82,12 +83,67 @@ class RemoteFolder:
         # Every protocol has errors of its own (botocore, paramiko, ftplib), which share no base but Exception.
         try:
             yield
-        except StoreError:
-            raise
         except ImportError as error:
-            why = f"the client package is missing: {error}"
+            raise StoreError(f"store {mask(self._url)} {what}, its client package is missing: {error}") from error
         except Exception as error:
-            why = f"{type(error).__name__}: {error}"
-        else:
-            return
-        raise StoreError(f"store {mask(self._url)} {what}: {mask(why)}")
+            why = mask(f"{type(error).__name__}: {error}")
+            raise StoreError(f"store {mask(self._url)} {what}: {why}") from error
+
+
+class _DaemonThreads(ThreadPoolExecutor):
+    """Runs each call in a daemon thread, where asyncio's own executor makes the exit wait for, say, a name server."""
+
+    def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
+        future: Future[_T] = Future()
+
+        def run() -> None:
+            if not future.set_running_or_notify_cancel():
+                return
+            try:
+                future.set_result(fn(*args, **kwargs))
+            except BaseException as error:
+                future.set_exception(error)
+                if not isinstance(error, Exception):
+                    raise
+
+        threading.Thread(target=run, daemon=True).start()
+        return future
+
+
+def _let_exit_go_on(system: AbstractFileSystem) -> None:
+    loop: AbstractEventLoop | None = getattr(system, "loop", None)
+    if loop is not None:
+        loop.call_soon_threadsafe(loop.set_default_executor, _DaemonThreads())
+
+
+def _find(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, object]], list[str]]:
+    try:
+        return list(system.find(events, detail=True).values()), []
+    except FileNotFoundError:
+        return [], []
+
+
+def _walk(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, object]], list[str]]:
+    """List folder by folder, for ``find`` takes an error for an empty folder."""
+    files: list[Mapping[str, object]] = []
+    problems: list[str] = []
+    folders = [events]
+    while folders:
+        folder = folders.pop()
+        try:
+            infos = system.ls(folder, detail=True)
+        except FileNotFoundError:
+            continue
+        except PermissionError as error:
+            if folder == events:
+                raise
+            problems.append(f"{folder} ({error})")
+            continue
+        files += [info for info in infos if info["type"] != "directory"]
+        folders += [str(info["name"]) for info in infos if info["type"] == "directory"]
+    return files, problems
+
+
+def _name_and_size(info: Mapping[str, object]) -> tuple[str, int | None]:
+    size = info.get("size")
+    return str(info["name"]), size if isinstance(size, int) else None

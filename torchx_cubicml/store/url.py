@@ -15,7 +15,19 @@ _FILE_PROTOCOLS = ("sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb", "dbfs", "webd
 _LEGAL = "a path, file, s3, gs, abfs, sftp, ftp, hdfs, smb, memory and what else fsspec knows"
 # A cache or an archive in front of a store shows yesterday's objects, or cannot be written by many.
 _WRAPPERS = frozenset(
-    {"simplecache", "filecache", "blockcache", "cached", "zip", "tar", "libarchive", "reference", "generic", "dir", "data"}
+    {
+        "simplecache",
+        "filecache",
+        "blockcache",
+        "cached",
+        "zip",
+        "tar",
+        "libarchive",
+        "reference",
+        "generic",
+        "dir",
+        "data",
+    }
 )
 _PROTOCOL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*)://(?P<path>.*)", re.DOTALL)
 _HALF_PROTOCOL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*):")

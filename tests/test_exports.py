@@ -1,0 +1,50 @@
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import torchx_cubicml
+
+PUBLIC = {
+    "CubicMLError",
+    "Measurement",
+    "Origin",
+    "ReportCard",
+    "SearchSpace",
+    "State",
+    "Suggestion",
+    "Trial",
+    "TrialStore",
+    "evaluate",
+    "measure",
+    "suggest",
+}
+
+
+def test_the_public_list_is_exactly_what_is_public() -> None:
+    assert set(torchx_cubicml.__all__) == PUBLIC
+    assert len(PUBLIC) <= 15
+
+
+@pytest.mark.parametrize("name", sorted(PUBLIC))
+def test_each_public_name_is_there_and_documented(name: str) -> None:
+    assert (getattr(torchx_cubicml, name).__doc__ or "").strip()
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="no attribute 'nothing'"):
+        _ = torchx_cubicml.nothing
+
+
+@pytest.mark.parametrize(
+    "module", ["torchx_cubicml", "torchx_cubicml.components.cubicml", "torchx_cubicml.cli", "torchx_cubicml.recorder"]
+)
+def test_importing_brings_nothing_heavy(module: str) -> None:
+    code = (
+        f"import sys, {module}; "
+        "heavy = {'torch', 'sklearn', 'pandas', 'scipy', 'numpy', 'fsspec'} & set(sys.modules); sys.exit(str(heavy) if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

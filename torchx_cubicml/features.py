@@ -1,0 +1,219 @@
+"""Rows of facts as columns of numbers.
+
+Numbers stay numbers; booleans and texts become categories. A value per layer becomes one column per layer, and, since
+few trials know each layer alone, the share of the layers that each choice takes.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.trial import Scalar, Value
+
+VOLATILE_FACTS = (
+    "attempt",
+    "ended_at",
+    "host",
+    "hostname",
+    "hosts",
+    "job_id",
+    "launch_id",
+    "pid",
+    "rank",
+    "scheduler_job_id",
+    "started_at",
+    "time",
+    "torchx_job_id",
+    "trial_id",
+)
+"""Facts that differ from launch to launch for no reason that a config could change; no columns are made of them."""
+
+MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255
+MAX_ENTRIES = 256  # columns for the entries of one tuple; deeper models are told by their shares
+MAX_SHARES = 16
+
+_Label: TypeAlias = tuple[int, float | str]
+
+
+class _Block(Protocol):
+    """The columns of one fact."""
+
+    @property
+    def source(self) -> str: ...
+    @property
+    def names(self) -> tuple[str, ...]: ...
+    @property
+    def categorical(self) -> tuple[bool, ...]: ...
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        """Fill ``out`` [n, n_names], which arrives full of NaN."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Columns:
+    """What the columns of a table mean; learned from rows, then applied to any others.
+
+    Args:
+        names: of the columns, sorted by fact, so that the order of rows never matters.
+        categorical: whether each holds codes of categories; the others hold numbers.
+        blocks: the columns fact by fact.
+    """
+
+    names: tuple[str, ...]
+    categorical: tuple[bool, ...]
+    blocks: tuple[_Block, ...]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return the columns that tell ``rows`` apart.
+
+        >>> columns = Columns.from_rows([{"precision": "bf16", "tp_degree": 1}, {"precision": "fp32", "tp_degree": 8}])
+        >>> columns.names, columns.categorical
+        (('precision', 'tp_degree'), (True, False))
+        >>> columns.encode([{"precision": "fp32", "tp_degree": 2}, {"precision": "fp8"}]).tolist()
+        [[1.0, 2.0], [nan, nan]]
+        """
+        known: defaultdict[str, list[Value]] = defaultdict(list)
+        for row in rows:
+            for name, value in row.items():
+                known[name].append(value)
+        blocks = tuple(_learn(name, known[name]) for name in sorted(known) if name not in VOLATILE_FACTS)
+        return cls(
+            names=tuple(name for block in blocks for name in block.names),
+            categorical=tuple(flag for block in blocks for flag in block.categorical),
+            blocks=blocks,
+        )
+
+    def encode(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return ``rows`` as float64 ``[n, n_columns]``; NaN where a value is missing or was never seen."""
+        table = np.full((len(rows), len(self.names)), np.nan)
+        start = 0
+        for block in self.blocks:
+            stop = start + len(block.names)
+            block.encode([row.get(block.source) for row in rows], table[:, start:stop])
+            start = stop
+        return table
+
+
+@dataclass(frozen=True, slots=True)
+class _Number:
+    source: str
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    @property
+    def categorical(self) -> tuple[bool, ...]:
+        return (False,)
+
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        out[:, 0] = [_number(value) for value in values]
+
+
+@dataclass(frozen=True, slots=True)
+class _Category:
+    source: str
+    codes: Mapping[_Label, float]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.source,)
+
+    @property
+    def categorical(self) -> tuple[bool, ...]:
+        return (True,)
+
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        out[:, 0] = [
+            np.nan if value is None or isinstance(value, tuple) else self.codes.get(_label(value), np.nan)
+            for value in values
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class _Entries:
+    """A tuple's entries, as numbers where ``codes`` is ``None``, and its shares; one value for all stands for each."""
+
+    source: str
+    width: int
+    codes: Mapping[_Label, float] | None
+    shares: tuple[_Label, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        entries = (f"{self.source}[{position}]" for position in range(self.width))
+        return (*entries, *(f"{self.source}.share({_text(label)})" for label in self.shares))
+
+    @property
+    def categorical(self) -> tuple[bool, ...]:
+        return (self.codes is not None,) * self.width + (False,) * len(self.shares)
+
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        for row, value in zip(out, values, strict=True):
+            if isinstance(value, tuple):
+                self._fill(value, row)
+            elif value is not None:
+                self._fill((value,), row)
+                row[: self.width] = row[:1]
+
+    def _fill(self, entries: tuple[Scalar, ...], row: NDArray[np.float64]) -> None:
+        seen = min(len(entries), self.width)
+        labels = [_label(entry) for entry in entries]
+        if self.codes is None:
+            row[:seen] = [_number(entry) for entry in entries[:seen]]
+        else:
+            row[:seen] = [self.codes.get(label, np.nan) for label in labels[:seen]]
+        if entries:
+            row[self.width :] = [labels.count(label) / len(labels) for label in self.shares]
+
+
+def _learn(name: str, values: Sequence[Value]) -> _Block:
+    scalars = [value for value in values if not isinstance(value, tuple)]
+    tuples = [value for value in values if isinstance(value, tuple)]
+    if not tuples:
+        return _Number(name) if _all_numbers(scalars) else _Category(name, _codes(scalars))
+    entries = [*scalars, *(entry for value in tuples for entry in value)]
+    shares = _frequent(entries, MAX_SHARES + 1)
+    return _Entries(
+        name,
+        min(max(map(len, tuples)), MAX_ENTRIES),
+        None if _all_numbers(entries) else _codes(entries),
+        tuple(shares) if len(shares) <= MAX_SHARES else (),
+    )
+
+
+def _codes(values: Iterable[Scalar]) -> dict[_Label, float]:
+    return {label: float(code) for code, label in enumerate(_frequent(values, MAX_CATEGORIES))}
+
+
+def _frequent(values: Iterable[Scalar], limit: int) -> list[_Label]:
+    counts = Counter(map(_label, values))
+    return sorted(sorted(counts, key=lambda label: (-counts[label], label))[:limit])
+
+
+def _label(value: Scalar) -> _Label:
+    if isinstance(value, str):
+        return 2, value
+    return (0, float(value)) if isinstance(value, bool) else (1, float(value))  # True is not 1
+
+
+def _text(label: _Label) -> str:
+    kind, value = label
+    return str(bool(value)) if kind == 0 else f"{value:g}" if isinstance(value, float) else value
+
+
+def _number(value: Value | None) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
+
+
+def _all_numbers(values: Iterable[Scalar]) -> bool:
+    return all(isinstance(value, int | float) and not isinstance(value, bool) for value in values)

@@ -1,0 +1,188 @@
+"""Trials as one table: what was run, how fast it was, and what did not fit."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.features import Columns
+from torchx_cubicml.trainers import STANDARD_PARAMETERS
+from torchx_cubicml.trial import OBJECTIVES, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.trial import Config, Trial, Value, Workload
+
+_OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
+_NONE: Mapping[str, str] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class History:
+    """What teaches a predictor: trials with a throughput, and those that ran out of memory.
+
+    Rows are sorted by content, so that neither the order of the trials nor their ids matter.
+
+    Args:
+        columns: what the columns of ``features`` mean.
+        rows: one mapping of facts per trial.
+        features: the rows as numbers, float64 ``[n, n_columns]``; NaN where a fact is missing.
+        throughput: of the whole job in units of the objective, float64 ``[n]``; NaN where infeasible.
+        feasible: bool ``[n]``; false where memory ran out.
+        trial_ids: of the rows.
+        failures: rows of trials that failed for an unknown cause before a throughput was known; they prove nothing.
+    """
+
+    columns: Columns
+    rows: tuple[Mapping[str, Value], ...]
+    features: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    feasible: NDArray[np.bool_]
+    trial_ids: tuple[str, ...]
+    failures: tuple[Mapping[str, Value], ...] = ()
+
+    @classmethod
+    def from_trials(cls, trials: Iterable[Trial], *, objective: str, observe: Mapping[str, str] = _NONE) -> Self:
+        """Return the table of ``trials``.
+
+        Args:
+            trials: of one workload or of many; planned ones teach nothing and are left out.
+            objective: name of the throughput.
+            observe: see ``training_row``.
+
+        Raises:
+            RecordError: ``objective`` is unknown.
+        """
+        if objective not in OBJECTIVES:
+            raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
+        taught: list[tuple[Mapping[str, Value], float, bool, str]] = []
+        failures = []
+        for trial in trials:
+            throughput = _throughput(trial, objective)
+            if trial.state is State.OUT_OF_MEMORY:
+                taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
+            elif throughput is not None:
+                taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
+            elif trial.state in _OF_UNKNOWN_CAUSE:
+                failures.append(training_row(trial, observe=observe))
+        return cls._sorted(taught, failures)
+
+    @classmethod
+    def _sorted(
+        cls, taught: list[tuple[Mapping[str, Value], float, bool, str]], failures: list[dict[str, Value]]
+    ) -> Self:
+        rows = [row for row, _, _, _ in taught]
+        columns = Columns.from_rows(rows)
+        features = columns.encode(rows)
+        throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
+        feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)
+        trial_ids = [trial_id for _, _, _, trial_id in taught]
+        order = np.lexsort((np.array(trial_ids, dtype=np.str_), throughput, *features.T[::-1]))
+        return cls(
+            columns=columns,
+            rows=tuple(rows[index] for index in order),
+            features=features[order],
+            throughput=throughput[order],
+            feasible=feasible[order],
+            trial_ids=tuple(trial_ids[index] for index in order),
+            failures=tuple(sorted(failures, key=config_key)),
+        )
+
+
+def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[str, Value]:
+    """Return what is known of a trial, for parameters with a standard name what happened rather than what was asked.
+
+    Args:
+        trial: any.
+        observe: parameter of another name -> the standard name under which its effect is observed.
+
+    >>> from torchx_cubicml.trial import State, Trial
+    >>> asked = {"sharding_strategy": "FULL_SHARD"}
+    >>> seen = {"sharding_strategy": "NO_SHARD", "n_params": 1000}
+    >>> training_row(Trial(trial_id="a", workload={}, config=asked, observed=seen, state=State.COMPLETED))
+    {'sharding_strategy': 'NO_SHARD', 'n_params': 1000}
+    """
+    row = {**trial.observed, **trial.workload, **trial.config}
+    for parameter, fact in _observed_parameters(trial, observe):
+        if fact not in trial.config and fact not in trial.workload:
+            row.pop(fact, None)
+        row[parameter] = trial.observed[fact]
+    return row
+
+
+def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str] = _NONE) -> tuple[str, ...]:
+    """Return the parameters that were requested at two or more values and always observed alike.
+
+    Args:
+        trials: of one workload.
+        observe: see ``training_row``.
+    """
+    requested: defaultdict[str, set[str]] = defaultdict(set)
+    observed: defaultdict[str, set[str]] = defaultdict(set)
+    for trial in trials:
+        for parameter, fact in _observed_parameters(trial, observe):
+            requested[parameter].add(_value_key(_collapsed(trial.config[parameter])))
+            observed[parameter].add(_value_key(_collapsed(trial.observed[fact])))
+    return tuple(sorted(name for name in requested if len(requested[name]) > 1 and len(observed[name]) == 1))
+
+
+def matches(trial: Trial, workload: Workload) -> bool:
+    """Return whether every fact of ``workload`` equals what the trial knows under that name."""
+    for name, value in workload.items():
+        known = trial.fact(name)
+        if known is None or _value_key(known) != _value_key(value):
+            return False
+    return True
+
+
+def config_key(config: Config) -> str:
+    """Return a text that two configs share exactly when they ask for the same.
+
+    >>> config_key({"b": (1, 2), "a": 4.0}) == config_key({"a": 4, "b": (1, 2)})
+    True
+    """
+    return json.dumps({name: _canonical(value) for name, value in config.items()}, sort_keys=True)
+
+
+def same_config(left: Config, right: Config) -> bool:
+    """Return whether two configs ask for the same."""
+    return config_key(left) == config_key(right)
+
+
+def _throughput(trial: Trial, objective: str) -> float | None:
+    if trial.measurement is None or trial.state is State.PLANNED:
+        return None
+    return trial.measurement.throughput(objective)
+
+
+def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return parameters of the config whose effect was observed, each with the name of that fact."""
+    standard = {name: name for name in STANDARD_PARAMETERS}
+    pairs = ((name, observe.get(name) or standard.get(name, "")) for name in trial.config)
+    return [(name, fact) for name, fact in pairs if fact in trial.observed]
+
+
+def _value_key(value: Value) -> str:
+    return json.dumps(_canonical(value))
+
+
+def _canonical(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _collapsed(value: Value) -> Value:
+    """Return one value for a tuple whose entries are all alike: asking for it per layer asks for the same."""
+    if isinstance(value, tuple) and value and all(_value_key(item) == _value_key(value[0]) for item in value):
+        return value[0]
+    return value

@@ -1,0 +1,128 @@
+"""The command in a role of a TorchX app, and the same command recorded."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.guarded import guarded_line, probe_of
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.shell_words import Word, join, keep_texts, quote, split_line, word_of_argument
+from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, take_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.specs import Role
+
+_SHELLS = frozenset({"bash", "sh"})
+_RUNS_A_LINE = re.compile(r"-[a-z]*c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleCommand:
+    """A role's command, word by word.
+
+    Args:
+        shell: the shell that runs it and its option, ``sh -c`` where the role starts it without one.
+        words: its words.
+        parts: what they mean.
+        replicas: copies of the role that the scheduler starts.
+        left_open: what is decided only when the job starts, in words; empty where nothing is.
+    """
+
+    shell: tuple[str, str]
+    words: tuple[Word, ...]
+    parts: LaunchCommand
+    replicas: int
+    left_open: str
+
+    @property
+    def is_torchrun(self) -> bool:
+        """Whether torchrun starts the program."""
+        return self.parts.is_torchrun
+
+    @property
+    def script_words(self) -> tuple[Word, ...]:
+        """The words that are the program's arguments."""
+        return self.words[self.parts.args_start :]
+
+    def launch(self, *, env: Mapping[str, str], device: str, obstacle: str) -> Launch:
+        """Return the launch that the role makes.
+
+        Args:
+            env: environment variables of the role.
+            device: what the component's arguments say of the host.
+            obstacle: why the command may not be changed, besides what it says itself.
+        """
+        nnodes = self.parts.nnodes if self.parts.nnodes is not None or self.is_torchrun else self.replicas
+        nproc = self.parts.nproc_per_node
+        known = nnodes is not None and nproc is not None and not self.left_open
+        return Launch(
+            program=self.parts.program,
+            is_module=self.parts.is_module,
+            script_args=tuple(word.value for word in self.script_words),
+            env=env,
+            world_size=nnodes * nproc if nnodes is not None and nproc is not None and known else None,
+            nnodes=nnodes if known else None,
+            nproc_per_node=nproc,
+            device=device,
+            not_rewritten=obstacle or self._obstacle(),
+        )
+
+    def wrapped(self, script_args: Sequence[str], variables: Mapping[str, str]) -> tuple[str, list[str]]:
+        """Return entrypoint and arguments of the role that records, or runs as typed where the job cannot record.
+
+        Args:
+            script_args: arguments of the program.
+            variables: environment variables that differ from the user's own.
+
+        Raises:
+            LaunchError: the command does not fit into one argument.
+        """
+        parts, words = self.parts, self.words
+        python = join(words[parts.python]) if parts.python is not None else ""
+        probe = probe_of(torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun)
+        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
+        program = [
+            *(word.text for word in words[: parts.head_stop]),
+            *([] if parts.takes_module else ["-m"]),
+            RECORDER,
+            "--",
+            *(["-m"] if parts.is_module else []),
+            quote(parts.program),
+        ]
+        arguments = keep_texts(self.script_words, script_args, spell=quote)
+        line = guarded_line(
+            probe=probe, wrapped=" ".join([*program, *arguments]), typed=join(words), variables=variables
+        )
+        return self.shell[0], [self.shell[1], line]
+
+    def _obstacle(self) -> str:
+        if self.left_open:
+            return f"{self.left_open} is decided only when the job starts"
+        if not all(word.literal for word in self.script_words):
+            return "the shell expands some of its arguments only when the job starts"
+        return ""
+
+
+def read_role(role: Role) -> RoleCommand:
+    """Return the command that a role runs.
+
+    Raises:
+        LaunchError: it is no plain torchrun or python command.
+    """
+    entrypoint, args = str(role.entrypoint), [str(arg) for arg in role.args]
+    shell = ("sh", "-c")
+    if posixpath.basename(entrypoint) in _SHELLS and len(args) == 2 and _RUNS_A_LINE.fullmatch(args[0]):
+        shell = (entrypoint, args[0])
+        words = split_line(args[1])
+    else:
+        words = [Word(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
+    parts = take_apart([word.value for word in words])
+    replicas, least = int(role.num_replicas), role.min_replicas
+    elastic = [f"the number of nodes ({least}:{replicas})"] if least is not None and least != replicas else []
+    left_open = parts.left_open or " and ".join(elastic)
+    return RoleCommand(shell=shell, words=tuple(words), parts=parts, replicas=replicas, left_open=left_open)

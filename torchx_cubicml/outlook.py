@@ -1,0 +1,219 @@
+"""What the trials of a store say of the configs of one workload: which are settled, how fast the others may be."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history import History, matches
+from torchx_cubicml.noise import Belief, believe, repeat_noise
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.trial import State
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors import Predictor
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Trial, Value, Workload
+
+# What a launch finds, whatever its config: the latest value stands for the next launch.
+_ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
+# Consequences of the micro batch, so that configs are still compared by dominance when they differ in them.
+_FOLLOWS_BATCH = frozenset({"gradient_accumulation_steps"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Record:
+    """What happened to one config of the space on this workload.
+
+    Args:
+        config: made of the space's own literals, never of what a store holds.
+        measured: throughputs of the whole job.
+        out_of_memory: whether it ever ran out of memory.
+        open: whether it is planned or running.
+        failed: whether it ended without a measurement, for a reason that may come again.
+    """
+
+    config: Config
+    measured: tuple[float, ...]
+    out_of_memory: bool
+    open: bool
+    failed: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is expected of ``n`` configs.
+
+    Args:
+        logarithm: of the median throughput of the whole job, ``[n]``; NaN where nothing was measured anywhere.
+        spread: standard deviation of the logarithm of the true value, ``[n]``.
+        fits: probability to fit in memory, ``[n]``.
+    """
+
+    logarithm: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    fits: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outlook:
+    """Everything that the advisor knows of one workload; rebuilt from the trials each time.
+
+    Args:
+        space: bound to the workload.
+        facts: what is known of the workload before a launch.
+        records: identity of a config -> what happened to it.
+        n_trials: ended trials of this workload.
+        noise: standard deviation of the logarithm of one measurement.
+        history: all trials that teach, of this workload and others.
+        predictor: fitted on it.
+        feasibility: likewise.
+    """
+
+    space: SearchSpace
+    facts: Mapping[str, Value]
+    records: Mapping[Hashable, Record]
+    n_trials: int
+    noise: float
+    history: History
+    predictor: Predictor
+    feasibility: Feasibility
+
+    @classmethod
+    def of(
+        cls, space: SearchSpace, *, workload: Workload, trials: Iterable[Trial], rng: np.random.Generator
+    ) -> Self:
+        """Return what ``trials`` say; ``space`` is bound to ``workload``."""
+        trials = list(trials)
+        own = [trial for trial in trials if matches(trial, workload)]
+        names = {parameter.name for parameter in space.parameters}
+        withheld = _consequences(own, names | workload.keys())
+        swapped = _not_as_requested(own, names)
+        own_ids = {id(trial) for trial in own}
+        taught = [_without(trial, withheld | swapped if id(trial) in own_ids else withheld) for trial in trials]
+        history = History.from_trials(taught, objective=space.objective)
+        free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
+        return cls(
+            space=space,
+            facts={**_latest_observed(own, withheld | names), **space.facts, **workload},
+            records=_records(space, own),
+            n_trials=sum(trial.state.ended for trial in own),
+            noise=repeat_noise(own, objective=space.objective),
+            history=history,
+            predictor=PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng),
+            feasibility=Feasibility(compare=[*workload, *free]).fit(history, rng=rng),
+        )
+
+    def forecast(self, configs: Sequence[Config]) -> Forecast:
+        """Return what the predictors expect of ``configs``."""
+        rows = [{**self.facts, **config} for config in configs]
+        features = self.history.columns.encode(rows)
+        prediction = self.predictor.predict(features)
+        # The predictor's spread is of a measurement; what is sought is the true value behind it.
+        spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
+        fits = self.feasibility.probability(features, rows)
+        return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+
+    def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
+        """Return prediction and own measurements of each config together; ``None`` where there is neither."""
+        forecast = self.forecast(configs)
+        beliefs = []
+        for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
+            predicted = Belief(float(np.exp(logarithm)), float(spread)) if np.isfinite(logarithm) else None
+            record = self.records.get(identity(config))
+            beliefs.append(believe(predicted, record.measured if record else (), noise=self.noise))
+        return beliefs
+
+    def measured(self) -> list[Config]:
+        """Return the configs of the space that ran and never ran out of memory."""
+        return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
+
+    @property
+    def n_out_of_memory(self) -> int:
+        """How many configs of the space ran out of memory."""
+        return sum(record.out_of_memory for record in self.records.values())
+
+
+def _records(space: SearchSpace, own: Iterable[Trial]) -> dict[Hashable, Record]:
+    groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
+    configs: dict[Hashable, Config] = {}
+    for trial in own:
+        config = in_space(space, trial.config)
+        if config is not None:
+            key = identity(config)
+            configs[key] = config
+            groups[key].append(trial)
+    return {key: _record(configs[key], group, space.objective) for key, group in groups.items()}
+
+
+def _record(config: Config, trials: Sequence[Trial], objective: str) -> Record:
+    values = [trial.measurement.throughput(objective) for trial in trials if trial.measurement]
+    lost = [trial for trial in trials if trial.state.ended and trial.state is not State.INFRASTRUCTURE]
+    return Record(
+        config=config,
+        measured=tuple(sorted(value for value in values if value is not None)),
+        out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
+        open=any(not trial.state.ended for trial in trials),
+        failed=any(trial.measurement is None for trial in lost),
+    )
+
+
+def in_space(space: SearchSpace, config: Config) -> Config | None:
+    """Return the legal config that ``config`` asks for, made of the space's literals; ``None`` where there is none.
+
+    Values of parameters that the space does not hold are passed over: they were recorded under an older file.
+    """
+    try:
+        found = space.decode(space.encode(config))
+    except SpaceError:
+        return None
+    if found is None or any(config.get(name) != value for name, value in found.items()):
+        return None
+    return found
+
+
+def _consequences(own: Iterable[Trial], known: set[str]) -> set[str]:
+    """Return observed facts that differ between trials of one workload though no parameter sets them.
+
+    They follow from the config or from the machine of the day, so a config that was not launched has none.
+    """
+    seen: defaultdict[str, set[Value]] = defaultdict(set)
+    for trial in own:
+        for name, value in trial.observed.items():
+            seen[name].add(value)
+    return {name for name, values in seen.items() if len(values) > 1 and name not in known | _ENVIRONMENT}
+
+
+def _not_as_requested(own: Iterable[Trial], names: set[str]) -> set[str]:
+    """Return parameters observed otherwise than requested, such as a batch that the script splits over ranks.
+
+    What is not launched yet can only be told by its request; so the workload's own trials must be, too.
+    """
+    return {
+        name
+        for trial in own
+        for name in names & trial.observed.keys() & trial.config.keys()
+        if trial.observed[name] != trial.config[name]
+    }
+
+
+def _without(trial: Trial, names: set[str]) -> Trial:
+    if names.isdisjoint(trial.observed):
+        return trial
+    return replace(trial, observed={name: value for name, value in trial.observed.items() if name not in names})
+
+
+def _latest_observed(own: Sequence[Trial], left_out: set[str]) -> dict[str, Value]:
+    latest: dict[str, Value] = {}
+    for trial in sorted(own, key=lambda trial: (trial.started_at, trial.trial_id)):
+        latest.update((name, value) for name, value in trial.observed.items() if name not in left_out)
+    return latest

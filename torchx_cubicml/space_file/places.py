@@ -1,0 +1,65 @@
+"""Landing places in a space file, a flag or an environment variable, and what ``[tune]`` changes at some."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space import Landing, LandingKind, TuneChanges
+
+if TYPE_CHECKING:
+    from torchx_cubicml.space_file.table import Table
+
+LANDING_KEYS = ("flag", "env")
+PLACEHOLDERS = ("{scratch}", "{launch_id}")
+
+_FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*")
+_VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
+
+
+def read_landing(table: Table) -> Landing:
+    """Return where the value of a table stands in the command.
+
+    Raises:
+        SpaceError: no place is stated, or two are, or it can be no flag or no variable.
+    """
+    stated = [key for key in LANDING_KEYS if key in table]
+    if len(stated) != 1:
+        got = " and ".join(stated) or "none"
+        raise SpaceError(f"{table.place}: one place in the command is wanted, {' or '.join(LANDING_KEYS)}, got {got}")
+    name = table.text(stated[0]) or ""
+    _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
+    return Landing(kind=LandingKind(stated[0]), name=name)
+
+
+def read_tune(table: Table) -> TuneChanges:
+    """Return what ``[tune]`` changes in a profiling launch.
+
+    Raises:
+        SpaceError: a key can be no flag or variable, or a value is no text or has an unknown placeholder.
+    """
+    return TuneChanges(
+        args=_read_changes(table.table("args", legal=None), LandingKind.FLAG),
+        env=_read_changes(table.table("env", legal=None), LandingKind.ENV),
+    )
+
+
+def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:
+    changes = {}
+    for key in table:
+        _check_name(table, key, key, kind=kind)
+        text = table.text(key) or ""
+        unknown = sorted(set(_PLACEHOLDER.findall(text)).difference(PLACEHOLDERS))
+        if unknown:
+            raise table.error(key, f"{unknown[0]} is not known; legal are {' and '.join(PLACEHOLDERS)}")
+        changes[key] = text
+    return changes
+
+
+def _check_name(table: Table, key: str, name: str, *, kind: LandingKind) -> None:
+    pattern = _FLAG if kind is LandingKind.FLAG else _VARIABLE
+    if not pattern.fullmatch(name):
+        wanted = "a flag with its dashes, such as '--batch_size'" if kind is LandingKind.FLAG else "a variable's name"
+        raise table.error(key, f"{wanted} is wanted")

@@ -1,0 +1,151 @@
+"""A store of trials: what is written is never changed, and what cannot be read is told and skipped."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, NoReturn
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.event import Event, fold_events, trial_events
+from torchx_cubicml.masking import mask
+from torchx_cubicml.store.folder import MAX_OBJECT_BYTES, Folder, Listing
+from torchx_cubicml.store.local import LocalFolder
+from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torchx_cubicml.trial import Trial
+
+_TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
+_MAX_NAMED = 5  # objects that a warning names; the rest is counted
+
+
+class TrialStore:
+    """Trials below one URL, as immutable events ``events/YYYY-MM-DD/<time>-<random>.json``.
+
+    Any number of processes may write and read at the same time; two stores are merged by copying files.
+
+    Args:
+        url: a path, ``file://`` or any other URL that fsspec knows.
+
+    Raises:
+        StoreError: the URL is not legal. Whether the store can be reached shows at its first use.
+    """
+
+    def __init__(self, url: str) -> None:
+        self._url = absolute_url(url)
+        self._warnings: tuple[str, ...] = ()
+        self._folder = _open_folder(self._url)
+
+    @property
+    def url(self) -> str:
+        """Absolute URL of the store."""
+        return self._url
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What the last reading skipped, one sentence per cause."""
+        return self._warnings
+
+    def append(self, event: Event) -> None:
+        """Add one event as an object of its own.
+
+        Raises:
+            RecordError: no reader would accept the event.
+            StoreError: the store cannot be written.
+        """
+        data = _encode(event)
+        now = datetime.now(UTC)
+        # Sorts by time for people and for listings; the random half alone makes the name unique.
+        name = f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json"
+        self._folder.publish(f"{now:%Y-%m-%d}", name, data)
+
+    def add(self, trial: Trial) -> None:
+        """Add a trial that was not recorded event by event; read again, it is equal.
+
+        Raises:
+            RecordError: no reader would accept the trial.
+            StoreError: the store cannot be written.
+        """
+        for event in trial_events(trial):
+            self.append(event)
+
+    def events(self) -> Iterator[Event]:
+        """Yield every readable event by name, that is by the writers' clocks.
+
+        Raises:
+            StoreError: the store cannot be reached or read.
+        """
+        self._warnings = ()
+        listing = self._folder.list_objects()
+        skipped = list(listing.problems)
+        for place, content in self._folder.read(_places(listing, skipped)):
+            try:
+                yield _decode(content)
+            except RecordError as error:
+                skipped.append(f"{place} ({error})")
+        self._warnings = _told(self._url, skipped)
+
+    def __iter__(self) -> Iterator[Trial]:
+        """Yield every trial.
+
+        Raises:
+            StoreError: the store cannot be reached or read.
+        """
+        yield from fold_events(self.events())
+
+
+def _open_folder(url: str) -> Folder:
+    protocol, path = split_url(url)
+    if protocol in LOCAL_PROTOCOLS:
+        return LocalFolder(path)
+    from torchx_cubicml.store.remote import RemoteFolder
+
+    return RemoteFolder(url, protocol)
+
+
+def _encode(event: Event) -> bytes:
+    try:
+        text = json.dumps(event.to_json(), separators=(",", ":"), allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise RecordError(f"event of {event.trial_id or event.launch_id} has no JSON: {error}") from error
+    data = text.encode("ascii") + b"\n"
+    _decode(data)
+    return data
+
+
+def _decode(content: bytes | Exception) -> Event:
+    if isinstance(content, Exception):
+        raise RecordError(f"it cannot be read: {content}") from content
+    if len(content) > MAX_OBJECT_BYTES:
+        raise RecordError(_TOO_LARGE)
+    try:
+        payload = json.loads(content, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise RecordError(f"it holds no JSON: {error}") from error
+    return Event.from_json(payload)
+
+
+def _refuse_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+def _places(listing: Listing, skipped: list[str]) -> list[str]:
+    places = []
+    for place, size in listing.sizes.items():
+        if size is not None and size > MAX_OBJECT_BYTES:
+            skipped.append(f"{place} ({_TOO_LARGE})")
+        else:
+            places.append(place)
+    return sorted(places, key=lambda place: (place.rsplit("/", 1)[-1], place))
+
+
+def _told(url: str, skipped: list[str]) -> tuple[str, ...]:
+    if not skipped:
+        return ()
+    named = "; ".join(mask(text)[:500] for text in skipped[:_MAX_NAMED])
+    more = f" and {len(skipped) - _MAX_NAMED} more" if len(skipped) > _MAX_NAMED else ""
+    return (f"{len(skipped)} unreadable in store {mask(url)}, skipped: {named}{more}",)

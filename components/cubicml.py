@@ -19,9 +19,7 @@ if find_spec("torchx_cubicml") is None:
     ]
 
 
-def cubicml(
-    *args: str, space: Optional[str] = None, store: Optional[str] = None, mode: Optional[str] = None
-) -> AppDef:
+def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None, mode: Optional[str] = None) -> AppDef:
     """
     Records how fast a training launch ran, and starts the next one with a better config.
 
@@ -41,4 +39,6 @@ def cubicml(
     """
     from torchx_cubicml import rewriter
 
-    return rewriter.rewrite_component(list(args), rewriter.Options(space=space or "", store=store or "", mode=mode or ""))
+    return rewriter.rewrite_component(
+        list(args), rewriter.Options(space=space or "", store=store or "", mode=mode or "")
+    )

@@ -18,7 +18,7 @@ def run(
     line: str, *, path: Path | None = None, shell: str = "bash", flags: str = "-c", **env: str
 ) -> subprocess.CompletedProcess[str]:
     places = os.pathsep.join([str(path), os.environ["PATH"]] if path else [os.environ["PATH"]])
-    environment = {"PATH": places, **env}
+    environment = {"PATH": places, "HOME": "/nowhere", **env}
     return subprocess.run([shell, flags, line], env=environment, capture_output=True, text=True, check=False)
 
 
@@ -36,11 +36,10 @@ def fake_package(tmp_path: Path) -> Path:
     return package.parent
 
 
-def put_torchrun(folder: Path, first_line: str) -> Path:
-    folder.mkdir(parents=True)
-    (folder / "torchrun").write_text(f"{first_line}\nexit 3\n")
-    (folder / "torchrun").chmod(0o755)
-    return folder
+def put_script(path: Path, text: str, first_line: str = "#!/bin/sh") -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(f"{first_line}\n{text}\n")
+    path.chmod(0o755)
 
 
 @pytest.mark.parametrize(("shell", "flags"), [("bash", "-c"), ("sh", "-c"), ("bash", "-euc"), ("bash", "-lc")])
@@ -83,23 +82,22 @@ def test_a_python_that_is_not_there_runs_the_command_as_typed() -> None:
     ids=["its own first line", "with a blank", "env", "a shell: the Python beside it", "none: the Python beside it"],
 )
 def test_the_python_of_torchrun_is_found(tmp_path: Path, first_line: str) -> None:
-    folder = put_torchrun(tmp_path / "bin", first_line)
-    for name in ("python", "python-of-the-test"):
-        (folder / name).symlink_to(sys.executable)
-    (folder / "python").unlink() if "python" in first_line else None
-    done = run(line_for(probe_of(torchrun="torchrun")), path=folder, PYTHONPATH=os.pathsep.join(sys.path))
-    assert (done.stdout, done.stderr) == ("wrapped \n", "")
+    folder = tmp_path / "bin"
+    put_script(folder / "torchrun", "exit 3", first_line)
+    put_script(folder / ("python-of-the-test" if "python" in first_line else "python"), f'exec {sys.executable} "$@"')
+    done = run(line_for(probe_of(torchrun="torchrun")), path=folder)
+    assert (done.stdout, done.stderr) == ("wrapped\n", "")
 
 
 def test_python_exec_decides_as_it_does_for_torchrun(tmp_path: Path) -> None:
-    folder = put_torchrun(tmp_path / "bin", f"#!{sys.executable}")
-    (folder / "bare").write_text(f'#!/bin/sh\nexec {sys.executable} -I -S "$@"\n')
-    (folder / "bare").chmod(0o755)
+    folder = tmp_path / "bin"
+    put_script(folder / "torchrun", "exit 3", f"#!{sys.executable}")
+    put_script(folder / "bare", f'exec {sys.executable} -I -S "$@"')
     done = run(line_for(probe_of(torchrun="torchrun")), path=folder, PYTHON_EXEC=str(folder / "bare"))
     assert done.stdout == "typed\n"
     by_module = probe_of(python=sys.executable, honours_override=True)
     assert run(line_for(by_module), PYTHON_EXEC=str(folder / "bare")).stdout == "typed\n"
-    assert run(line_for(by_module)).stdout == "wrapped \n"
+    assert run(line_for(by_module)).stdout == "wrapped\n"
 
 
 def test_signals_reach_the_launcher_itself() -> None:

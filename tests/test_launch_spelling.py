@@ -28,7 +28,9 @@ def test_a_text_is_read_as_the_kind_of_the_choices(text: str, choices: list[int]
     assert (type(read), read) == (type(value), value)
 
 
-@pytest.mark.parametrize(("text", "choices"), [("auto", [1, 2]), ("inf", [1.0]), ("9" * 5000, [1]), ("2", [True, False])])
+@pytest.mark.parametrize(
+    ("text", "choices"), [("auto", [1, 2]), ("inf", [1.0]), ("9" * 5000, [1]), ("2", [True, False])]
+)
 def test_what_is_no_such_kind_is_told_with_its_place(text: str, choices: list[int]) -> None:
     with pytest.raises(LaunchError, match=r"^--x is '.*; (a number is wanted|legal are)"):
         read_scalar(text, choices, where="--x")
@@ -42,4 +44,12 @@ def test_switch_words_keep_their_style(word: str) -> None:
 
 
 def test_numbers_are_finite() -> None:
-    assert [number(text) for text in ("+4", "-1.5e3", "inf", "nan", "0x10", "1_000", "")] == [4, -1500.0, None, None, None, 1000.0, None]
+    assert [number(text) for text in ("+4", "-1.5e3", "inf", "nan", "0x10", "1_000", "")] == [
+        4,
+        -1500.0,
+        None,
+        None,
+        None,
+        1000.0,
+        None,
+    ]

@@ -5,7 +5,12 @@ import shlex
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.torchrun_command import TORCHRUN_SHORT, TORCHRUN_WITH_VALUE, TORCHRUN_WITHOUT_VALUE, take_apart
+from torchx_cubicml.launch.torchrun_command import (
+    TORCHRUN_SHORT,
+    TORCHRUN_WITH_VALUE,
+    TORCHRUN_WITHOUT_VALUE,
+    take_apart,
+)
 
 
 @pytest.mark.parametrize(
@@ -28,7 +33,9 @@ from torchx_cubicml.launch.torchrun_command import TORCHRUN_SHORT, TORCHRUN_WITH
         ("python -u -m torch.distributed.run --nproc_per_node 2 t.py 1", "t.py", ["1"], (1, 2)),
     ],
 )
-def test_commands_are_taken_apart(line: str, program: str, args: list[str], size: tuple[int | None, int | None]) -> None:
+def test_commands_are_taken_apart(
+    line: str, program: str, args: list[str], size: tuple[int | None, int | None]
+) -> None:
     words = shlex.split(line)
     command = take_apart(words)
     assert f"{'-m ' if command.is_module else ''}{command.program}" == program

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.trial import Value
+    from torchx_cubicml.unknown import Unknown
 
-    Operand: TypeAlias = Value | Fraction
     Number: TypeAlias = int | float | Fraction
+    Operand: TypeAlias = "Value | Fraction | Unknown"
 
 MAX_EXPONENT = 64
 MAX_BITS = 1024  # of a whole number on the way to a result
@@ -157,6 +158,12 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Number]] = {
     ast.FloorDiv: operator.floordiv,
     ast.Mod: operator.mod,
     ast.Pow: _raise_to,
+}
+
+UNARY: dict[type[ast.unaryop], Callable[[Operand, str], Operand]] = {
+    ast.Not: lambda value, text: not truth(value, text),
+    ast.USub: lambda value, text: -number(value, text),
+    ast.UAdd: number,
 }
 
 RELATIONS: dict[type[ast.cmpop], Callable[[Operand, Operand, str], bool]] = {

@@ -11,16 +11,18 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torchx_cubicml.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, bounded, calculate, number, truth
+from torchx_cubicml.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.unknown import Unknown, postponed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torchx_cubicml.arithmetic import Operand
     from torchx_cubicml.trial import Scalar, Value
 
-    _Evaluate: TypeAlias = Callable[[Mapping[str, Value]], Operand]
+    _Values: TypeAlias = Mapping[str, Value | Unknown]
+    _Evaluate: TypeAlias = Callable[[_Values], Operand]
 
 MAX_SOURCE = 1000  # characters
 MAX_DEPTH = 64  # of nested operations
@@ -56,6 +58,17 @@ class Expression:
 
         >>> parse_expression("32 / (micro_batch_size * 2)", where="example").evaluate({"micro_batch_size": 4})
         4
+        """
+        result = self.evaluate_partly(values)
+        if isinstance(result, Unknown):
+            raise SpaceError(f"{self.where}: {self.source!r}: the result is not known")
+        return result
+
+    def evaluate_partly(self, values: _Values) -> Scalar | Unknown:
+        """Return the exact value, or what is known of it while some of ``values`` are unknown.
+
+        Raises:
+            SpaceError: as ``evaluate``, whatever the unknown values will be.
         """
         try:
             result = self._run(values)
@@ -160,7 +173,7 @@ def _compile_name(node: ast.Name, depth: int) -> _Evaluate:
     if name in FUNCTIONS:
         raise SpaceError(f"`{name}` is a function and wants its arguments in parentheses")
 
-    def look_up(values: Mapping[str, Value]) -> Operand:
+    def look_up(values: _Values) -> Operand:
         if name not in values:
             raise SpaceError(f"{name} is not known here; known are {', '.join(sorted(values)) or 'no names'}")
         return values[name]
@@ -186,30 +199,37 @@ def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
     left, right = _compile(node.left, depth), _compile(node.right, depth)
     text = _text(node)
 
-    def run(values: Mapping[str, Value]) -> Operand:
-        return calculate(operation, number(left(values), text), number(right(values), text), text=text)
+    def run(values: _Values) -> Operand:
+        first, second = left(values), right(values)
+        waiting = postponed(operation.__name__, first, second)
+        return waiting or calculate(operation, number(first, text), number(second, text), text=text)
 
     return run
 
 
 def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
-    operand, text = _compile(node.operand, depth), _text(node)
-    if isinstance(node.op, ast.Not):
-        return lambda values: not truth(operand(values), text)
-    if isinstance(node.op, ast.USub):
-        return lambda values: -number(operand(values), text)
-    if isinstance(node.op, ast.UAdd):
-        return lambda values: number(operand(values), text)
-    raise _refused(node)
+    apply = UNARY.get(type(node.op))
+    if apply is None:
+        raise _refused(node)
+    operand, text, name = _compile(node.operand, depth), _text(node), type(node.op).__name__
+
+    def run(values: _Values) -> Operand:
+        value = operand(values)
+        return postponed(name, value) or apply(value, text)
+
+    return run
 
 
 def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
     operands, text = [_compile(item, depth) for item in node.values], _text(node)
     decisive = isinstance(node.op, ast.Or)
 
-    def run(values: Mapping[str, Value]) -> Operand:
-        for operand in operands:
-            if truth(operand(values), text) is decisive:
+    def run(values: _Values) -> Operand:
+        for position, operand in enumerate(operands):
+            value = operand(values)
+            if isinstance(value, Unknown):
+                return _postponed_from(operands[position + 1 :], values, "or" if decisive else "and", value)
+            if truth(value, text) is decisive:
                 return decisive
         return not decisive
 
@@ -219,26 +239,56 @@ def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
 def _compile_choice(node: ast.IfExp, depth: int) -> _Evaluate:
     test, text = _compile(node.test, depth), _text(node.test)
     then, otherwise = _compile(node.body, depth), _compile(node.orelse, depth)
-    return lambda values: then(values) if truth(test(values), text) else otherwise(values)
+
+    def run(values: _Values) -> Operand:
+        decided = test(values)
+        if isinstance(decided, Unknown):
+            return _postponed_from((then, otherwise), values, "if", decided)
+        return then(values) if truth(decided, text) else otherwise(values)
+
+    return run
 
 
 def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
     operands = [_compile(item, depth) for item in (node.left, *node.comparators)]
-    relations = [RELATIONS.get(type(item)) for item in node.ops]
-    if None in relations:
+    relations = [type(item) for item in node.ops]
+    if not all(relation in RELATIONS for relation in relations):
         raise _refused(node)
     text = _text(node)
 
-    def run(values: Mapping[str, Value]) -> Operand:
+    def run(values: _Values) -> Operand:
         left = operands[0](values)
-        for relation, operand in zip(relations, operands[1:], strict=True):
-            right = operand(values)
-            if relation is None or not relation(left, right, text):
+        for position, relation in enumerate(relations, start=1):
+            right = operands[position](values)
+            holds = _compared(relation, left, right, text)
+            if isinstance(holds, Unknown):
+                rest = "".join(item.__name__ for item in relations[position:])
+                return _postponed_from(operands[position + 1 :], values, f"compare {rest}", holds, right)
+            if not holds:
                 return False
             left = right
         return True
 
     return run
+
+
+def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: str) -> bool | Unknown:
+    if isinstance(right, Unknown) and right.entries and relation in {ast.In, ast.NotIn}:
+        # Which layer has the value does not matter: once one has it, the rest need not be known.
+        if not isinstance(left, Unknown) and RELATIONS[ast.In](left, right.entries, text):
+            return relation is ast.In
+    return postponed(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
+
+
+def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *known: Operand) -> Unknown:
+    """Return the unknown result of an operation that may not come to ``rest``, whose errors count only then."""
+    operands: list[object] = list(known)
+    for evaluate in rest:
+        try:
+            operands.append(evaluate(values))
+        except SpaceError:
+            operands.append(None)
+    return postponed(name, *operands) or Unknown(name)
 
 
 def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
@@ -250,9 +300,10 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
         raise SpaceError(f"{name} takes {'one or more arguments' if name in {'max', 'min'} else 'one argument'}")
     arguments, text = [_compile(item, depth) for item in node.args], _text(node)
 
-    def run(values: Mapping[str, Value]) -> Operand:
+    def run(values: _Values) -> Operand:
+        given = [argument(values) for argument in arguments]
         try:
-            return function([argument(values) for argument in arguments], text)
+            return postponed(name, *given) or function(given, text)
         except (ValueError, OverflowError) as error:
             raise error if isinstance(error, SpaceError) else SpaceError(f"`{text:.60}`: {error}") from None
 

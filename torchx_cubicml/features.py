@@ -208,7 +208,7 @@ def _label(value: Scalar) -> _Label:
 
 def _text(label: _Label) -> str:
     kind, value = label
-    return str(bool(value)) if kind == 0 else f"{value:g}" if isinstance(value, float) else value
+    return str(bool(value)) if kind == 0 else str(value).removesuffix(".0")
 
 
 def _number(value: Value | None) -> float:

@@ -12,7 +12,7 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.features import Columns
-from torchx_cubicml.trainers import STANDARD_PARAMETERS
+from torchx_cubicml.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 from torchx_cubicml.trial import OBJECTIVES, State
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
 
 _OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -86,7 +86,9 @@ class History:
         throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
         feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)
         trial_ids = [trial_id for _, _, _, trial_id in taught]
-        order = np.lexsort((np.array(trial_ids, dtype=np.str_), throughput, *features.T[::-1]))
+        rank_of = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids))}
+        ranks = [rank_of[trial_id] for trial_id in trial_ids]
+        order = np.lexsort((ranks, throughput, *features.T[::-1]))
         return cls(
             columns=columns,
             rows=tuple(rows[index] for index in order),
@@ -100,6 +102,8 @@ class History:
 
 def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[str, Value]:
     """Return what is known of a trial, for parameters with a standard name what happened rather than what was asked.
+
+    A config in words of its own (``bfloat16`` for ``bf16``) keeps them, or no row could be compared with a candidate.
 
     Args:
         trial: any.
@@ -115,7 +119,8 @@ def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[st
     for parameter, fact in _observed_parameters(trial, observe):
         if fact not in trial.config and fact not in trial.workload:
             row.pop(fact, None)
-        row[parameter] = trial.observed[fact]
+        if _speak_alike(fact, trial.config[parameter], trial.observed[fact]):
+            row[parameter] = trial.observed[fact]
     return row
 
 
@@ -169,6 +174,20 @@ def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple
     standard = {name: name for name in STANDARD_PARAMETERS}
     pairs = ((name, observe.get(name) or standard.get(name, "")) for name in trial.config)
     return [(name, fact) for name, fact in pairs if fact in trial.observed]
+
+
+def _speak_alike(fact: str, requested: Value, observed: Value) -> bool:
+    if fact in STANDARD_WORDS:
+        return STANDARD_WORDS[fact].issuperset(_entries(requested))
+    return {_kind(entry) for entry in _entries(requested)} == {_kind(entry) for entry in _entries(observed)}
+
+
+def _entries(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _kind(value: Scalar) -> type[bool | float | str]:
+    return bool if isinstance(value, bool) else str if isinstance(value, str) else float
 
 
 def _value_key(value: Value) -> str:

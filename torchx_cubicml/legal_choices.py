@@ -20,9 +20,8 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-MAX_EDGES = 300_000  # of one diagram: about a second and 30 MB
+MAX_READS = 1_000_000  # entries that checks read to build a diagram, or in one search: a second or two
 MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
-MAX_STEPS = 300_000  # of a depth-first search that looks for one vector, or counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,21 +148,22 @@ class _Tied:
         self.dimensions = _assignment_order(dimensions, checks)
         self._sizes = [sizes[dimension] for dimension in self.dimensions]
         self._checks = _by_last_dimension(self.dimensions, checks)
+        self._reads = [1 + sum(len(check.dimensions) for check in level) for level in self._checks]
         self._length = len(sizes)
 
     @cached_property
     def is_empty(self) -> bool:
         try:
-            return next(self._walk(steps=MAX_STEPS), None) is None
-        except _OutOfStepsError:
+            return next(self._walk(most=MAX_READS), None) is None
+        except _TooManyReadsError:
             return False
 
     def count(self, limit: int | None) -> int:
         if self._diagram:
             return self._diagram.total
         try:
-            return sum(1 for _ in islice(self._walk(steps=MAX_STEPS), limit))
-        except _OutOfStepsError:
+            return sum(1 for _ in islice(self._walk(most=MAX_READS), limit))
+        except _TooManyReadsError:
             if limit is not None:
                 return limit
         raise SpaceError(
@@ -201,19 +201,19 @@ class _Tied:
 
     def _find(self, rng: np.random.Generator) -> tuple[int, ...]:
         try:
-            found = next(self._walk(steps=MAX_STEPS, rng=rng), None)
-        except _OutOfStepsError:
+            found = next(self._walk(most=MAX_READS, rng=rng), None)
+        except _TooManyReadsError:
             found = None
         if found is None:
             raise SpaceError(
-                f"no legal config was found in {MAX_STEPS} steps: "
+                "no legal config was found in a bounded search: "
                 f"constraints tie {len(self.dimensions)} choices together"
             )
         return found
 
-    def _walk(self, *, steps: int | None = None, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
+    def _walk(self, *, most: int | None = None, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
         """Yield legal assignments depth first, at random with ``rng``; each check prunes as soon as it can be read."""
-        vector, taken = [0] * self._length, 0
+        vector, reads = [0] * self._length, 0
         open_levels = [self._indices(0, rng)]
         while open_levels:
             level = len(open_levels) - 1
@@ -221,9 +221,9 @@ class _Tied:
             if index is None:
                 open_levels.pop()
                 continue
-            taken += 1
-            if steps is not None and taken > steps:
-                raise _OutOfStepsError
+            reads += self._reads[level]
+            if most is not None and reads > most:
+                raise _TooManyReadsError
             vector[self.dimensions[level]] = index
             if not all(check.holds(vector) for check in self._checks[level]):
                 continue
@@ -240,8 +240,8 @@ class _Tied:
         return _build_diagram(self.dimensions, self._sizes, self._checks, self._length)
 
 
-class _OutOfStepsError(Exception):
-    """A search reached its bound before it could tell."""
+class _TooManyReadsError(Exception):
+    """A search ended at its bound before it could tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,17 +272,17 @@ class _Diagram:
 def _build_diagram(
     dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Sequence[Check]], length: int
 ) -> _Diagram | None:
-    """Return the diagram, ``None`` where it would have more than ``MAX_EDGES``."""
+    """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
     last_read = {
         dimension: level for level, group in enumerate(checks) for check in group for dimension in check.dimensions
     }
     beginnings: list[tuple[int, ...]] = [()]
     open_dimensions: tuple[int, ...] = ()
     targets: list[list[list[int]]] = []
-    vector, edges = [0] * length, 0
+    vector, reads = [0] * length, 0
     for level, dimension in enumerate(dimensions):
-        edges += len(beginnings) * sizes[level]
-        if edges > MAX_EDGES:
+        reads += len(beginnings) * sizes[level] * (1 + sum(len(check.dimensions) for check in checks[level]))
+        if reads > MAX_READS:
             return None
         still_open = tuple(earlier for earlier in (*open_dimensions, dimension) if last_read[earlier] > level)
         nodes: dict[tuple[int, ...], int] = {}

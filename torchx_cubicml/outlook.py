@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import History, matches
+from torchx_cubicml.history import History, ineffective_parameters, matches
 from torchx_cubicml.noise import Belief, believe, repeat_noise
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.searchers.base import identity
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors import Predictor
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
 
 # What a launch finds, whatever its config: the latest value stands for the next launch.
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
@@ -69,8 +69,10 @@ class Outlook:
     """Everything that the advisor knows of one workload; rebuilt from the trials each time.
 
     Args:
-        space: bound to the workload.
+        space: bound to the workload, without the choices of parameters that have no effect on it.
+        ineffective: parameters requested at several values and always observed alike.
         facts: what is known of the workload before a launch.
+        instead: observed values that stand for whatever is requested of the ineffective parameters.
         records: identity of a config -> what happened to it.
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of one measurement.
@@ -80,7 +82,9 @@ class Outlook:
     """
 
     space: SearchSpace
+    ineffective: tuple[str, ...]
     facts: Mapping[str, Value]
+    instead: Mapping[str, Value]
     records: Mapping[Hashable, Record]
     n_trials: int
     noise: float
@@ -90,22 +94,36 @@ class Outlook:
 
     @classmethod
     def of(
-        cls, space: SearchSpace, *, workload: Workload, trials: Iterable[Trial], rng: np.random.Generator
+        cls,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Iterable[Trial],
+        rng: np.random.Generator,
     ) -> Self:
         """Return what ``trials`` say; ``space`` is bound to ``workload``."""
         trials = list(trials)
         own = [trial for trial in trials if matches(trial, workload)]
-        names = {parameter.name for parameter in space.parameters}
-        withheld = _consequences(own, names | workload.keys())
-        swapped = _not_as_requested(own, names)
-        own_ids = {id(trial) for trial in own}
-        taught = [_without(trial, withheld | swapped if id(trial) in own_ids else withheld) for trial in trials]
-        history = History.from_trials(taught, objective=space.objective)
+        seen_as = {item.name: item.observe or item.name for item in space.parameters}
+        observe = {item.name: item.observe for item in space.parameters if item.observe}
+        idle = set(ineffective_parameters(own, observe=observe))
+        withheld = _consequences(own, {*seen_as, *seen_as.values(), *workload})
+        own_withheld = withheld | _not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
+        ids = {id(trial) for trial in own}
+        taught = [_without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
+        history = History.from_trials(taught, objective=space.objective, observe=observe)
+        latest = _latest_observed(own)
         free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
+        pinned = _pinned(space, current, idle)
+        narrow = _narrowed(space, pinned)
+        known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
         return cls(
-            space=space,
-            facts={**_latest_observed(own, withheld | names), **space.facts, **workload},
-            records=_records(space, own),
+            space=narrow,
+            ineffective=tuple(sorted(pinned)),
+            facts={**known, **space.facts, **workload},
+            instead={name: latest[seen_as[name]] for name in idle},
+            records=_records(narrow, own, pinned),
             n_trials=sum(trial.state.ended for trial in own),
             noise=repeat_noise(own, objective=space.objective),
             history=history,
@@ -115,7 +133,7 @@ class Outlook:
 
     def forecast(self, configs: Sequence[Config]) -> Forecast:
         """Return what the predictors expect of ``configs``."""
-        rows = [{**self.facts, **config} for config in configs]
+        rows = [{**self.facts, **config, **self.instead} for config in configs]
         features = self.history.columns.encode(rows)
         prediction = self.predictor.predict(features)
         # The predictor's spread is of a measurement; what is sought is the true value behind it.
@@ -143,16 +161,43 @@ class Outlook:
         return sum(record.out_of_memory for record in self.records.values())
 
 
-def _records(space: SearchSpace, own: Iterable[Trial]) -> dict[Hashable, Record]:
+def _pinned(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:
+    """Return the one choice left to each parameter without effect: the user's own, where one choice can say it."""
+    pinned: dict[str, Scalar] = {}
+    for parameter in space.parameters:
+        value = current.get(parameter.name)
+        entry = value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+        if parameter.name in idle and entry in parameter.choices:
+            pinned[parameter.name] = parameter.choices[parameter.choices.index(entry)]
+    return pinned
+
+
+def _narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
+    if not pinned:
+        return space
+    kept = [replace(item, choices=(pinned[item.name],)) if item.name in pinned else item for item in space.parameters]
+    return replace(space, parameters=tuple(kept))
+
+
+def _records(space: SearchSpace, own: Iterable[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
     groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     configs: dict[Hashable, Config] = {}
     for trial in own:
-        config = in_space(space, trial.config)
+        config = in_space(space, _with(trial.config, pinned))
         if config is not None:
             key = identity(config)
             configs[key] = config
             groups[key].append(trial)
     return {key: _record(configs[key], group, space.objective) for key, group in groups.items()}
+
+
+def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
+    """Return ``config`` with the pinned choices in place of its own, for each entry of a per-layer value."""
+    changed = {}
+    for name in pinned.keys() & config.keys():
+        value = config[name]
+        changed[name] = (pinned[name],) * len(value) if isinstance(value, tuple) else pinned[name]
+    return {**config, **changed}
 
 
 def _record(config: Config, trials: Sequence[Trial], objective: str) -> Record:
@@ -193,16 +238,16 @@ def _consequences(own: Iterable[Trial], known: set[str]) -> set[str]:
     return {name for name, values in seen.items() if len(values) > 1 and name not in known | _ENVIRONMENT}
 
 
-def _not_as_requested(own: Iterable[Trial], names: set[str]) -> set[str]:
-    """Return parameters observed otherwise than requested, such as a batch that the script splits over ranks.
+def _not_as_requested(own: Iterable[Trial], seen_as: Mapping[str, str]) -> set[str]:
+    """Return facts observed otherwise than their parameter was requested, such as a batch split over ranks.
 
     What is not launched yet can only be told by its request; so the workload's own trials must be, too.
     """
     return {
-        name
+        fact
         for trial in own
-        for name in names & trial.observed.keys() & trial.config.keys()
-        if trial.observed[name] != trial.config[name]
+        for name, fact in seen_as.items()
+        if fact in trial.observed and name in trial.config and trial.observed[fact] != trial.config[name]
     }
 
 
@@ -212,8 +257,8 @@ def _without(trial: Trial, names: set[str]) -> Trial:
     return replace(trial, observed={name: value for name, value in trial.observed.items() if name not in names})
 
 
-def _latest_observed(own: Sequence[Trial], left_out: set[str]) -> dict[str, Value]:
+def _latest_observed(own: Sequence[Trial]) -> dict[str, Value]:
     latest: dict[str, Value] = {}
     for trial in sorted(own, key=lambda trial: (trial.started_at, trial.trial_id)):
-        latest.update((name, value) for name, value in trial.observed.items() if name not in left_out)
+        latest.update(trial.observed)
     return latest

@@ -19,6 +19,15 @@ STANDARD_PARAMETERS = (
 )
 """Parameters whose observed value replaces the requested one in a training row."""
 
+STANDARD_WORDS: dict[str, frozenset[str]] = {
+    "sharding_strategy": frozenset(
+        {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "DDP", "NONE"}
+    ),
+    "activation_checkpointing": frozenset({"none", "selective", "full"}),
+    "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
+}
+"""Words in which a parameter is observed; a config that uses others is compared by what it asks for."""
+
 FLAG_MEANINGS: dict[str, str] = {
     "batch_size": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
@@ -56,5 +65,18 @@ FLAG_MEANINGS: dict[str, str] = {
 WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq_len"})
 """Standard names that describe the workload; they are read and never changed."""
 
-OUTPUT_WORDS = ("out", "output", "save", "checkpoint", "ckpt", "log", "logging", "resume", "load", "tensorboard", "wandb", "run_name")
+OUTPUT_WORDS = (
+    "out",
+    "output",
+    "save",
+    "checkpoint",
+    "ckpt",
+    "log",
+    "logging",
+    "resume",
+    "load",
+    "tensorboard",
+    "wandb",
+    "run_name",
+)
 """Words that make a flag look like an output, resume or logging destination."""

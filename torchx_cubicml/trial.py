@@ -20,6 +20,7 @@ Workload: TypeAlias = Mapping[str, Value]
 OBJECTIVES = ("tokens_per_second", "samples_per_second")
 MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
+MAX_NAMES = 512  # facts of one trial
 MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
@@ -213,6 +214,8 @@ def freeze_values(values: object, *, where: str) -> dict[str, Value]:
     """
     if not isinstance(values, Mapping):
         raise RecordError(f"{where} must map names to values, got {type(values).__name__}")
+    if len(values) > MAX_NAMES:
+        raise RecordError(f"{where} holds {len(values)} names, more than the {MAX_NAMES} that are legal")
     return {_freeze_name(name, where): freeze_value(value, where=f"{where}.{name}") for name, value in values.items()}
 
 

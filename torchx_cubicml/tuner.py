@@ -167,9 +167,7 @@ def tune(prepared: Prepared) -> Iterator[Launching | Ended | TuneResult]:
     yield _result(prepared, _trials(prepared), launches=made, device_hours=device_seconds / 3600)
 
 
-def next_launch(
-    prepared: Prepared, trials: Sequence[Trial], *, launches_left: int
-) -> tuple[str, Suggestion] | None:
+def next_launch(prepared: Prepared, trials: Sequence[Trial], *, launches_left: int) -> tuple[str, Suggestion] | None:
     """Return why and what to launch next, worked out from the trials alone; ``None`` when nothing is left to learn.
 
     The user's own config comes first. The last launches measure it and the winner again, so that a gain can be told
@@ -282,9 +280,7 @@ def _result(prepared: Prepared, trials: Sequence[Trial], *, launches: int, devic
         if measured[0] is not None and measured[1] is not None:
             noise = repeat_noise(of_workload, objective=space.objective)
             comparison = compare(measured[0], measured[1], objective=space.objective, noise=noise)
-    return TuneResult(
-        comparison=comparison, best=best, launches=launches, device_hours=device_hours, command=command
-    )
+    return TuneResult(comparison=comparison, best=best, launches=launches, device_hours=device_hours, command=command)
 
 
 def _find(prepared: Prepared, launch_id: str) -> Trial:

@@ -83,7 +83,9 @@ def launches_of(budget: str) -> int:
     """
     match = _BUDGET.fullmatch(budget)
     if match is None or int(match[1]) < 1:
-        raise LaunchError(f'--budget {budget!r} is not legal; a whole number of launches is wanted, as in "16 launches"')
+        raise LaunchError(
+            f'--budget {budget!r} is not legal; a whole number of launches is wanted, as in "16 launches"'
+        )
     return int(match[1])
 
 

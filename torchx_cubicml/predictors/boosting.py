@@ -2,8 +2,8 @@
 
 Integers and floats are numeric, booleans and strings categorical, the target is the logarithm of throughput. Boosting
 alone needs a hundred trials; the trend (numbers on logarithmic scales, categories as indicators) makes it serve from
-one trial on and beyond the range of those that ran. Boosting on absolute errors is averaged with the median of extremely
-randomised trees: times are heavy-tailed, and medians beat means.
+one trial on and beyond the range of those that ran. Boosting on absolute errors is averaged with the median of
+extremely randomised trees: times are heavy-tailed, and medians beat means.
 """
 
 from __future__ import annotations
@@ -120,9 +120,7 @@ class _Regressor(Protocol):
 class _Forest:
     """Extremely randomised trees, each on a bootstrap sample so that every row has trees that never saw it."""
 
-    def __init__(
-        self, inputs: NDArray[np.float64], values: NDArray[np.float64], *, n_trees: int, seed: int
-    ) -> None:
+    def __init__(self, inputs: NDArray[np.float64], values: NDArray[np.float64], *, n_trees: int, seed: int) -> None:
         from sklearn.ensemble import ExtraTreesRegressor
 
         forest = ExtraTreesRegressor(

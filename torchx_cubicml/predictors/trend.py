@@ -42,7 +42,7 @@ class Trend:
         trust = np.ones(len(values))
         ridge = np.diag([1e-9, *[penalty] * (design.shape[1] - 1)])
         for _ in range(_ROUNDS):
-            inverse = np.linalg.inv(design.T @ (trust[:, None] * design) + ridge)
+            inverse = np.asarray(np.linalg.inv(design.T @ (trust[:, None] * design) + ridge), dtype=np.float64)
             weights = inverse @ (design.T @ (trust * values))
             residuals = values - design @ weights
             leverage = trust * np.einsum("ij,ij->i", design @ inverse, design)
@@ -57,7 +57,8 @@ class Trend:
     def leverage(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how many residual variances the trend itself is uncertain by at ``inputs``, float64 ``[n]``."""
         design = _with_intercept(inputs)
-        return np.minimum(np.einsum("ij,ij->i", design @ self.inverse, design), _MOST_LEVERAGE)
+        variances = np.einsum("ij,ij->i", design @ self.inverse, design)
+        return np.asarray(np.minimum(variances, _MOST_LEVERAGE), dtype=np.float64)
 
 
 def _with_intercept(inputs: NDArray[np.float64]) -> NDArray[np.float64]:

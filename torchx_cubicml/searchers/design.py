@@ -162,7 +162,7 @@ def _entry(value: object, dimension: Dimension) -> object:
 
 def _nearest(knob: _Knob, value: object) -> int:
     if value in knob.choices:
-        return knob.choices.index(value)  # type: ignore[arg-type]  # a member is a Scalar
+        return knob.choices.index(value)
     if knob.rungs is None or not isinstance(value, int | float):
         return 0
     return min(range(len(knob.choices)), key=lambda choice: abs(float(knob.choices[choice]) - value))

@@ -1,14 +1,14 @@
-"""Steps from config to config that respect structure: layers of one parameter belong together, numbers have neighbours."""
+"""Steps from config to config: layers of one parameter belong together, and numbers have neighbours."""
 
 from __future__ import annotations
 
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
+
+    import numpy as np
 
     from torchx_cubicml.space import Dimension
 
@@ -105,5 +105,5 @@ def ladder(dimension: Dimension) -> list[int] | None:
     """Return choice indices from the lowest number to the highest; ``None`` where the choices are no numbers."""
     choices = dimension.choices
     if all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in choices):
-        return np.argsort(np.array(choices, dtype=np.float64), kind="stable").tolist()
+        return sorted(range(len(choices)), key=lambda choice: float(choices[choice]))
     return None

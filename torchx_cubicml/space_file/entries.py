@@ -31,13 +31,14 @@ FACT_KEYS = (*LANDING_KEYS, "default")
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
 
-def read_parameter(tables: Table, name: str, *, facts: Sequence[str]) -> Parameter:
+def read_parameter(tables: Table, name: str, *, facts: Sequence[str], where: str) -> Parameter:
     """Return the parameter ``[parameters.name]``.
 
     Args:
         tables: ``[parameters]``.
         name: of the parameter.
         facts: names of the workload facts, one of which may count its entries.
+        where: the file.
 
     Raises:
         SpaceError: a rule is broken.
@@ -50,22 +51,22 @@ def read_parameter(tables: Table, name: str, *, facts: Sequence[str]) -> Paramet
             raise table.error(beside[0], "a derived parameter takes no such key")
     choices = read_choices(table) if derive is None else ()
     per_layer = _read_per_layer(table, facts)
-    if "groups" in table and per_layer is None:
-        raise table.error("groups", "groups stands beside per_layer")
+    groups, landing, observe = table.count("groups"), read_landing(table), _read_observe(table)
+    default = _read_default(table, choices, per_layer)
+    expression = parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None
     try:
         return Parameter(
             name=name,
             choices=choices,
             per_layer=per_layer,
-            groups=table.count("groups"),
-            derive=parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None,
-            landing=read_landing(table),
-            default=_read_default(table, choices, per_layer),
-            observe=_read_observe(table),
+            groups=groups,
+            derive=expression,
+            landing=landing,
+            default=default,
+            observe=observe,
         )
     except SpaceError as error:
-        text = str(error)
-        raise SpaceError(text if text.startswith(tables.place) else f"{tables.place}: {text}") from None
+        raise SpaceError(f"{where}: {error}") from None
 
 
 def read_fact(tables: Table, name: str) -> WorkloadFact:
@@ -99,9 +100,8 @@ def _read_default(table: Table, choices: Sequence[Scalar], per_layer: str | int 
     if isinstance(default, tuple) and per_layer is None:
         raise table.error("default", "one value is wanted where per_layer is absent")
     entries = default if isinstance(default, tuple) else (default,)
-    wanted = kind(choices[0]) if choices else "a number"
-    if any(kind(entry) != wanted for entry in entries):
-        raise table.error("default", f"{wanted} is wanted, as the legal values are")
+    if choices and any(kind(entry) != kind(choices[0]) for entry in entries):
+        raise table.error("default", f"{kind(choices[0])} is wanted, as the legal values are")
     return default
 
 

@@ -62,14 +62,14 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     >>> parse_space(text, where="example.toml").size()
     3
     """
-    root = Table(_parse_toml(text, where), place=where, legal=ROOT_KEYS)
+    root = Table(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
     objective = root.text("objective")
     if objective is not None and objective not in OBJECTIVES:
         raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
     facts, parameters = root.table("workload", legal=None), root.table("parameters", legal=None)
     _check_names(facts, parameters)
     space = SearchSpace(
-        parameters=tuple(read_parameter(parameters, name, facts=list(facts)) for name in parameters),
+        parameters=tuple(read_parameter(parameters, name, facts=list(facts), where=where) for name in parameters),
         constraints=_read_constraints(root),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
@@ -109,7 +109,7 @@ def _check_names(facts: Table, parameters: Table) -> None:
 def _read_constraints(root: Table) -> tuple[Expression, ...]:
     tables = root.tables("constraints", legal=("require",))
     if len(tables) > MAX_ENTRIES:
-        raise SpaceError(f"{root.place}.constraints: at most {MAX_ENTRIES} are legal, got {len(tables)}")
+        raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are legal, got {len(tables)}")
     constraints = []
     for table in tables:
         source = table.text("require")
@@ -121,7 +121,7 @@ def _read_constraints(root: Table) -> tuple[Expression, ...]:
 
 def _check_expressions(space: SearchSpace, where: str) -> None:
     derivations = {item.name: item.derive for item in space.parameters if item.derive is not None}
-    declared = [item.name for item in (*space.parameters, *space.workload)]
+    declared = [item.name for item in space.parameters] + [fact.name for fact in space.workload]
     known = list(dict.fromkeys([*declared, *ALWAYS_THERE]))
     for expression in (*derivations.values(), *space.constraints):
         for name in sorted(expression.names.difference(known)):

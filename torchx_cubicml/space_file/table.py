@@ -21,23 +21,26 @@ MAX_WHOLE_NUMBER = 2**63 - 1  # what a script can be trusted to read
 class Table:
     """A table with its place in the file and its legal keys."""
 
-    def __init__(self, content: object, *, place: str, legal: Sequence[str] | None) -> None:
+    def __init__(self, content: object, *, where: str, name: str = "", legal: Sequence[str] | None) -> None:
         """Take a table.
 
         Args:
             content: as TOML gave it.
-            place: file and dotted name, for messages.
+            where: the file, for messages.
+            name: its dotted name, empty for the whole file.
             legal: its keys; ``None`` where the user chooses them.
 
         Raises:
             SpaceError: it is no table, or has an unknown key.
         """
-        self.place = place
+        self._where, self._name = where, name
         if not isinstance(content, Mapping):
-            raise SpaceError(f"{place}: a table is wanted, got {content!r:.60}")
+            raise SpaceError(f"{self.place}: a table is wanted, got {content!r:.60}")
         for key in content:
             if legal is not None and key not in legal:
-                raise SpaceError(f"{place}: unknown key {key!r:.60}{closest(key, legal)}; legal are {', '.join(legal)}")
+                raise SpaceError(
+                    f"{self.place}: unknown key {key!r:.60}{closest(key, legal)}; legal are {', '.join(legal)}"
+                )
         self._content = content
 
     def __contains__(self, key: str) -> bool:
@@ -49,21 +52,29 @@ class Table:
     def __len__(self) -> int:
         return len(self._content)
 
+    @property
+    def place(self) -> str:
+        """File and dotted name, for messages."""
+        return f"{self._where}: {self._name}" if self._name else self._where
+
     def error(self, key: str, rule: str) -> SpaceError:
         """Return the error that says which rule the value of ``key`` breaks."""
         got = f", got {self._content[key]!r:.60}" if key in self._content else ""
-        return SpaceError(f"{self.place}.{key}: {rule}{got}")
+        return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
 
     def table(self, key: str, *, legal: Sequence[str] | None) -> Table:
         """Return the table under ``key``, an empty one where it is absent."""
-        return Table(self._content.get(key, {}), place=f"{self.place}.{key}", legal=legal)
+        return Table(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
 
     def tables(self, key: str, *, legal: Sequence[str]) -> list[Table]:
         """Return the tables of the array ``[[key]]``."""
         content = self._content.get(key, [])
         if not isinstance(content, list):
             raise self.error(key, f"an array of tables is wanted, [[{key}]]")
-        return [Table(item, place=f"{self.place}.{key}[{index}]", legal=legal) for index, item in enumerate(content)]
+        return [
+            Table(item, where=self._where, name=f"{self._inner(key)}[{index}]", legal=legal)
+            for index, item in enumerate(content)
+        ]
 
     def raw(self, key: str) -> object:
         """Return the value of ``key`` as TOML gave it, ``None`` where it is absent."""
@@ -108,6 +119,9 @@ class Table:
         if not isinstance(content, list) or not 1 <= len(content) <= most:
             raise self.error(key, f"a list of 1 to {most} values is wanted")
         return tuple(self._scalar(key, item) for item in content)
+
+    def _inner(self, key: str) -> str:
+        return f"{self._name}.{key}" if self._name else key
 
     def _scalar(self, key: str, value: object) -> Scalar:
         if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:

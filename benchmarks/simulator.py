@@ -1,0 +1,145 @@
+"""A step-time simulator of layer-wise FSDP, for measuring searchers where the best config is known.
+
+In kind the experiment of arXiv 2409.04585: unequal layers, one of three strategies for each, a batch size, and the share
+of memory reserved for the dense part; a config that does not fit runs out of memory. One stream computes, one
+communicates; parameters of the next layers are gathered while a layer computes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.trial import Config, State, Trial
+
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
+BATCH_SIZES = tuple(range(32, 32 + 25 * 16, 16))
+RESERVES = tuple(round(0.77 + 0.01 * step, 2) for step in range(9))
+WORLD_SIZE = 64
+HBM_GIB = 80.0
+NOISE = 0.01  # log standard deviation of one measurement
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Simulator:
+    """One made-up model on one made-up cluster.
+
+    Args:
+        n_layers: layers with a strategy each.
+        gathered_s: seconds to gather the parameters of each layer, ``[n_layers]``.
+        compute_s: seconds of forward per sample in each layer, ``[n_layers]``.
+        launch_s: seconds a layer takes however small its batch.
+        state_gib: memory of parameters, gradients and optimizer of each layer when nothing is sharded, ``[n_layers]``.
+        activation_gib: memory per sample in each layer, ``[n_layers]``.
+    """
+
+    n_layers: int
+    gathered_s: np.ndarray
+    compute_s: np.ndarray
+    launch_s: float
+    state_gib: np.ndarray
+    activation_gib: np.ndarray
+    workload: dict[str, object] = field(default_factory=dict)
+
+    @classmethod
+    def draw(cls, seed: int, *, n_layers: int = 24) -> Simulator:
+        """Return a made-up model whose communication takes about as long as its computation."""
+        rng = np.random.default_rng(seed)
+        size = np.exp(rng.normal(0.0, 0.7, n_layers))
+        size /= size.mean()
+        work = size * np.exp(rng.normal(0.0, 0.3, n_layers))
+        return cls(
+            n_layers=n_layers,
+            gathered_s=0.4e-3 + 6.0e-3 * size,
+            compute_s=3.0e-5 * work,
+            launch_s=0.3e-3,
+            state_gib=size * rng.uniform(60.0, 90.0) / n_layers,
+            activation_gib=np.exp(rng.normal(0.0, 0.3, n_layers)) * rng.uniform(0.10, 0.16) / n_layers,
+            workload={"program": f"simulated-{seed}", "world_size": WORLD_SIZE, "n_layers": n_layers},
+        )
+
+    @property
+    def space(self) -> SearchSpace:
+        """The search space, not bound."""
+        return SearchSpace(
+            parameters=(
+                Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers"),
+                Parameter(name="micro_batch_size", choices=BATCH_SIZES),
+                Parameter(name="reserved_share", choices=RESERVES),
+            ),
+            objective="samples_per_second",
+        )
+
+    def throughput(self, config: Config) -> float:
+        """Return samples per second of the whole job without noise; 0.0 where memory runs out."""
+        chosen = np.array([STRATEGIES.index(name) for name in config["sharding_strategy"]])
+        batch, reserve = float(config["micro_batch_size"]), float(config["reserved_share"])
+        if self._memory_gib(chosen, batch) > reserve * HBM_GIB:
+            return 0.0
+        # What the dense part reserves, the embeddings' cache lacks.
+        return WORLD_SIZE * batch / self._step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
+
+    def launch(self, config: Config, *, rng: np.random.Generator, number: int) -> Trial:
+        """Return the trial of one launch."""
+        speed = self.throughput(config)
+        if speed == 0.0:
+            return Trial(trial_id=f"t{number}", workload=self.workload, config=config, state=State.OUT_OF_MEMORY)
+        return Trial.completed(
+            workload=self.workload, config=config, samples_per_second=speed * float(np.exp(rng.normal(0.0, NOISE)))
+        )
+
+    def _memory_gib(self, chosen: np.ndarray, batch: float) -> float:
+        kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.35, 1.0])
+        in_flight = 0.25 * np.sort(np.where(chosen == 0, self.state_gib, 0.0))[-2:].sum()
+        return float(8.0 + self.state_gib @ kept + in_flight + self.activation_gib.sum() * batch)
+
+    def _step_s(self, chosen: np.ndarray, batch: float) -> float:
+        forward = np.maximum(self.compute_s * batch, self.launch_s)
+        gather = np.where(chosen < 2, self.gathered_s, 0.0)
+        wire = clock = 0.0
+        for layer in range(self.n_layers):
+            wire += gather[layer]
+            clock = max(clock, wire) + forward[layer]
+        wire = clock
+        for layer in reversed(range(self.n_layers)):
+            if chosen[layer] == 0:
+                wire += self.gathered_s[layer]
+                clock = max(clock, wire)
+            clock += 2.0 * forward[layer]
+            # Gradients: reduced and scattered, or reduced on every rank at twice the traffic.
+            wire = max(wire, clock) + self.gathered_s[layer] * (2.0 if chosen[layer] == 2 else 1.0)
+        return max(clock, wire) + 2.0e-3
+
+    def optimum(self, *, starts: int = 40, seed: int = 0) -> float:
+        """Return the throughput of a strong local optimum: many starts, single changes, then pairs."""
+        space = self.space.bind(workload=self.workload, current={})
+        rng = np.random.default_rng(seed)
+        best = 0.0
+        tops = [max(space.sample(50, rng=rng), key=self.throughput) for _ in range(starts)]
+        for config in tops:
+            vector, value = self._climb(space, space.encode(config), rng)
+            best = max(best, value)
+        return best
+
+    def _climb(self, space: SearchSpace, vector: tuple[int, ...], rng: np.random.Generator):
+        sizes = [len(dimension.choices) for dimension in space.dimensions]
+        value, stale = self._at(space, vector), 0
+        singles = [(index, choice) for index, size in enumerate(sizes) for choice in range(size)]
+        while stale < 1:
+            stale += 1
+            for index, choice in (singles[place] for place in rng.permutation(len(singles))):
+                changed = (*vector[:index], choice, *vector[index + 1 :])
+                if (found := self._at(space, changed)) > value:
+                    vector, value, stale = changed, found, 0
+            for _ in range(400):
+                (one, a), (other, b) = (singles[place] for place in rng.integers(len(singles), size=2))
+                changed = list(vector)
+                changed[one], changed[other] = a, b
+                if (found := self._at(space, tuple(changed))) > value:
+                    vector, value, stale = tuple(changed), found, 0
+        return vector, value
+
+    def _at(self, space: SearchSpace, vector: tuple[int, ...]) -> float:
+        return self.throughput(space.decode(vector))

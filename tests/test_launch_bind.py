@@ -1,0 +1,218 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch import Launch, change_for_profiling, read_config, same_value, write_config
+from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
+from torchx_cubicml.space_file import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.trial import Scalar, Value
+
+GOLDEN = sorted((Path(__file__).parent / "data" / "argv").glob("*.json"))
+
+
+def flag(name: str) -> Landing:
+    return Landing(kind=LandingKind.FLAG, name=name)
+
+
+def parameter(name: str, choices: tuple[Scalar, ...], place: str = "", **more: object) -> Parameter:
+    return Parameter(name=name, choices=choices, landing=flag(place or f"--{name}"), **more)  # type: ignore[arg-type]
+
+
+def launch(*args: str, **env: str) -> Launch:
+    return Launch(program="train.py", script_args=args, env=env, world_size=2)
+
+
+def space(*parameters: Parameter, facts: tuple[WorkloadFact, ...] = ()) -> SearchSpace:
+    return SearchSpace(parameters=parameters, workload=facts)
+
+
+BATCH = space(parameter("batch_size", (1, 2, 4, 8)))
+LAYERS = (WorkloadFact(name="n_layers", landing=flag("--n_layer")),)
+SHARDING = space(parameter("sharding", ("FULL", "NONE"), per_layer="n_layers"), facts=LAYERS)
+
+
+@pytest.mark.parametrize("path", GOLDEN, ids=lambda path: path.stem)
+def test_golden_launches(path: Path) -> None:
+    case = json.loads(path.read_text())
+    declared = parse_space(case["space"], where=path.name)
+    before = Launch(program="train.py", script_args=tuple(case["argv"]), env=case.get("env", {}), world_size=2)
+    _, config = read_config(before, declared)
+    wanted = {name: tuple(value) if isinstance(value, list) else value for name, value in case["config"].items()}
+    after = write_config(before, declared, wanted)
+    assert {name: list(value) if isinstance(value, tuple) else value for name, value in config.items()} == case["read"]
+    assert list(after.script_args) == case["expected"]
+    assert after.env == case.get("expected_env", case.get("env", {}))
+
+
+# What a person may write around the declared flags; it never looks like a value of theirs.
+WORDS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=8)
+UNKNOWN = st.lists(
+    st.one_of(
+        st.tuples(st.sampled_from(["--other", "--lr", "-v", "key=value"]), WORDS.map("u{}".format)),
+        st.tuples(WORDS.map("--other={}".format)),
+        st.tuples(WORDS.map("u{}".format)),
+    ),
+    max_size=3,
+).map(lambda groups: [word for group in groups for word in group])
+CHOICES: st.SearchStrategy[list[Scalar]] = st.one_of(
+    st.lists(st.integers(-9, 10**6), min_size=2, max_size=4, unique=True),
+    st.lists(st.floats(-1e6, 1e6), min_size=2, max_size=4, unique=True),
+    st.lists(WORDS.filter(lambda word: "," not in word and word[:1] != "u"), min_size=2, max_size=4, unique=True),
+    st.just([True, False]),
+)
+NAMES = ("alpha", "beta", "gamma")
+
+
+@st.composite
+def commands(draw: st.DrawFn) -> tuple[Launch, SearchSpace, dict[str, Value], list[str]]:
+    """Draw a command of declared flags between unknown words, its space, another config, and the unknown words."""
+    unknown = draw(UNKNOWN)
+    parameters, words, wanted = [], list(unknown), {}
+    for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)):
+        choices = tuple(draw(CHOICES))
+        count = draw(st.sampled_from([None, None, 1, 3]))
+        value = st.tuples(*[st.sampled_from(choices)] * count) if count else st.sampled_from(choices)
+        declared = parameter(name, choices, per_layer=count, default=draw(st.one_of(st.none(), value)))
+        between = draw(UNKNOWN)
+        words += [*draw(st.sampled_from(typed_forms(declared, draw(value)))), *between]
+        unknown += between
+        parameters.append(declared)
+        wanted[name] = draw(value)
+    return launch(*words), space(*parameters), wanted, unknown
+
+
+def typed_forms(declared: Parameter, value: Value) -> list[list[str]]:
+    """Return every way to type ``value``, and none at all where that means something too."""
+    name, is_switch = f"--{declared.name}", isinstance(value, bool)
+    text = ",".join(map(str, value)) if isinstance(value, tuple) else str(value)
+    forms = [[f"{name}={text}"]]
+    if not text.startswith("-"):
+        forms.append([name, text])
+    if is_switch:
+        forms += [[name] if value else [f"--no-{declared.name}"], [f"{name}={text.lower()}"]]
+    if isinstance(value, tuple) and len(set(value)) == 1:
+        forms.append([f"{name}={value[0]}"])
+    if isinstance(value, tuple) and not any(str(entry).startswith("-") for entry in value):
+        forms.append([name, *map(str, value)])
+    if is_switch or declared.default is not None:
+        forms.append([])
+    return forms
+
+
+@settings(max_examples=400, deadline=None)
+@given(commands())
+def test_writing_back_what_was_read_changes_nothing(
+    case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
+) -> None:
+    before, declared, _, _ = case
+    assert write_config(before, declared, read_config(before, declared)[1]) == before
+
+
+@settings(max_examples=400, deadline=None)
+@given(commands())
+def test_what_is_written_is_read_back_and_nothing_else_moves(
+    case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
+) -> None:
+    before, declared, wanted, unknown = case
+    after = write_config(before, declared, wanted)
+    config = read_config(after, declared)[1]
+    assert all(same_value(config[name], value) for name, value in wanted.items())
+    rest = iter(after.script_args)
+    assert all(word in rest for word in unknown), "unknown words must stay, in their order"
+    assert replace(after, script_args=before.script_args) == before
+
+
+@pytest.mark.parametrize(
+    ("args", "declared", "reason"),
+    [
+        (["--lr", "1"], BATCH, r"flag --batch_size of parameter batch_size is not in the command .*; flags there: --lr"),
+        (["--batch", "4"], BATCH, "--batch in the command may stand for --batch_size .*: write it in full"),
+        (["--batch_size"], BATCH, "--batch_size of parameter batch_size has no value"),
+        (["--batch_size", "auto"], BATCH, "--batch_size is 'auto' in the command; a number is wanted, such as 1, 2"),
+        (["--n_layer", "3", "--sharding", "FULL,NONE"], SHARDING, "has 2 entries; legal are 1 and 3"),
+        (["--n_layer", "x", "--sharding", "FULL"], SHARDING, "one value per n_layers, which must be a whole number"),
+    ],
+    ids=["absent", "abbreviated", "no value", "no number", "wrong count", "no layer count"],
+)
+def test_a_command_that_cannot_be_read_is_told_with_flag_and_reason(
+    args: list[str], declared: SearchSpace, reason: str
+) -> None:
+    with pytest.raises(LaunchError, match=reason):
+        read_config(launch(*args), declared)
+
+
+def test_the_reason_for_an_absent_flag_shows_no_value() -> None:
+    with pytest.raises(LaunchError) as told:
+        read_config(launch("--api_key=hunter2", "--password", "hunter2"), BATCH)
+    assert "--password" in str(told.value)
+    assert "hunter2" not in str(told.value)
+
+
+def test_the_last_of_repeated_flags_counts_and_is_not_rewritten() -> None:
+    before = launch("--batch_size", "2", "--batch_size=4")
+    assert read_config(before, BATCH)[1] == {"batch_size": 4}
+    with pytest.raises(LaunchError, match="stands 2 times in the command"):
+        write_config(before, BATCH, {"batch_size": 8})
+
+
+def test_a_flag_of_another_parameter_is_no_abbreviation() -> None:
+    declared = space(parameter("batch", (1, 2)), parameter("batch_size", (1, 2), default=1))
+    assert read_config(launch("--batch", "2"), declared)[1] == {"batch": 2, "batch_size": 1}
+
+
+def test_a_value_of_many_words_leaves_the_positional_behind_it() -> None:
+    before = launch("--n_layer", "3", "--sharding", "FULL", "NONE", "FULL", "data.bin")
+    after = write_config(before, SHARDING, {"sharding": ("NONE", "NONE", "FULL")})
+    assert after.script_args[2:] == ("--sharding", "NONE", "NONE", "FULL", "data.bin")
+
+
+def test_workload_is_read_with_the_facts_that_the_space_declares() -> None:
+    facts = (*LAYERS, WorkloadFact(name="seq_len", value=64), WorkloadFact(name="d", landing=flag("-d"), value=8))
+    workload, _ = read_config(launch("--n_layer=3"), space(facts=facts))
+    assert workload == {"program": "train.py", "world_size": 2, "n_layers": 3, "seq_len": 64, "d": 8}
+
+
+def test_environment_variables_are_read_and_written() -> None:
+    place = Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
+    declared = space(Parameter(name="proto", choices=("LL", "Simple"), landing=place, default="LL"))
+    assert read_config(launch(), declared)[1] == {"proto": "LL"}
+    assert write_config(launch(A="1"), declared, {"proto": "LL"}).env == {"A": "1"}
+    assert write_config(launch(A="1"), declared, {"proto": "Simple"}).env == {"A": "1", "NCCL_PROTO": "Simple"}
+
+
+@pytest.mark.parametrize(("before", "after"), [("1", "0"), ("true", "false"), ("True", "False")])
+def test_a_boolean_variable_keeps_its_style(before: str, after: str) -> None:
+    place = Landing(kind=LandingKind.ENV, name="FLAG")
+    declared = space(Parameter(name="on", choices=(True, False), landing=place))
+    assert write_config(launch(FLAG=before), declared, {"on": False}).env == {"FLAG": after}
+
+
+def test_an_absent_variable_names_those_that_are_there() -> None:
+    place = Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
+    declared = space(Parameter(name="proto", choices=("LL", "Simple"), landing=place))
+    with pytest.raises(LaunchError, match="variable NCCL_PROTO of parameter proto is not set .* set there: A, B"):
+        read_config(launch(B="1", A="2"), declared)
+
+
+def test_a_value_that_cannot_be_told_apart_is_refused() -> None:
+    declared = space(parameter("s", ("a", "b,c"), per_layer=2))
+    with pytest.raises(LaunchError, match="entries|cannot be set to"):
+        write_config(launch("--s", "a,a"), declared, {"s": ("a", "b,c")})
+
+
+def test_a_profiling_launch_changes_what_the_space_says() -> None:
+    changes = TuneChanges(args={"--out_dir": "{scratch}/{launch_id}"}, env={"WANDB_MODE": "disabled"})
+    filled = {"scratch": "/tmp/s s", "launch_id": "launch-1"}
+    after = change_for_profiling(launch("--out_dir", "out", "--x"), SearchSpace(parameters=(), tune=changes), filled)
+    assert after.script_args == ("--out_dir", "/tmp/s s/launch-1", "--x")
+    assert after.env == {"WANDB_MODE": "disabled"}

@@ -1,0 +1,118 @@
+"""What a next launch is worth: expected improvement times the probability to fit, and how a batch is kept apart."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.moves import ladder
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.outlook import Outlook
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config
+
+# The best configs lie on the memory wall, where a large gain times a small chance wins over any sure step: without a
+# floor on the chance half of the launches run out of memory. The floor rises with those that do and falls with others.
+_FLOOR, _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.3, 0.1, 0.6
+_FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fair
+_FAIR_SHARE = 0.25  # of configs out of memory
+_UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
+
+_NEARNESS = 1.5  # log score that a twin of a config already in the batch loses
+_NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
+
+
+class Acquisition:
+    """The score of configs that were not run; ``-inf`` for those whose outcome is known or under way."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook = outlook
+        beliefs = [belief.throughput for belief in outlook.beliefs(outlook.measured()) if belief is not None]
+        self._best = float(np.log(max(beliefs))) if beliefs else None
+        surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
+        self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
+
+    def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """Return the score of each config, float64 ``[n]``; a ``Score``."""
+        forecast = self._outlook.forecast(configs)
+        worth = np.nan_to_num(forecast.logarithm, nan=0.0)
+        if self._best is not None:
+            worth = log_expected_improvement(forecast.logarithm - self._best, forecast.spread)
+        with np.errstate(divide="ignore"):
+            score = worth + np.log(forecast.fits)
+        score -= _UNDER_FLOOR * np.maximum(self._floor - forecast.fits, 0.0)
+        settled = np.array([identity(config) in self._outlook.records for config in configs])
+        return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
+
+
+def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the logarithm of the expected positive part of a normal with mean ``gain`` and ``spread`` > 0, ``[n]``."""
+    from scipy.special import log_ndtr, ndtr
+
+    z = gain / spread
+    density = -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
+    # The factor of the spread is z Phi(z) + phi(z). Below zero its two terms cancel, so it is taken relative to
+    # phi(z), and far below by its leading term phi(z) / z^2.
+    direct = np.log(np.maximum(z, -1.0) * ndtr(np.maximum(z, -1.0)) + np.exp(np.minimum(density, 0.0)) * (z >= -1.0))
+    low = np.clip(z, -30.0, -1.0)
+    ratio = np.exp(log_ndtr(low) + 0.5 * low**2 + 0.5 * np.log(2 * np.pi))
+    relative = density + np.log(np.maximum(1.0 + low * ratio, 1e-300))
+    far = density - 2.0 * np.log(np.maximum(np.abs(z), 1.0))
+    return np.asarray(np.log(spread) + np.select([z > -1.0, z > -30.0], [direct, relative], far), dtype=np.float64)
+
+
+def pick_apart(
+    space: SearchSpace, pool: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: Sequence[Config]
+) -> list[Config]:
+    """Return ``count`` configs of high score that differ from one another and from ``taken``, best first.
+
+    Args:
+        space: bound; says what the configs' choices are.
+        pool: configs to pick from.
+        scores: of the pool, float64 ``[n]``.
+        count: how many at most.
+        taken: configs under way.
+    """
+    if not pool:
+        return []
+    places = _places(space, pool)
+    scores = scores.copy()
+    for place in _places(space, taken) if taken else ():
+        scores -= _loss(places, place)
+    picked = []
+    for _ in range(min(count, len(pool))):
+        top = int(np.argmax(scores))
+        picked.append(pool[top])
+        scores -= _loss(places, places[top])
+        scores[top] = -np.inf
+    return picked
+
+
+def _loss(places: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+    distance = np.abs(places - place).sum(axis=1)
+    return np.asarray(_NEARNESS * np.exp(-distance / _NEAR), dtype=np.float64)
+
+
+def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64]:
+    """Return where configs stand, ``[n, n_places]``, so that the sum of absolute differences is a distance in 0..1.
+
+    Each parameter weighs alike; numbers differ by their ranks, other choices by being another.
+    """
+    chosen = np.array([space.encode(config) for config in configs], dtype=np.intp)
+    names = [dimension.parameter for dimension in space.dimensions]
+    columns = []
+    for column, dimension in zip(chosen.T, space.dimensions, strict=True):
+        weight = 1.0 / (len(set(names)) * names.count(dimension.parameter))
+        rungs = ladder(dimension)
+        if rungs is None:
+            columns.append(0.5 * weight * np.eye(len(dimension.choices))[column])
+        else:
+            columns.append(weight * np.argsort(rungs)[column][:, None] / max(len(rungs) - 1, 1))
+    return np.hstack(columns)

@@ -1,0 +1,62 @@
+"""Why a config is proposed, in words for the person who launches it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torchx_cubicml.trial import Config, Value
+
+
+def against_baseline(gain: float, low: float, high: float) -> str:
+    """Return a gain over the user's own config with its 80 % interval.
+
+    >>> against_baseline(1.4, 1.25, 1.57)
+    '1.40x your own config (1.25x to 1.57x)'
+    >>> against_baseline(1.01, 0.98, 1.04)
+    '1.01x your own config (0.98x to 1.04x: inside the noise)'
+    """
+    told = ": inside the noise" if low < 1.0 < high else ""
+    return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{told})"
+
+
+def nearest_tried(config: Config, tried: Iterable[Config]) -> str:
+    """Return how ``config`` differs from the most similar config that was run, or nothing where none was.
+
+    >>> nearest_tried({"micro_batch_size": 8, "compile": True}, [{"micro_batch_size": 4, "compile": True}])
+    'nearest run: micro_batch_size 4 in place of 8'
+    """
+    nearest = min(tried, key=lambda other: _distance(config, other), default=None)
+    if nearest is None:
+        return ""
+    changes = [_change(name, config[name], nearest[name]) for name in _different(config, nearest)]
+    return f"nearest run: {', '.join(changes)}"
+
+
+def without_effect(names: Iterable[str]) -> str:
+    """Return which parameters are left alone because nothing observed depended on them; nothing where none is."""
+    told = ", ".join(names)
+    return f"{told} had no effect here and stays as you have it" if told else ""
+
+
+def _different(config: Config, other: Config) -> list[str]:
+    return [name for name, value in config.items() if name in other and other[name] != value]
+
+
+def _distance(config: Config, other: Config) -> float:
+    return sum(_share(config[name], other[name]) for name in _different(config, other))
+
+
+def _share(value: Value, other: Value) -> float:
+    """Return the share of entries that differ; a value that is no tuple differs as a whole."""
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return sum(a != b for a, b in zip(value, other, strict=True)) / len(value)
+    return 1.0
+
+
+def _change(name: str, value: Value, other: Value) -> str:
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return f"{name} unlike in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} entries"
+    return f"{name} {other} in place of {value}"

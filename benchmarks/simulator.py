@@ -15,7 +15,7 @@ from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Config, State, Trial
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
-BATCH_SIZES = tuple(range(32, 32 + 25 * 16, 16))
+BATCH_SIZES = tuple(range(128, 428, 12))
 RESERVES = tuple(round(0.77 + 0.01 * step, 2) for step in range(9))
 WORLD_SIZE = 64
 HBM_GIB = 80.0
@@ -47,16 +47,15 @@ class Simulator:
     def draw(cls, seed: int, *, n_layers: int = 24) -> Simulator:
         """Return a made-up model whose communication takes about as long as its computation."""
         rng = np.random.default_rng(seed)
-        size = np.exp(rng.normal(0.0, 0.7, n_layers))
-        size /= size.mean()
-        work = size * np.exp(rng.normal(0.0, 0.3, n_layers))
+        size, work, weight = (np.exp(rng.normal(0.0, 0.8, n_layers)) for _ in range(3))
+        weight *= size  # optimizers differ between layers
         return cls(
             n_layers=n_layers,
-            gathered_s=0.4e-3 + 6.0e-3 * size,
-            compute_s=3.0e-5 * work,
-            launch_s=0.3e-3,
-            state_gib=size * rng.uniform(60.0, 90.0) / n_layers,
-            activation_gib=np.exp(rng.normal(0.0, 0.3, n_layers)) * rng.uniform(0.10, 0.16) / n_layers,
+            gathered_s=0.3e-3 + 5.0e-3 * size / size.mean(),
+            compute_s=1.0e-5 * work / work.mean(),
+            launch_s=1.5e-3,
+            state_gib=weight / weight.sum() * rng.uniform(70.0, 90.0),
+            activation_gib=work / work.sum() * rng.uniform(0.05, 0.07),
             workload={"program": f"simulated-{seed}", "world_size": WORLD_SIZE, "n_layers": n_layers},
         )
 
@@ -81,6 +80,20 @@ class Simulator:
         # What the dense part reserves, the embeddings' cache lacks.
         return WORLD_SIZE * batch / self._step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
 
+    def uniform_configs(self) -> list[Config]:
+        """Return the best config with every layer alike, for each strategy that fits at all."""
+        configs = [
+            {"sharding_strategy": (name,) * self.n_layers, "micro_batch_size": batch, "reserved_share": reserve}
+            for name in STRATEGIES
+            for batch in BATCH_SIZES
+            for reserve in RESERVES
+        ]
+        each = [
+            max((config for config in configs if config["sharding_strategy"][0] == name), key=self.throughput)
+            for name in STRATEGIES
+        ]
+        return [config for config in each if self.throughput(config) > 0.0]
+
     def launch(self, config: Config, *, rng: np.random.Generator, number: int) -> Trial:
         """Return the trial of one launch."""
         speed = self.throughput(config)
@@ -91,25 +104,27 @@ class Simulator:
         )
 
     def _memory_gib(self, chosen: np.ndarray, batch: float) -> float:
-        kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.35, 1.0])
+        kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.25, 1.0])
         in_flight = 0.25 * np.sort(np.where(chosen == 0, self.state_gib, 0.0))[-2:].sum()
         return float(8.0 + self.state_gib @ kept + in_flight + self.activation_gib.sum() * batch)
 
     def _step_s(self, chosen: np.ndarray, batch: float) -> float:
         forward = np.maximum(self.compute_s * batch, self.launch_s)
         gather = np.where(chosen < 2, self.gathered_s, 0.0)
-        wire = clock = 0.0
+        wire, clock = 0.0, 0.0
         for layer in range(self.n_layers):
             wire += gather[layer]
-            clock = max(clock, wire) + forward[layer]
+            begun = max(clock, wire) if gather[layer] else clock
+            clock, wire = begun + forward[layer], max(wire, begun)  # only the next layer is gathered meanwhile
         wire = clock
         for layer in reversed(range(self.n_layers)):
+            begun = clock
             if chosen[layer] == 0:
                 wire += self.gathered_s[layer]
-                clock = max(clock, wire)
-            clock += 2.0 * forward[layer]
-            # Gradients: reduced and scattered, or reduced on every rank at twice the traffic.
-            wire = max(wire, clock) + self.gathered_s[layer] * (2.0 if chosen[layer] == 2 else 1.0)
+                begun = max(clock, wire)
+            clock, wire = begun + 2.0 * forward[layer], max(wire, begun)
+            # Gradients: reduced and scattered, or reduced on every rank, in larger messages.
+            wire = max(wire, clock) + self.gathered_s[layer] * (1.3 if chosen[layer] == 2 else 1.0)
         return max(clock, wire) + 2.0e-3
 
     def optimum(self, *, starts: int = 40, seed: int = 0) -> float:
@@ -118,7 +133,7 @@ class Simulator:
         rng = np.random.default_rng(seed)
         best = 0.0
         tops = [max(space.sample(50, rng=rng), key=self.throughput) for _ in range(starts)]
-        for config in tops:
+        for config in [*tops, *self.uniform_configs()]:
             vector, value = self._climb(space, space.encode(config), rng)
             best = max(best, value)
         return best

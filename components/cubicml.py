@@ -11,17 +11,15 @@ from torchx.specs import AppDef
 
 if find_spec("torchx_cubicml") is None:
     # `torchx run CHECKOUT/components/cubicml.py:cubicml` without an installation. TorchX 0.7 runs the text of this file
-    # as a part of its own module, so __file__ is not ours; the command line names it.
-    sys.path += [
-        str(folder)
-        for folder in (Path(word.partition(".py:")[0]).resolve().parent.parent for word in (*sys.argv, __file__))
-        if (folder / "torchx_cubicml" / "__init__.py").is_file()
-    ]
+    # inside a module of its own, where __file__ is not ours; then the command line says where we are.
+    for name in (__file__, *(word[: -len(":cubicml")] for word in sys.argv if word.endswith("cubicml.py:cubicml"))):
+        checkout = Path(name).resolve().parent.parent
+        if (checkout / "torchx_cubicml" / "rewriter.py").is_file():
+            sys.path.append(str(checkout))
 
 
 def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None, mode: Optional[str] = None) -> AppDef:
-    """
-    Records how fast a training launch ran, and starts the next one with a better config.
+    """Records how fast a training launch ran, and starts the next one with a better config.
 
     Put this one word in front of the component that you run:
 
@@ -33,12 +31,16 @@ def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None
 
     Args:
         args: the component to run and its arguments, as they follow `torchx run`
-        space: search space file (TOML) that says what may be changed, and where it stands in the command
-        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is given
-        mode: rewrite (record, and change arguments after what was learnt), record (change nothing) or off; rewrite where there is a space, else record
+        space: search space file (TOML): what may be changed, and where it stands in the command
+        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
+        mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
     """
-    from torchx_cubicml import rewriter
+    from torchx.specs.finder import ComponentValidationException
 
-    return rewriter.rewrite_component(
-        list(args), rewriter.Options(space=space or "", store=store or "", mode=mode or "")
-    )
+    from torchx_cubicml import errors, rewriter
+
+    options = rewriter.Options.settled(space=space or "", store=store or "", mode=mode or "")
+    try:
+        return rewriter.rewrite_component(args, options)
+    except errors.LaunchError as error:
+        raise ComponentValidationException(str(error)) from None  # TorchX tells it without a traceback

@@ -3,7 +3,7 @@ from __future__ import annotations
 import copy
 import shlex
 from dataclasses import asdict, replace
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from torchx.specs import macros
@@ -12,6 +12,9 @@ from torchx_cubicml.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.errors import ContractError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch
 from torchx_cubicml.launch.torchrun_command import RECORDER
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 CONTRACT = Contract(store="file:///tmp/store", config={"micro_batch_size": 4})
 DDP = "-j 1x2 --script examples/train.py -- --lr 0.1"
@@ -84,7 +87,13 @@ def test_defaults_of_the_inner_component_reach_it(tmp_path: Path, monkeypatch: p
     parsed = parse("dist.ddp", "--script t.py")
     assert (parsed.launch.nproc_per_node, parsed.launch.env["A"]) == (7, "7")
     assert parsed.launch.script_args == ("--lr", "3")
-    assert parsed.arguments(replace(parsed.launch, script_args=("--lr", "4"))) == ("--script", "t.py", "--", "--lr", "4")
+    assert parsed.arguments(replace(parsed.launch, script_args=("--lr", "4"))) == (
+        "--script",
+        "t.py",
+        "--",
+        "--lr",
+        "4",
+    )
 
 
 def test_components_in_a_file_are_launched(tmp_path: Path) -> None:
@@ -112,7 +121,9 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
     )
     parsed = parse(name, "")
     assert parsed.launch.program == "a.py"
-    assert parsed.launch.not_rewritten == "several of its roles train (reader, actor, critic), of which actor is recorded"
+    assert (
+        parsed.launch.not_rewritten == "several of its roles train (reader, actor, critic), of which actor is recorded"
+    )
     recorded = [CONTRACT_VARIABLE in role.env for role in parsed.build(parsed.launch, CONTRACT).roles]
     assert recorded == [False, True, False]
 
@@ -126,8 +137,8 @@ def test_what_is_no_training_is_launched_as_typed() -> None:
 @pytest.mark.parametrize(
     ("component", "args", "reason"),
     [
-        ("dist.nope", "", "TorchX finds no component 'dist.nope': .*torchx builtins"),
-        ("nowhere.py:train", "", "TorchX finds no component 'nowhere.py:train'"),
+        ("dist.nope", "", "Component `dist.nope` not found.*torchx builtins"),
+        ("nowhere.py:train", "", "nowhere.py does not exist"),
         ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp refuses its arguments: Invalid format for -j, .* Given: 1y2"),
         ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
         ("dist.ddp", "-h nope --script t.py", "dist.ddp refuses its arguments: .*nope"),

@@ -135,7 +135,11 @@ def test_what_is_written_is_read_back_and_nothing_else_moves(
 @pytest.mark.parametrize(
     ("args", "declared", "reason"),
     [
-        (["--lr", "1"], BATCH, r"flag --batch_size of parameter batch_size is not in the command .*; flags there: --lr"),
+        (
+            ["--lr", "1"],
+            BATCH,
+            r"flag --batch_size of parameter batch_size is not in the command .*; flags there: --lr",
+        ),
         (["--batch", "4"], BATCH, "--batch in the command may stand for --batch_size .*: write it in full"),
         (["--batch_size"], BATCH, "--batch_size of parameter batch_size has no value"),
         (["--batch_size", "auto"], BATCH, "--batch_size is 'auto' in the command; a number is wanted, such as 1, 2"),
@@ -200,13 +204,13 @@ def test_a_boolean_variable_keeps_its_style(before: str, after: str) -> None:
 def test_an_absent_variable_names_those_that_are_there() -> None:
     place = Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
     declared = space(Parameter(name="proto", choices=("LL", "Simple"), landing=place))
-    with pytest.raises(LaunchError, match="variable NCCL_PROTO of parameter proto is not set .* set there: A, B"):
+    with pytest.raises(LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* set there: A, B"):
         read_config(launch(B="1", A="2"), declared)
 
 
 def test_a_value_that_cannot_be_told_apart_is_refused() -> None:
     declared = space(parameter("s", ("a", "b,c"), per_layer=2))
-    with pytest.raises(LaunchError, match="entries|cannot be set to"):
+    with pytest.raises(LaunchError, match=r"entries|cannot be set to"):
         write_config(launch("--s", "a,a"), declared, {"s": ("a", "b,c")})
 
 

@@ -3,12 +3,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.guarded import MAX_LINE, guarded_line, probe_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 TYPED = "sh -c 'echo typed; exit 7'"
 WRAPPED = "sh -c 'echo wrapped $NCCL_PROTO; exit 7'"

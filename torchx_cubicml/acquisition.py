@@ -57,15 +57,17 @@ def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float
     from scipy.special import log_ndtr, ndtr
 
     z = gain / spread
-    density = -0.5 * z**2 - 0.5 * np.log(2 * np.pi)
     # The factor of the spread is z Phi(z) + phi(z). Below zero its two terms cancel, so it is taken relative to
     # phi(z), and far below by its leading term phi(z) / z^2.
-    direct = np.log(np.maximum(z, -1.0) * ndtr(np.maximum(z, -1.0)) + np.exp(np.minimum(density, 0.0)) * (z >= -1.0))
-    low = np.clip(z, -30.0, -1.0)
-    ratio = np.exp(log_ndtr(low) + 0.5 * low**2 + 0.5 * np.log(2 * np.pi))
-    relative = density + np.log(np.maximum(1.0 + low * ratio, 1e-300))
-    far = density - 2.0 * np.log(np.maximum(np.abs(z), 1.0))
+    high, low = np.maximum(z, -1.0), np.clip(z, -30.0, -1.0)
+    direct = np.log(high * ndtr(high) + np.exp(_log_density(high)))
+    relative = _log_density(low) + np.log1p(low * np.exp(log_ndtr(low) - _log_density(low)))
+    far = _log_density(z) - 2.0 * np.log(np.maximum(np.abs(z), 1.0))
     return np.asarray(np.log(spread) + np.select([z > -1.0, z > -30.0], [direct, relative], far), dtype=np.float64)
+
+
+def _log_density(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(-0.5 * z**2 - 0.5 * np.log(2 * np.pi), dtype=np.float64)
 
 
 def pick_apart(

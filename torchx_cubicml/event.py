@@ -110,7 +110,7 @@ class Event:
             "config": _masked(self.config),
             "origin": str(self.origin),
             "observed": _masked(self.observed),
-            "measurement": _without_empty(asdict(self.measurement)) if self.measurement else None,
+            "measurement": _masked(_without_empty(asdict(self.measurement))) if self.measurement else None,
             "state": None if self.state is None else str(self.state),
             "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
             "suggestion": _masked(self.suggestion) if self.suggestion else None,

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 MAX_SOURCE = 1000  # characters
 MAX_DEPTH = 64  # of nested operations
 
+_MEMBERSHIP = (ast.In, ast.NotIn)
 _CONSTANTS = {"true": True, "false": False}  # as TOML spells them
 
 LEGAL = (
@@ -185,7 +186,7 @@ def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
     items: list[Scalar] = []
     for item in node.elts:
         value = None if any(_names(item)) else _compile(item, depth)({})
-        if value is None or isinstance(value, tuple | Fraction):
+        if value is None or isinstance(value, tuple | Fraction | Unknown):
             raise SpaceError(f"a list holds numbers and texts, not `{_text(item):.40}`")
         items.append(value)
     constant = tuple(items)
@@ -262,8 +263,9 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
             right = operands[position](values)
             holds = _compared(relation, left, right, text)
             if isinstance(holds, Unknown):
-                rest = "".join(item.__name__ for item in relations[position:])
-                return _postponed_from(operands[position + 1 :], values, f"compare {rest}", holds, right)
+                rest = relations[position:]
+                name = "".join(item.__name__ for item in rest)
+                return _postponed_from(operands[position + 1 :], values, name, holds, right) if rest else holds
             if not holds:
                 return False
             left = right
@@ -273,10 +275,10 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
 
 
 def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: str) -> bool | Unknown:
-    if isinstance(right, Unknown) and right.entries and relation in {ast.In, ast.NotIn}:
-        # Which layer has the value does not matter: once one has it, the rest need not be known.
-        if not isinstance(left, Unknown) and RELATIONS[ast.In](left, right.entries, text):
+    if isinstance(right, Unknown) and right.list_name and not isinstance(left, Unknown) and relation in _MEMBERSHIP:
+        if RELATIONS[ast.In](left, right.entries, text):
             return relation is ast.In
+        right = Unknown(right.list_name)  # which entries are known does not matter, since none of them decides
     return postponed(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
 
 

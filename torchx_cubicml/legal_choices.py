@@ -11,14 +11,16 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from torchx_cubicml.errors import SpaceError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
 
     import numpy as np
+
+    _State: TypeAlias = dict[int, Hashable]
 
 MAX_READS = 1_000_000  # entries that checks read to build a diagram, or in one search: a second or two
 MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
@@ -31,10 +33,13 @@ class Check:
     Args:
         dimensions: those that it reads.
         holds: whether a vector meets it; entries of other dimensions mean nothing.
+        remainder: what is left to decide while only some dimensions are assigned, ``None`` where it is broken
+            already; equal remainders are met by the same values of the others.
     """
 
     dimensions: frozenset[int]
     holds: Callable[[Sequence[int]], bool]
+    remainder: Callable[[Sequence[int], Collection[int]], Hashable | None]
 
 
 class LegalChoices:
@@ -154,9 +159,9 @@ class _Tied:
     @cached_property
     def is_empty(self) -> bool:
         try:
-            return next(self._walk(most=MAX_READS), None) is None
+            return next(self._walk(most=MAX_READS // 10), None) is None
         except _TooManyReadsError:
-            return False
+            return self._diagram is not None and self._diagram.total == 0
 
     def count(self, limit: int | None) -> int:
         if self._diagram:
@@ -237,7 +242,8 @@ class _Tied:
 
     @cached_property
     def _diagram(self) -> _Diagram | None:
-        return _build_diagram(self.dimensions, self._sizes, self._checks, self._length)
+        checks = [check for level in self._checks for check in level]
+        return _DiagramBuilder(self.dimensions, self._sizes, checks, self._length).build()
 
 
 class _TooManyReadsError(Exception):
@@ -269,36 +275,66 @@ class _Diagram:
         return tuple(indices)
 
 
-def _build_diagram(
-    dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Sequence[Check]], length: int
-) -> _Diagram | None:
-    """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
-    last_read = {
-        dimension: level for level, group in enumerate(checks) for check in group for dimension in check.dimensions
-    }
-    beginnings: list[tuple[int, ...]] = [()]
-    open_dimensions: tuple[int, ...] = ()
-    targets: list[list[list[int]]] = []
-    vector, reads = [0] * length, 0
-    for level, dimension in enumerate(dimensions):
-        reads += len(beginnings) * sizes[level] * (1 + sum(len(check.dimensions) for check in checks[level]))
-        if reads > MAX_READS:
-            return None
-        still_open = tuple(earlier for earlier in (*open_dimensions, dimension) if last_read[earlier] > level)
-        nodes: dict[tuple[int, ...], int] = {}
+class _DiagramBuilder:
+    """Builds the diagram level by level; beginnings whose open checks leave the same to decide become one node."""
+
+    def __init__(self, dimensions: Sequence[int], sizes: Sequence[int], checks: Iterable[Check], length: int) -> None:
+        self._dimensions, self._sizes = dimensions, sizes
+        level_of = {dimension: level for level, dimension in enumerate(dimensions)}
+        self._open_until = [(check, max(level_of[item] for item in check.dimensions)) for check in checks]
+        self._vector, self._assigned = [0] * length, set[int]()
+
+    def build(self) -> _Diagram | None:
+        """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
+        targets: list[list[list[int]]] = []
+        beginnings: list[tuple[tuple[int, ...], _State]] = [((), {})]
+        reads = 0
+        for level, dimension in enumerate(self._dimensions):
+            touched = [(check, last) for check, last in self._open_until if dimension in check.dimensions]
+            reads += len(beginnings) * self._sizes[level] * (1 + sum(len(check.dimensions) for check, _ in touched))
+            if reads > MAX_READS:
+                return None
+            rows, beginnings = self._level(level, beginnings, touched)
+            targets.append(rows)
+        return _count_ends(targets, len(beginnings))
+
+    def _level(
+        self, level: int, beginnings: list[tuple[tuple[int, ...], _State]], touched: list[tuple[Check, int]]
+    ) -> tuple[list[list[int]], list[tuple[tuple[int, ...], _State]]]:
         rows: list[list[int]] = []
-        for beginning in beginnings:
-            for earlier, index in zip(open_dimensions, beginning, strict=True):
-                vector[earlier] = index
+        nodes: dict[Hashable, int] = {}
+        next_beginnings: list[tuple[tuple[int, ...], _State]] = []
+        self._assigned.add(self._dimensions[level])
+        for indices, state in beginnings:
+            for dimension, index in zip(self._dimensions, indices, strict=False):
+                self._vector[dimension] = index
             rows.append([])
-            for index in range(sizes[level]):
-                vector[dimension] = index
-                legal = all(check.holds(vector) for check in checks[level])
-                state = tuple(vector[earlier] for earlier in still_open)
-                rows[-1].append(nodes.setdefault(state, len(nodes)) if legal else -1)
-        targets.append(rows)
-        beginnings, open_dimensions = list(nodes), still_open
-    return _count_ends(targets, len(beginnings))
+            for index in range(self._sizes[level]):
+                self._vector[self._dimensions[level]] = index
+                after = self._state_after(level, state, touched)
+                if after is None:
+                    rows[-1].append(-1)
+                    continue
+                node = nodes.setdefault(frozenset(after.items()), len(nodes))
+                if node == len(next_beginnings):
+                    next_beginnings.append(((*indices, index), after))
+                rows[-1].append(node)
+        return rows, next_beginnings
+
+    def _state_after(self, level: int, state: _State, touched: list[tuple[Check, int]]) -> _State | None:
+        """Return what each open check leaves to decide, ``None`` where one is broken."""
+        after = dict(state)
+        for check, last in touched:
+            if last == level:
+                after.pop(id(check), None)
+                if not check.holds(self._vector):
+                    return None
+            else:
+                remainder = check.remainder(self._vector, self._assigned)
+                if remainder is None:
+                    return None
+                after[id(check)] = remainder
+        return after
 
 
 def _count_ends(targets: list[list[list[int]]], finals: int) -> _Diagram:

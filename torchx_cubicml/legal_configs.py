@@ -17,9 +17,10 @@ from torchx_cubicml.rules import (
     in_dependency_order,
     make_rules,
 )
+from torchx_cubicml.unknown import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from torchx_cubicml.expression import Expression
     from torchx_cubicml.rules import Rule
@@ -158,7 +159,12 @@ class LegalConfigs:
             values = self._facts | {name: self._value(name, choice) for name in rule.reads}
             return rule.broken(values) is None
 
-        return Check(frozenset(dimensions), holds)
+        def remainder(choice: Sequence[int], assigned: Collection[int]) -> Hashable | None:
+            return rule.remainder(
+                self._facts | {name: self._value_so_far(name, choice, assigned) for name in rule.reads}
+            )
+
+        return Check(frozenset(dimensions), holds, remainder)
 
     def _value(self, name: str, choice: Sequence[int]) -> Value:
         parameter, start = self._free[name], self._first[name]
@@ -167,6 +173,20 @@ class LegalConfigs:
         return tuple(
             parameter.choices[choice[start + number]] for number, block in enumerate(parameter.blocks) for _ in block
         )
+
+    def _value_so_far(self, name: str, choice: Sequence[int], assigned: Collection[int]) -> Value | Unknown:
+        parameter, start = self._free[name], self._first[name]
+        missing = [number for number in range(parameter.n_dimensions) if start + number not in assigned]
+        if not missing:
+            return self._value(name, choice)
+        if parameter.blocks is None:
+            return Unknown(name, whole=all(type(item) is int for item in parameter.choices))
+        known = tuple(
+            (block[0], parameter.choices[choice[start + number]])
+            for number, block in enumerate(parameter.blocks)
+            if start + number in assigned
+        )
+        return Unknown((name, known), list_name=name, entries=tuple(entry for _, entry in known))
 
     def _encode_value(self, parameter: FreeParameter, value: Value) -> list[int]:
         if parameter.blocks is None:

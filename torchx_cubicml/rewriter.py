@@ -1,0 +1,310 @@
+"""One command in, one rewritten command and its contract out: what every way to launch passes through.
+
+Our own failure never stops or changes a training: whatever goes wrong here is told in one line, and the launch goes on
+as the user typed it, recorded where that is possible.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self, TypeVar
+
+from torchx_cubicml.contract import Contract
+from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.launch import (
+    ComponentLaunch,
+    change_for_profiling,
+    materialize,
+    read_config,
+    same_value,
+    workload_of,
+    write_config,
+)
+from torchx_cubicml.settings import default_store_url, option
+from torchx_cubicml.telling import aligned, as_gain, change_rows, first_few, told
+from torchx_cubicml.trial import Origin
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx.specs import AppDef
+
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.launch import Launch, Materialized
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Workload
+
+MODES = ("rewrite", "record", "off")
+READ_DEADLINE_S = 5.0
+MIN_GAIN = 1.01  # predicted ratio to the user's own config: under a per cent no change is worth explaining
+MIN_GAIN_LOW = 1.0  # low end of its 80 % interval: nine in ten that it is a gain at all
+MIN_FIT = 0.9  # probability to fit in memory: a failed launch costs more than a gain brings
+
+_T = TypeVar("_T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options:
+    """What the user asks of us; an empty text leaves it to the settings.
+
+    Args:
+        space: path of the space file.
+        store: URL of the store.
+        mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
+    """
+
+    space: str = ""
+    store: str = ""
+    mode: str = ""
+
+    @classmethod
+    def settled(cls, *, space: str = "", store: str = "", mode: str = "") -> Self:
+        """Return the options with what is left open filled from ``.torchxconfig``, then from the environment."""
+        from torchx.runner.config import load_sections
+
+        section = load_sections("component").get("cubicml", {})
+        given = {"space": space, "store": store, "mode": mode}
+        return cls(**{name: value or section.get(name) or option(name) or "" for name, value in given.items()})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A launch as it is to run.
+
+    Args:
+        launch: the command.
+        contract: what its job must know; ``None`` where it is not recorded.
+        suggestion: what was promised for it; ``None`` where it runs as typed.
+        lines: what is told on stderr.
+    """
+
+    launch: Launch
+    contract: Contract | None = None
+    suggestion: Suggestion | None = None
+    lines: tuple[str, ...] = ()
+
+    def telling(self, *texts: str) -> Self:
+        """Return the same with more to tell."""
+        return replace(self, lines=(*self.lines, *map(told, texts)))
+
+
+def rewrite(launch: Launch, options: Options) -> Rewritten:
+    """Return the launch as it is to run: recorded, and rewritten where that promises a gain.
+
+    Nothing is raised: what goes wrong is told, and the launch stays as typed.
+    """
+    mode = options.mode or ("rewrite" if options.space else "record")
+    plain = Rewritten(launch=launch)
+    if mode == "off":
+        return plain
+    return _or_else(
+        lambda: _recorded(plain, options, mode),
+        lambda why: plain.telling(f"launched as typed and not recorded: {why}"),
+    )
+
+
+def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, by name
+    launch: Launch,
+    space: SearchSpace,
+    config: Config,
+    *,
+    store: str,
+    origin: Origin,
+    launch_id: str = "",
+    suggestion: Suggestion | None = None,
+    step_limit: int | None = None,
+    scratch: str = "",
+) -> Rewritten:
+    """Return the launch with ``config`` in it, and its contract.
+
+    Args:
+        launch: the user's command.
+        space: says where each value stands.
+        config: legal config of the space.
+        store: URL of the store.
+        origin: who chose the config.
+        launch_id: joins the trial with its ``planned`` event.
+        suggestion: what was promised for the config.
+        step_limit: optimizer steps after which the launch ends.
+        scratch: folder for what a profiling launch writes; with one, what ``[tune]`` says is changed too.
+
+    Raises:
+        LaunchError: a value cannot be written into the command.
+        StoreError: the store is none that a job can reach.
+    """
+    from torchx_cubicml.store import absolute_url
+
+    workload, _ = read_config(launch, space)
+    placed = write_config(launch, space, config)
+    if scratch:
+        placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
+    contract = Contract(
+        store=absolute_url(store, for_launch=True),
+        workload=workload,
+        config=config,
+        objective=space.objective,
+        origin=origin,
+        launch_id=launch_id,
+        scheduler=launch.scheduler,
+        suggestion=_promise(suggestion),
+        step_limit=step_limit,
+    )
+    return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
+
+
+def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
+    """Return the TorchX app of a component and its arguments, recorded and rewritten, and tell on stderr what was done.
+
+    Raises:
+        LaunchError: there is no component, or TorchX refuses it or its arguments.
+        SystemExit: TorchX's parser refuses an argument; it has told so on stderr.
+    """
+    if not args:
+        raise LaunchError("a component to run is wanted, as in: cubicml dist.ddp -j 1x2 --script train.py -- ARGS")
+    source = materialize(args[0], args[1:])
+    if options.mode == "off":
+        return source.app
+    as_typed = "launched as typed and not recorded: {}".format
+    app, lines = _or_else(lambda: _app(source, options), lambda why: (source.app, (told(as_typed(why)),)))
+    sys.stderr.write("".join(f"{line}\n" for line in lines))
+    return app
+
+
+def _or_else(step: Callable[[], _T], otherwise: Callable[[str], _T]) -> _T:
+    """Return what ``step`` makes, or what ``otherwise`` makes of the reason why it failed."""
+    try:
+        return step()
+    except CubicMLError as error:
+        return otherwise(str(error))
+    except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
+        return otherwise(f"{type(error).__name__}: {error}")
+
+
+def _app(source: Materialized, options: Options) -> tuple[AppDef, tuple[str, ...]]:
+    component = ComponentLaunch.of(source)
+    if component.not_recorded:
+        raise LaunchError(component.not_recorded)
+    rewritten = rewrite(component.launch, options)
+    return component.build(rewritten.launch, rewritten.contract), rewritten.lines
+
+
+def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
+    from torchx_cubicml.store import absolute_url
+
+    launch = plain.launch
+    store = absolute_url(options.store or default_store_url(), for_launch=True)
+    contract = Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
+    recorded = replace(plain, contract=contract).telling(f"this launch is recorded in {store}")
+    if mode not in MODES:
+        recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
+    if not options.space:
+        no_space = "arguments stay as typed: no space file says what may be changed (--space FILE)"
+        return recorded.telling(no_space) if mode == "rewrite" else recorded
+    return _or_else(
+        lambda: _read(recorded, options.space, mode),
+        lambda why: recorded.telling(f"arguments stay as typed: {why}"),
+    )
+
+
+def _read(recorded: Rewritten, path: str, mode: str) -> Rewritten:
+    from torchx_cubicml.space_file import read_space
+
+    space, launch, contract = read_space(path), recorded.launch, recorded.contract
+    workload, config = read_config(launch, space)
+    if contract is None:
+        return recorded
+    contract = replace(contract, workload=workload, config=config, objective=space.objective)
+    read = replace(recorded, contract=contract)
+    if mode != "rewrite":
+        return read
+    return _or_else(
+        lambda: _rewritten(read, contract, space), lambda why: read.telling(f"arguments stay as typed: {why}")
+    )
+
+
+def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace) -> Rewritten:
+    launch, workload, current = read.launch, contract.workload, contract.config
+    if launch.not_rewritten:
+        raise LaunchError(launch.not_rewritten)
+    _refuse_other_batch(space, workload, current)
+    from torchx_cubicml.advisor import best_known
+    from torchx_cubicml.store import read_trials
+
+    trials, warnings = read_trials(contract.store, deadline_s=READ_DEADLINE_S)
+    read = read.telling(*first_few(warnings))
+    suggestion = best_known(space, workload=workload, current=current, trials=trials)
+    if suggestion is None:
+        return read.telling("arguments stay as typed: no launch of this workload was measured yet")
+    config = _own_literals(space, workload, current, suggestion.config)
+    rows = change_rows(space, current, config)
+    why_not = _why_not(suggestion) if rows else "nothing known is faster than your own config"
+    if why_not:
+        return read.telling(f"arguments stay as typed: {why_not} ({_launches(suggestion.n_trials)} known)")
+    _refuse_changed_batch(workload, current, config)
+    contract = replace(contract, config=config, origin=Origin.REWRITE, suggestion=_promise(suggestion))
+    changed = replace(
+        read, launch=write_config(launch, space, config), contract=contract, suggestion=suggestion
+    ).telling(f"arguments rewritten, from what {_launches(suggestion.n_trials)} of this workload showed")
+    rows += [
+        ("predicted gain", as_gain({name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")})),
+        ("to switch this off", "--mode record"),
+    ]
+    return replace(changed, lines=(*changed.lines, *aligned(rows)))
+
+
+def _why_not(suggestion: Suggestion) -> str:
+    """Return why a suggestion is not good enough to change a user's command; empty where it is."""
+    if suggestion.probability_to_fit < MIN_FIT:
+        return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"
+    gain, low = suggestion.gain, suggestion.gain_low
+    # Without a gain the user's own config is known to run out of memory, and any that fits is better.
+    if gain is not None and low is not None and (gain < MIN_GAIN or low <= MIN_GAIN_LOW):
+        return f"the best gain known, {gain - 1:+.1%}, is inside the noise"
+    return ""
+
+
+def _own_literals(space: SearchSpace, workload: Workload, current: Config, suggested: Config) -> Config:
+    """Return a suggested config made of the literals of the user's own space file and nothing else.
+
+    Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.
+    """
+    if all(name in current and same_value(value, current[name]) for name, value in suggested.items()):
+        return current
+    bound = space.bind(workload=workload, current=current)
+    config = bound.decode(bound.encode(suggested))
+    if config is None:
+        raise LaunchError("the suggested config is not legal in the space file")
+    return config
+
+
+def _refuse_other_batch(space: SearchSpace, workload: Workload, current: Config) -> None:
+    from torchx_cubicml.space import computed_global_batch_size
+
+    stated = workload.get("global_batch_size", current.get("global_batch_size"))
+    computed = computed_global_batch_size(workload=workload, current=current)
+    if stated is not None and computed is not None and stated != computed:
+        raise LaunchError(f"the space file states a global batch size of {stated}, and the command has {computed}")
+
+
+def _refuse_changed_batch(workload: Workload, current: Config, config: Config) -> None:
+    from torchx_cubicml.space import computed_global_batch_size
+
+    before = computed_global_batch_size(workload=workload, current=current)
+    after = computed_global_batch_size(workload=workload, current=config)
+    if before != after:
+        raise LaunchError(
+            f"the best config known trains with a global batch size of {after} in place of {before}; "
+            "derive gradient_accumulation_steps in the space file to keep it"
+        )
+
+
+def _promise(suggestion: Suggestion | None) -> dict[str, object] | None:
+    """Return what was promised, as JSON values; the config itself stands beside it in the contract."""
+    if suggestion is None:
+        return None
+    return {name: value for name, value in suggestion.to_json().items() if name != "config"}
+
+
+def _launches(count: int) -> str:
+    return f"{count} launch" if count == 1 else f"{count} launches"

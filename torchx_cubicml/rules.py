@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.expression import parse_expression
+from torchx_cubicml.unknown import Unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.expression import Expression
     from torchx_cubicml.trial import Scalar, Value
@@ -39,6 +40,24 @@ class Rule:
     before: tuple[tuple[str, Expression], ...]
     reads: frozenset[str]
 
+    def remainder(self, known: Mapping[str, Value | Unknown]) -> Hashable | None:
+        """Return what is left to decide while some free values are unknown, ``None`` where the rule is broken anyway.
+
+        Equal remainders are met by the same values of what is unknown.
+        """
+        values, undecided = dict(known), []
+        try:
+            for name, expression in (*self.before, (self.derives, self.expression)):
+                value = expression.evaluate_partly(values)
+                values[name] = value
+                if isinstance(value, Unknown):
+                    undecided.append(value.key)
+                elif (name and not _may_be_derived(value)) or (not name and value is not True):
+                    return None
+        except SpaceError:
+            return None
+        return tuple(undecided)
+
     def broken(self, known: Mapping[str, Value]) -> str | None:
         """Return why facts and free values break the rule, ``None`` where they meet it."""
         values = dict(known)
@@ -60,10 +79,10 @@ def derived_value(name: str, expression: Expression, values: Mapping[str, Value]
         SpaceError: it does not divide, is not positive, is too large, or cannot be calculated.
     """
     value = expression.evaluate(values)
-    if not isinstance(value, bool | str) and not 0 < value <= MAX_DERIVED:
+    if not _may_be_derived(value):
         raise SpaceError(
             f"{expression.where}: {name} = {expression.source} must be above 0 and at most {MAX_DERIVED}, "
-            f"got {value if abs(value) <= MAX_DERIVED else 'more'}{_seen(expression, values)}"
+            f"got {value!r:.40}{_seen(expression, values)}"
         )
     return value
 
@@ -142,6 +161,10 @@ def dp_degree_expression(known: Iterable[str]) -> Expression:
     axes = [name for name in NOT_DATA_PARALLEL if name in set(known)]
     source = f"world_size / ({' * '.join(axes)})" if axes else "world_size"
     return parse_expression(source, where="dp_degree")
+
+
+def _may_be_derived(value: Scalar) -> bool:
+    return isinstance(value, bool | str) or 0 < value <= MAX_DERIVED
 
 
 def _cycle(waiting: Mapping[str, Expression]) -> list[str]:

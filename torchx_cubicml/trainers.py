@@ -31,23 +31,32 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 FLAG_MEANINGS: dict[str, str] = {
     "batch_size": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
+    "per_device_batch_size": "micro_batch_size",
     "per_device_train_batch_size": "micro_batch_size",
     "train_batch_size_per_gpu": "micro_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
     "accumulate": "gradient_accumulation_steps",
     "accumulation_steps": "gradient_accumulation_steps",
+    "accumulate_grad_batches": "gradient_accumulation_steps",
     "gradient_accumulation_steps": "gradient_accumulation_steps",
     "grad_accum": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
     "sharding": "sharding_strategy",
     "sharding_strategy": "sharding_strategy",
+    "fsdp_sharding_strategy": "sharding_strategy",
     "activation_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
     "precision": "precision",
     "dtype": "precision",
     "compile": "compile",
+    "torch_compile": "compile",
     "n_layer": "n_layers",
     "n_layers": "n_layers",
     "num_layers": "n_layers",
+    "num_hidden_layers": "n_layers",
     "n_head": "n_heads",
     "n_heads": "n_heads",
+    "num_heads": "n_heads",
     "num_attention_heads": "n_heads",
     "n_embd": "d_model",
     "d_model": "d_model",
@@ -56,6 +65,7 @@ FLAG_MEANINGS: dict[str, str] = {
     "block_size": "seq_len",
     "seq_len": "seq_len",
     "seq_length": "seq_len",
+    "max_seq_len": "seq_len",
     "tensor_model_parallel_size": "tp_degree",
     "pipeline_model_parallel_size": "pp_degree",
     "context_parallel_size": "cp_degree",
@@ -65,6 +75,9 @@ FLAG_MEANINGS: dict[str, str] = {
 WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq_len"})
 """Standard names that describe the workload; they are read and never changed."""
 
+SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
+"""Names under which FSDP knows its sharding strategies."""
+
 OUTPUT_WORDS = (
     "out",
     "output",
@@ -73,6 +86,8 @@ OUTPUT_WORDS = (
     "ckpt",
     "log",
     "logging",
+    "logdir",
+    "outdir",
     "resume",
     "load",
     "tensorboard",
@@ -80,3 +95,6 @@ OUTPUT_WORDS = (
     "run_name",
 )
 """Words that make a flag look like an output, resume or logging destination."""
+
+NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
+"""Words beside them that make it a rate or a manner instead of a destination."""

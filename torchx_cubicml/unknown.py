@@ -23,11 +23,13 @@ class Unknown:
     Args:
         key: equal for two unknowns only if they turn out alike, whatever the missing names will be.
         whole: whether it will be a whole number.
-        entries: those of a per-layer value that are known already.
+        list_name: name of a per-layer value of which some entries are missing; empty for all else.
+        entries: those that are known already.
     """
 
     key: Hashable
     whole: bool = False
+    list_name: str = ""
     entries: tuple[Scalar, ...] = ()
 
 

@@ -70,7 +70,11 @@ class ComponentLaunch:
             LaunchError: TorchX knows no such component, or the component refuses its arguments.
             SystemExit: TorchX's parser refuses an argument; it has told so on stderr.
         """
-        source = _materialize(component, args)
+        return cls.of(materialize(component, args))
+
+    @classmethod
+    def of(cls, source: Materialized) -> Self:
+        """Read the command in an app that TorchX made."""
         commands, reasons = _read_roles(source.app)
         if not commands:
             return cls(launch=Launch(program=""), not_recorded=reasons[0] if reasons else "has no role", source=source)
@@ -121,7 +125,8 @@ class ComponentLaunch:
         return {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
 
 
-def _materialize(component: str, args: Sequence[str]) -> Materialized:
+def materialize(component: str, args: Sequence[str]) -> Materialized:
+    """Return what TorchX makes of a component and its arguments; see ``ComponentLaunch.parse``."""
     from torchx.runner.config import load_sections
     from torchx.specs import finder
     from torchx.specs.builders import materialize_appdef, parse_args
@@ -129,7 +134,7 @@ def _materialize(component: str, args: Sequence[str]) -> Materialized:
     try:
         function = finder.get_component(component).fn
     except (finder.ComponentNotFoundException, finder.ComponentValidationException, OSError, ValueError) as error:
-        raise LaunchError(f"TorchX finds no component {component!r}: {_text_of(error)}") from error
+        raise LaunchError(_text_of(error)) from error
     defaults = load_sections("component").get(component)
     parsed = vars(parse_args(function, list(args), defaults))
     try:

@@ -97,6 +97,6 @@ def _absolute_path(path: str) -> Path:
 
 
 def _known_to_fsspec(protocol: str) -> bool:
-    from fsspec import available_protocols  # 75 ms, spent on rare protocols alone
+    from fsspec.registry import known_implementations, registry  # 75 ms, spent on rare protocols alone
 
-    return protocol in available_protocols()
+    return protocol in known_implementations or protocol in registry

@@ -1,0 +1,81 @@
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml import settings
+from torchx_cubicml.contract import CONTRACT_VARIABLE
+from torchx_cubicml.errors import StoreError
+
+UNDER_TORCHRUN = {
+    CONTRACT_VARIABLE: "abc",
+    "RANK": "3",
+    "LOCAL_RANK": "1",
+    "WORLD_SIZE": "4",
+    "GROUP_WORLD_SIZE": "2",
+    "MASTER_ADDR": "node1",
+    "MASTER_PORT": "29500",
+    "TORCHX_JOB_ID": "slurm://torchx/12",
+    "SLURM_JOB_ID": "12",
+    "SLURM_RESTART_COUNT": "1",
+    "TORCHELASTIC_RESTART_COUNT": "2",
+}
+
+
+def test_a_job_learns_its_place() -> None:
+    assert settings.read_job_environment(UNDER_TORCHRUN) == settings.JobEnvironment(
+        contract="abc",
+        rank=3,
+        local_rank=1,
+        world_size=4,
+        nnodes=2,
+        torchx_job_id="slurm://torchx/12",
+        scheduler_job_id="slurm-12",
+        attempt=(1, 2),
+        store_address=("node1", 29500),
+    )
+
+
+def test_a_process_without_a_launcher_is_alone() -> None:
+    job = settings.read_job_environment({})
+    assert (job.rank, job.world_size, job.nnodes, job.attempt, job.store_address) == (0, 1, 1, (0, 0), None)
+
+
+@pytest.mark.parametrize("text", ["", "-1", "one", "1.5", "²", "٣", "9" * 5000], ids=lambda text: text[:4] or "empty")
+def test_a_count_that_is_none_is_left_at_its_default(text: str) -> None:
+    assert settings.read_job_environment({"RANK": text, "WORLD_SIZE": text}).world_size == 1
+
+
+def test_an_option_is_read_by_its_name_and_an_empty_one_is_unset() -> None:
+    environment = {"TORCHX_CUBICML_STORE": "s3://team/x", "TORCHX_CUBICML_SPACE": ""}
+    assert settings.option("store", environment) == "s3://team/x"
+    assert settings.option("space", environment) is None
+    assert settings.option("mode", environment) is None
+
+
+def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", "/data/cubicml")
+    assert settings.option("store") == "/data/cubicml"
+
+
+def test_a_child_gets_the_environment_with_changes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KEPT", "yes")
+    child = settings.child_environment({"NEW": "1"})
+    assert (child["KEPT"], child["NEW"]) == ("yes", "1")
+    assert "NEW" not in os.environ
+
+
+def test_the_default_store_is_in_the_home_directory(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert settings.default_store_url() == str(tmp_path / ".torchx-cubicml")
+
+
+def test_without_a_home_directory_a_store_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_home(self: Path) -> Path:
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.setattr(Path, "expanduser", no_home)
+    with pytest.raises(StoreError, match="name a store"):
+        settings.default_store_url()

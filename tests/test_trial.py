@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.trial import (
+    MAX_ITEMS,
+    MAX_NAMES,
+    MAX_TEXT,
+    Measurement,
+    Origin,
+    State,
+    Trial,
+    freeze_value,
+    freeze_values,
+    new_id,
+)
+
+
+def deep_list(depth: int) -> list[object]:
+    value: list[object] = []
+    for _ in range(depth):
+        value = [value]
+    return value
+
+
+HOSTILE = {
+    "not a number": float("nan"),
+    "infinite": float("inf"),
+    "nothing": None,
+    "object": {"a": 1},
+    "nested list": [[1]],
+    "deep list": deep_list(20_000),
+    "long text": "x" * (MAX_TEXT + 1),
+    "long list": [1] * (MAX_ITEMS + 1),
+    "whole number without a float": 10**400,
+    "whole number without digits": 10**5000,
+    "array": np.ones(3),
+    "bytes": b"x",
+}
+
+
+class TestMeasurement:
+    def test_knows_its_throughput_by_objective(self) -> None:
+        measurement = Measurement(tokens_per_second=10.0)
+        assert measurement.throughput("tokens_per_second") == 10.0
+        assert measurement.throughput("samples_per_second") is None
+
+    def test_an_unknown_objective_is_told_with_the_legal_ones(self) -> None:
+        with pytest.raises(RecordError, match=r"'speed'.*tokens_per_second, samples_per_second"):
+            Measurement(tokens_per_second=10.0).throughput("speed")
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"tokens_per_second": 0.0},
+            {"tokens_per_second": -1},
+            {"tokens_per_second": True},
+            {"tokens_per_second": "41000"},
+            {"tokens_per_second": float("nan")},
+            {"samples_per_second": float("inf")},
+            {"samples_per_second": 10**400},
+            {"peak_memory_gib": 10**5000},
+            {"steps_counted": 0},
+            {"steps_counted": 1.5},
+            {"warmup_steps": -1},
+            {"warmup_steps": 10**5000},
+            {"step_time_s": (0.1, 0.2)},
+            {"step_time_s": (0.1, 0.2, -0.3)},
+        ],
+        ids=lambda fields: next(iter(fields)) if isinstance(fields, dict) else None,
+    )
+    def test_what_cannot_have_been_measured_is_refused(self, fields: dict[str, object]) -> None:
+        with pytest.raises(RecordError, match=next(iter(fields))):
+            Measurement(**fields)
+
+
+class TestTrial:
+    def test_completed_is_an_import_with_frozen_values(self) -> None:
+        trial = Trial.completed(
+            workload={"n_layers": 2}, config={"sharding_strategy": ["A", "B"]}, samples_per_second=3.0
+        )
+        assert trial.state is State.COMPLETED
+        assert trial.origin is Origin.IMPORT
+        assert trial.config == {"sharding_strategy": ("A", "B")}
+
+    def test_completed_needs_a_throughput(self) -> None:
+        with pytest.raises(RecordError, match="tokens_per_second or samples_per_second"):
+            Trial.completed(workload={}, config={})
+
+    def test_two_trials_never_share_an_id(self) -> None:
+        ids = {Trial.infeasible(workload={}, config={}).trial_id for _ in range(100)}
+        assert len(ids) == 100
+        assert new_id("tune").startswith("tune-")
+
+    def test_infeasible_says_why(self) -> None:
+        assert Trial.infeasible(workload={}, config={}, reason="timeout").state is State.TIMEOUT
+
+    @pytest.mark.parametrize("reason", ["completed", "running", "planned", "tired"])
+    def test_what_is_no_failure_is_refused(self, reason: str) -> None:
+        with pytest.raises(RecordError, match=rf"'{reason}'.*out_of_memory"):
+            Trial.infeasible(workload={}, config={}, reason=reason)
+
+    def test_a_declared_fact_goes_before_an_observed_and_a_requested_one(self) -> None:
+        trial = Trial(
+            trial_id="a",
+            workload={"x": 1},
+            observed={"x": 2, "y": 2},
+            config={"x": 3, "y": 3, "z": 3},
+            state=State.RUNNING,
+        )
+        assert [trial.fact(name) for name in ("x", "y", "z", "w")] == [1, 2, 3, None]
+
+    @pytest.mark.parametrize("attempts", [0, -1, True, 10**5000], ids=["none", "negative", "boolean", "endless"])
+    def test_attempts_are_counted_from_one(self, attempts: int) -> None:
+        with pytest.raises(RecordError, match="attempts"):
+            Trial(trial_id="a", workload={}, config={}, state=State.RUNNING, attempts=attempts)
+
+    def test_a_planned_trial_has_made_no_attempt(self) -> None:
+        with pytest.raises(RecordError, match="planned"):
+            Trial(trial_id="a", workload={}, config={}, state=State.PLANNED, attempts=2)
+
+    def test_a_trial_has_a_name(self) -> None:
+        with pytest.raises(RecordError, match="trial_id"):
+            Trial(trial_id="", workload={}, config={}, state=State.RUNNING)
+
+    def test_states_tell_whether_they_are_an_end(self) -> None:
+        assert [state for state in State if not state.ended] == [State.PLANNED, State.RUNNING]
+
+
+class TestFreezing:
+    @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
+    def test_what_is_no_value_is_refused_by_name(self, value: object) -> None:
+        with pytest.raises(RecordError, match=r"config\.x"):
+            freeze_values({"x": value}, where="config")
+
+    @pytest.mark.parametrize("name", ["", "x" * 129, 1, None, ("a",)], ids=repr)
+    def test_what_is_no_name_is_refused(self, name: object) -> None:
+        with pytest.raises(RecordError, match="config has a name"):
+            freeze_values({name: 1}, where="config")
+
+    @pytest.mark.parametrize("values", [None, [], "x", 1], ids=repr)
+    def test_what_is_no_mapping_is_refused(self, values: object) -> None:
+        with pytest.raises(RecordError, match="config must map"):
+            freeze_values(values, where="config")
+
+    def test_a_flood_of_names_is_refused(self) -> None:
+        with pytest.raises(RecordError, match=str(MAX_NAMES)):
+            freeze_values({str(number): 1 for number in range(MAX_NAMES + 1)}, where="observed")
+
+    @pytest.mark.parametrize(
+        ("value", "plain"),
+        [
+            (np.int64(4), 4),
+            (np.float32(0.5), 0.5),
+            (np.bool_(True), True),
+            (np.str_("a"), "a"),
+            (State.RUNNING, "running"),
+        ],
+        ids=lambda value: type(value).__name__,
+    )
+    def test_scalars_of_libraries_become_plain(self, value: object, plain: object) -> None:
+        frozen = freeze_value(value, where="x")
+        assert frozen == plain
+        assert type(frozen) is type(plain)

@@ -1,0 +1,80 @@
+"""Reads the flags of a script from its ``--help`` text, as argparse and its like print it."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+MAX_HELP = 200_000  # characters that are read
+
+_BEGINS = re.compile(r" {1,8}(?P<names>--?[A-Za-z][^ ]*(?: [^ ]+)*?)(?:(?: {2,}|$)(?P<help>.*))$")
+_NAME = re.compile(r"--?[A-Za-z][\w.-]*")
+_CHOICES = re.compile(r"\{([^{}]*)\}")
+_DEFAULT = re.compile(r"[(\[]default(?:s to)?[:= ]+(?P<text>[^)\]]*)[)\]]", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FlagHelp:
+    """What a script tells of one of its flags.
+
+    Args:
+        name: its long name with dashes, where it has one.
+        takes_value: whether a value follows it.
+        choices: its legal values; empty where the script does not list them.
+        default: its value where the command does not say; ``None`` where the script does not tell.
+        text: its description, in one line.
+    """
+
+    name: str
+    takes_value: bool
+    choices: tuple[str, ...]
+    default: str | None
+    text: str
+
+
+def parse_help(text: str) -> list[FlagHelp]:
+    r"""Return the flags that a help text describes, in its order; what is not understood is left out.
+
+    >>> parse_help("options:\n  -p {fp32,bf16}, --precision {fp32,bf16}\n        number format (default: fp32)\n")
+    [FlagHelp(name='--precision', takes_value=True, choices=('fp32', 'bf16'), default='fp32', text='number format')]
+    """
+    found: dict[str, FlagHelp] = {}
+    for invocation, description in _entries(text[:MAX_HELP]):
+        flag = _flag(invocation, description)
+        if flag is not None:
+            found.setdefault(flag.name, flag)
+    return list(found.values())
+
+
+def _entries(text: str) -> Iterator[tuple[str, str]]:
+    """Yield invocation and description of each flag."""
+    invocation, description = "", [""]
+    for line in [*text.expandtabs().splitlines(), ""]:
+        begins = _BEGINS.match(line)
+        if begins is None and line.strip() and line.startswith("    "):
+            description.append(line.strip())
+            continue
+        if invocation:
+            yield invocation, " ".join(description).strip()
+        invocation, description = (begins["names"], [begins["help"] or ""]) if begins else ("", [""])
+
+
+def _flag(invocation: str, description: str) -> FlagHelp | None:
+    spelled = re.split(r", (?=-)", invocation)
+    names = [match[0] for match in map(_NAME.match, spelled) if match]
+    if not names:
+        return None
+    name = next((item for item in names if item.startswith("--")), names[0])
+    choices = _CHOICES.search(invocation)
+    default = _DEFAULT.search(description)
+    return FlagHelp(
+        name=name,
+        takes_value=any(" " in item or "=" in item for item in spelled),
+        choices=tuple(choices[1].split(",")) if choices else (),
+        default=default["text"].strip() if default and default["text"].strip() != "None" else None,
+        text=" ".join(_DEFAULT.sub("", description).split()),
+    )

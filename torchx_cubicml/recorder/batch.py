@@ -1,0 +1,107 @@
+"""How much one forward pass consumes: the batch found among the arguments of the model's forward."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from torch import Tensor
+
+    Place: TypeAlias = tuple[int | str, ...]
+
+_MAX_DEPTH = 3  # arguments within dictionaries and lists
+_MAX_LOOKED_AT = 64
+_TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Where the batch is among the arguments of forward, and how to read it.
+
+    Args:
+        place: of the tensor: an index or a name of the arguments, then keys within that.
+        holds_tokens: whether the tensor is int ``[samples, seq_len]``.
+    """
+
+    place: Place
+    holds_tokens: bool
+
+    def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int, int | None] | None:
+        """Return the samples and tokens of one forward; ``None`` where the batch is not in its place."""
+        tensor = _follow(self.place, args, kwargs)
+        shape = getattr(tensor, "shape", None)
+        if not shape:
+            return None
+        return shape[0], shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
+
+
+def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | None:
+    """Return where the batch is among the arguments of a forward; ``None`` where no tensor has a batch dimension.
+
+    Integers ``[samples, seq_len]`` are taken for tokens where they come first or are called so; else the first tensor
+    is taken for the batch, and no tokens are known.
+    """
+    tensors = list(_tensors(args, kwargs))
+    named = [place for place, tensor in tensors if place[-1] in {"input_ids", "tokens"} and _looks_like_tokens(tensor)]
+    if named:
+        return Batch(place=named[0], holds_tokens=True)
+    return next((Batch(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
+
+
+def loader_batch_size() -> int | None:
+    """Return the batch size that all live DataLoaders have in common; ``None`` where there is none."""
+    module = sys.modules.get("torch.utils.data")
+    loader_type = getattr(module, "DataLoader", None)
+    if loader_type is None:
+        return None
+    loaders = [item for item in gc.get_objects() if issubclass(type(item), loader_type)]
+    sizes = {_batch_size(loader) for loader in loaders}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _batch_size(loader: object) -> object:
+    own = getattr(loader, "batch_size", None)
+    return own if own is not None else getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+
+
+def _looks_like_tokens(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
+
+
+def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[Place, Tensor]]:
+    from torch import Tensor
+
+    waiting: list[tuple[Place, object]] = [((index,), value) for index, value in enumerate(args)]
+    waiting += [((name,), value) for name, value in kwargs.items()]
+    for _ in range(_MAX_LOOKED_AT):
+        if not waiting:
+            return
+        place, value = waiting.pop(0)
+        if isinstance(value, Tensor):
+            if len(value.shape) > 0:
+                yield place, value
+        elif len(place) < _MAX_DEPTH:
+            waiting[:0] = [((*place, key), inner) for key, inner in _entries(value)]
+
+
+def _entries(value: object) -> list[tuple[int | str, object]]:
+    if isinstance(value, dict):
+        return [(key, inner) for key, inner in value.items() if isinstance(key, str)]
+    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+
+
+def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    first, *rest = place
+    try:
+        value = args[first] if isinstance(first, int) else kwargs[first]
+        for key in rest:
+            value = value[key]  # type: ignore[index]
+    except (IndexError, KeyError, TypeError):
+        return None
+    return value

@@ -1,0 +1,118 @@
+"""The layers of a live model: what wraps them, and which of them repeat."""
+
+from __future__ import annotations
+
+import gc
+from collections import Counter
+from itertools import compress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+_WRAPPED_IN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the user's own module inside of wrappers for compilation, sharding and checkpointing."""
+    while (inner := _inner(module)) is not None:
+        module = inner
+    return module
+
+
+def own_class(module: nn.Module) -> type:
+    """Return the user's class of a module; ``fully_shard`` puts one of its own in front."""
+    kind = type(module)
+    return kind.__bases__[-1] if hasattr(kind, "_get_fsdp_state") and kind.__bases__ else kind
+
+
+def repeated_blocks(root: nn.Module) -> list[nn.Module]:
+    """Return the repeated layers of a model in order, unwrapped; empty where none repeats.
+
+    They are the largest set of children of one class in one list of modules, lists within them left out.
+    """
+    largest: list[nn.Module] = []
+    waiting = [root]
+    while waiting:
+        module = waiting.pop(0)
+        blocks = _alike(module)
+        if len(blocks) > len(largest):
+            largest = blocks
+        skipped = {id(block) for block in blocks}
+        waiting += [child for child in module.children() if id(unwrap(child)) not in skipped]
+    return largest
+
+
+def live_modules() -> list[nn.Module]:
+    """Return every module of this process: tens of milliseconds, once."""
+    from torch.nn import Module
+
+    objects = gc.get_objects()
+    types = list(map(type, objects))
+    module_types = {kind for kind in set(types) if issubclass(kind, Module)}
+    return list(compress(objects, map(module_types.__contains__, types)))
+
+
+def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
+    """Return a live module that holds one of the parameters, and all modules around it; without one, around the largest.
+
+    The first of them to be called is the model as the training loop knows it, whatever it is wrapped in.
+    """
+    modules = live_modules()
+    wanted = {id(parameter) for parameter in parameters}
+    holder = next((module for module in modules if wanted & set(map(id, _own_parameters(module)))), None)
+    holder = holder if holder is not None else _largest_holder(modules)
+    if holder is None:
+        return []
+    parents: dict[int, list[nn.Module]] = {}
+    for module in modules:
+        for child in module.__dict__.get("_modules", {}).values():
+            parents.setdefault(id(child), []).append(module)
+    around, seen = [holder], {id(holder)}
+    for module in around:
+        for parent in parents.get(id(module), []):
+            if id(parent) not in seen:
+                seen.add(id(parent))
+                around.append(parent)
+    return around
+
+
+def _inner(module: nn.Module) -> nn.Module | None:
+    for name in _WRAPPED_IN:
+        inner = module._modules.get(name)
+        if inner is not None:
+            return inner
+    return module._modules.get("module") if type(module).__name__ == "DistributedDataParallel" else None
+
+
+def _alike(container: nn.Module) -> list[nn.Module]:
+    from torch.nn import ModuleDict, ModuleList, Sequential
+
+    if not isinstance(container, ModuleDict | ModuleList | Sequential):
+        return []
+    children = [unwrap(child) for child in container.children()]
+    if isinstance(container, Sequential):  # its plain layers are no blocks
+        children = [child for child in children if any(True for _ in child.children())]
+    children = [child for child in children if any(True for _ in child.parameters())]
+    classes = Counter(map(own_class, children))
+    if not classes:
+        return []
+    most, count = classes.most_common(1)[0]
+    return [child for child in children if own_class(child) is most] if count > 1 else []
+
+
+def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    held = module.__dict__.get("_parameters") or {}
+    return [parameter for parameter in held.values() if parameter is not None]
+
+
+def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:
+    sizes = [
+        (parameter.numel(), module)
+        for module in modules
+        for parameter in _own_parameters(module)
+        if parameter.requires_grad
+    ]
+    return max(sizes, key=lambda size: size[0], default=(0, None))[1]

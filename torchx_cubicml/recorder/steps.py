@@ -1,0 +1,106 @@
+"""From the durations of steps to a measurement of the steady state; pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+LEAST_WARMUP = 2  # durations left out at least: caches, allocators and clocks settle
+LEAST_STEADY = 3  # durations without which nothing is said
+_WINDOW = 5
+_SETTLED = 1.2  # of the steady level: a window at most this slow belongs to the steady state
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """One optimizer step of this process.
+
+    Args:
+        seconds: from the end of the step before to the end of this one, > 0.
+        samples: consumed in it by this process; ``None`` where unknown.
+        tokens: likewise.
+    """
+
+    seconds: float
+    samples: float | None = None
+    tokens: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SteadyState:
+    """What the steps after warm-up have in common, of this process alone.
+
+    Args:
+        warmup: durations left out.
+        counted: durations used, >= ``LEAST_STEADY``.
+        step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step.
+        samples_per_second: at the median step; ``None`` where samples are unknown.
+        tokens_per_second: likewise.
+    """
+
+    warmup: int
+    counted: int
+    step_time_s: tuple[float, float, float]
+    samples_per_second: float | None
+    tokens_per_second: float | None
+
+
+def steady_state(steps: Sequence[Step]) -> SteadyState | None:
+    """Return what the steps settle to; ``None`` while there are too few.
+
+    >>> slow_start = [Step(seconds=9.0), Step(seconds=2.0)] + [Step(seconds=1.0, samples=8)] * 4
+    >>> steady_state(slow_start).samples_per_second
+    8.0
+    """
+    warmup = count_warmup([step.seconds for step in steps])
+    steady = steps[warmup:]
+    if len(steady) < LEAST_STEADY:
+        return None
+    seconds = sorted(step.seconds for step in steady)
+    return SteadyState(
+        warmup=warmup,
+        counted=len(steady),
+        step_time_s=(quantile(seconds, 0.1), quantile(seconds, 0.5), quantile(seconds, 0.9)),
+        samples_per_second=_rate([(step.samples, step.seconds) for step in steady]),
+        tokens_per_second=_rate([(step.tokens, step.seconds) for step in steady]),
+    )
+
+
+def count_warmup(seconds: Sequence[float]) -> int:
+    """Return how many durations come before the steady state.
+
+    The level is the median of the later half. The warm-up ends with the first window whose median is near that level:
+    single slow steps (a checkpoint, an evaluation) neither prolong it nor hide its end.
+
+    >>> count_warmup([30.0, 20.0, 9.0, 1.0, 1.1, 1.0, 7.0, 1.0, 1.0, 1.0])
+    3
+    """
+    if len(seconds) <= LEAST_WARMUP:
+        return len(seconds)
+    level = median(seconds[len(seconds) // 2 :])
+    last = max(len(seconds) - _WINDOW, LEAST_WARMUP)
+    for start in range(LEAST_WARMUP, last):
+        if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= _SETTLED * level:
+            return start
+    return last
+
+
+def quantile(ordered: Sequence[float], q: float) -> float:
+    """Return quantile ``q`` of sorted numbers, interpolated between neighbours.
+
+    >>> quantile([1.0, 2.0, 4.0], 0.75)
+    3.0
+    """
+    place = q * (len(ordered) - 1)
+    below = int(place)
+    above = min(below + 1, len(ordered) - 1)
+    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+
+
+def _rate(work: Sequence[tuple[float | None, float]]) -> float | None:
+    rates = [amount / seconds for amount, seconds in work if amount is not None and amount > 0]
+    return median(rates) if len(rates) == len(work) else None

@@ -1,0 +1,168 @@
+"""A starter space file for a user's command, and the outputs that a profiling launch would otherwise touch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.argparse_help import MAX_HELP, FlagHelp, parse_help
+from torchx_cubicml.launch.script_args import find_flag, flags_in, looks_like_value
+from torchx_cubicml.launch.spelling import number
+from torchx_cubicml.settings import child_environment
+from torchx_cubicml.space import LandingKind
+from torchx_cubicml.starter_text import KnownFlag, starter_text
+from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.space import SearchSpace
+
+HELP_TIMEOUT_S = 60.0  # a script may import torch before it looks at its arguments
+
+_PARSER = re.compile(rb"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
+_PLACE = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
+_RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
+_NAMES_NOTHING = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
+
+
+def starter_space(launch: Launch, help_text: str) -> str:
+    """Return a commented space file, TOML, for a command.
+
+    Args:
+        launch: the command.
+        help_text: what the script says to ``--help``; may be empty.
+    """
+    described = {flag.name: flag for flag in parse_help(help_text)}
+    flags: list[KnownFlag] = []
+    meanings: set[str] = set()
+    for name in dict.fromkeys([*flags_in(launch.script_args), *described]):
+        flag = _known_flag(name, launch.script_args, described.get(name), free_meanings=meanings)
+        flags.append(flag)
+        meanings.add(flag.meaning)
+    uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
+    return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
+
+
+def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason: None) -> str:
+    """Return what the program says to ``--help``, an empty text where it cannot be had.
+
+    A program in which no argument parser is to be seen is not started: it might train.
+
+    Args:
+        launch: the command.
+        tell: called with the reason where the text is empty.
+    """
+    reason = _why_not_asked(launch)
+    if reason:
+        tell(f"--help of {launch.program or 'the program'} was not read: {reason}")
+        return ""
+    command = [sys.executable, *(["-m"] if launch.is_module else []), launch.program, "--help"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=HELP_TIMEOUT_S,
+            check=False,
+            env=child_environment({**launch.env, "COLUMNS": "160"}),
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        tell(f"--help of {launch.program} was not read: {error}")
+        return ""
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        tell(f"--help of {launch.program} was not read: exit code {done.returncode}, {last[0]:.200}")
+        return ""
+    return done.stdout[:MAX_HELP]
+
+
+def unredirected_outputs(launch: Launch, space: SearchSpace) -> tuple[str, ...]:
+    """Return the flags in a command that look like an output, resume or logging destination and stay in ``[tune]``.
+
+    Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
+    """
+    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    declared = {landing.name for landing in landings if landing is not None and landing.kind is LandingKind.FLAG}
+    suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
+    suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
+    return tuple(
+        name
+        for name, value in suspects
+        if name not in declared and name not in space.tune.args and _may_be_destination(name, value)
+    )
+
+
+def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> KnownFlag:
+    present = _present(name, args)
+    meaning = FLAG_MEANINGS.get(_normal(name), "")
+    destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normal(name))
+    if described is None:
+        return KnownFlag(
+            name=name,
+            meaning="" if meaning in free_meanings else meaning,
+            present=present,
+            is_switch=present == "",
+            destination=destination,
+        )
+    offered = present is None and described.takes_value and not described.choices
+    return KnownFlag(
+        name=name,
+        meaning="" if meaning in free_meanings else meaning,
+        present=present,
+        is_switch=not described.takes_value,
+        choices=described.choices,
+        default=described.default if described.takes_value else "false",
+        text=described.text,
+        destination=destination or (offered and _is_offered_destination(name)),
+    )
+
+
+def _why_not_asked(launch: Launch) -> str:
+    path = Path(*launch.program.split(".")) if launch.is_module else Path(launch.program)
+    places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
+    found = next((place for place in places if place.is_file()), None)
+    if not launch.program or found is None:
+        return "its file is not to be found here"
+    try:
+        content = found.read_bytes()
+    except OSError as error:
+        return f"its file cannot be read: {error}"
+    return "" if _PARSER.search(content) else "no argument parser is to be seen in its file"
+
+
+def _present(name: str, args: Sequence[str]) -> str | None:
+    """Return the value of a flag as typed, empty for a switch, ``None`` where it is not there."""
+    found = find_flag(args, name, is_value=looks_like_value)
+    return ",".join(found[-1].texts) if found else None
+
+
+def _key_value(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
+def _normal(name: str) -> str:
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+"))
+    return re.sub(r"[-.]", "_", separated).lower()
+
+
+def _may_be_destination(name: str, value: str | None) -> bool:
+    normal = _normal(name)
+    if normal in FLAG_MEANINGS or normal.startswith("no_") or value is None:
+        return False
+    words = f"_{normal}_"
+    suspicious = any(f"_{word}_" in words for word in OUTPUT_WORDS)
+    harmless = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
+    says_nothing = value.lower() in _NAMES_NOTHING - {""} or number(value) is not None
+    return suspicious and not harmless and not says_nothing
+
+
+def _is_offered_destination(name: str) -> bool:
+    return _may_be_destination(name, "somewhere") and bool(_PLACE.search(_normal(name)))

@@ -1,0 +1,80 @@
+"""What a launch is told on stderr: one calm block of text."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.spelling import spell
+from torchx_cubicml.masking import mask
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Value
+
+_LONGEST_LINE = 400  # characters; an error of a library can be a page
+_LONGEST_VALUE = 60
+
+
+def told(text: str) -> str:
+    """Return one line of ours: marked as such, secrets masked, newlines and excess gone.
+
+    >>> told("store s3://key:secret@bucket is slow")
+    'torchx-cubicml: store s3://***@bucket is slow'
+    """
+    line = " ".join(mask(text).split())
+    return f"torchx-cubicml: {line if len(line) <= _LONGEST_LINE else f'{line[: _LONGEST_LINE - 3]}...'}"
+
+
+def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple[str, str]]:
+    """Return name and ``old -> new`` of every parameter that changes, with the place where it stands."""
+    rows: list[tuple[str, str]] = []
+    for parameter in space.parameters:
+        old, new = before.get(parameter.name), after.get(parameter.name)
+        if old != new and new is not None and parameter.landing is not None:
+            change = f"{short(old)} -> {short(new)}" if old is not None else short(new)
+            rows.append((parameter.name, f"{change}  ({parameter.landing.name})"))
+    return rows
+
+
+def short(value: Value) -> str:
+    """Return a value for people: neighbours that are alike are counted.
+
+    >>> short(("FULL_SHARD", "FULL_SHARD", "NO_SHARD")), short(4)
+    ('FULL_SHARD x2, NO_SHARD', '4')
+    """
+    if not isinstance(value, tuple):
+        text = spell(value)
+    else:
+        runs = [(entry, len(list(group))) for entry, group in groupby(map(spell, value))]
+        text = ", ".join(f"{entry} x{count}" if count > 1 else entry for entry, count in runs)
+    text = " ".join(text.split())
+    return text if len(text) <= _LONGEST_VALUE else f"{text[: _LONGEST_VALUE - 3]}..."
+
+
+def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
+    """Return rows of two columns, indented under the line that introduces them."""
+    width = max((len(name) for name, _ in rows), default=0)
+    return [f"    {name:<{width}}  {text}" for name, text in rows]
+
+
+def as_gain(promise: Mapping[str, float | None]) -> str:
+    """Return a predicted gain with its 80 % interval, in per cent of the user's own config.
+
+    >>> as_gain({"gain": 1.234, "gain_low": 1.1, "gain_high": 1.38})
+    '+23 % (80 % interval: +10 % to +38 %)'
+    """
+    gain, low, high = (promise.get(name) for name in ("gain", "gain_low", "gain_high"))
+    if gain is None or low is None or high is None:
+        return "unknown: your own config ran out of memory"
+    of_one, least, most = (f"{100 * (value - 1):+.0f} %" for value in (gain, low, high))
+    return f"{of_one} (80 % interval: {least} to {most})"
+
+
+def first_few(lines: Iterable[str], *, most: int = 3) -> list[str]:
+    """Return the first lines, and how many are left out."""
+    lines = list(lines)
+    left_out = [f"and {len(lines) - most} more of this kind"] if len(lines) > most else []
+    return [*lines[:most], *left_out]

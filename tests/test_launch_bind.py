@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config, same_value, write_config
 from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space_file import parse_space
@@ -220,3 +220,19 @@ def test_a_profiling_launch_changes_what_the_space_says() -> None:
     after = change_for_profiling(launch("--out_dir", "out", "--x"), SearchSpace(parameters=(), tune=changes), filled)
     assert after.script_args == ("--out_dir", "/tmp/s s/launch-1", "--x")
     assert after.env == {"WANDB_MODE": "disabled"}
+
+
+@pytest.mark.parametrize("text", ["9" * 300, "x" * 5000], ids=["number", "text"])
+def test_what_no_record_can_hold_is_told(text: str) -> None:
+    facts = (WorkloadFact(name="vocab", landing=flag("--vocab")),)
+    with pytest.raises(RecordError, match=r"^workload\.vocab"):
+        read_config(launch("--vocab", text), space(facts=facts))
+
+
+def test_the_spread_over_nodes_is_a_fact_where_an_expression_asks_for_it() -> None:
+    text = '[parameters.workers]\nchoices = [1, 2]\nflag = "--workers"\n'
+    constraint = '\n[[constraints]]\nrequire = "workers <= nproc_per_node"\n'
+    command = replace(launch("--workers", "2"), world_size=8, nnodes=2, nproc_per_node=4)
+    plain, asking = (read_config(command, parse_space(toml, where="s.toml"))[0] for toml in (text, text + constraint))
+    assert plain == {"program": "train.py", "world_size": 8}
+    assert asking == {**plain, "nproc_per_node": 4}

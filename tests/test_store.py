@@ -187,6 +187,28 @@ class TestReaders:
             (day / f"{number}.json").write_text(text % number)
         trials, warnings = read_trials(str(tmp_path))
         assert (len(trials), warnings) == (10_000, ())
+        with pytest.raises(StoreError, match="within 0 s"):
+            read_trials(str(tmp_path), deadline_s=0)
+
+    def test_a_remote_day_that_cannot_be_listed_is_told_and_the_rest_is_read(self, tmp_path: Path) -> None:
+        class Closed(LocalFileSystem):
+            protocol = "closed"
+
+            @classmethod
+            def _strip_protocol(cls, path: str) -> str:
+                return super()._strip_protocol(str(path).removeprefix("closed://"))
+
+            def ls(self, path: str, detail: bool = False, **kwargs: object) -> object:
+                if path.endswith("2020-01-01"):
+                    raise PermissionError("not yours")
+                return super().ls(path, detail=detail, **kwargs)
+
+        fsspec.register_implementation("closed", Closed, clobber=True)
+        TrialStore(str(tmp_path)).append(Event(kind=EventKind.STARTED, trial_id="a"))
+        (tmp_path / "events" / "2020-01-01").mkdir()
+        store = TrialStore(f"closed://{tmp_path}")
+        assert [trial.trial_id for trial in store] == ["a"]
+        assert store.warnings[0].endswith("2020-01-01 (not yours)")
 
 
 class TestDeadline:

@@ -92,11 +92,10 @@ def unredirected_outputs(launch: Launch, space: SearchSpace) -> tuple[str, ...]:
     declared = {landing.name for landing in landings if landing is not None and landing.kind is LandingKind.FLAG}
     suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
     suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
-    return tuple(
-        name
-        for name, value in suspects
-        if name not in declared and name not in space.tune.args and _may_be_destination(name, value)
-    )
+    settled = declared | space.tune.args.keys()
+    if "WANDB_MODE" in space.tune.env:
+        settled |= {name for name, _ in suspects if "wandb" in name.lower()}
+    return tuple(name for name, value in suspects if name not in settled and _may_be_destination(name, value))
 
 
 def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> KnownFlag:

@@ -63,10 +63,10 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         uses_wandb: whether profiling launches are to be kept out of Weights & Biases.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
-    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES}
+    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and number(flag.value or "")}
     command = _Command(meanings=meanings, facts=facts, world_size=world_size)
-    parameters = {name: _PARAMETERS[name](flag, command) for name, flag in meanings.items() if name in _PARAMETERS}
-    written = {name: lines for name, lines in parameters.items() if lines}
+    blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
+    written = {name: lines for name, lines in blocks.items() if lines}
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
     destinations = [flag for flag in flags if flag.destination]
     used = {*facts.values(), *(meanings[name] for name in written), *destinations}
@@ -134,7 +134,8 @@ def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
         return []
     per_layer: str | int | None = None
     if len(entries) > 1 or _PER_LAYER.search(flag.text):
-        per_layer = "n_layers" if "n_layers" in command.facts else len(entries)
+        counted = len(entries) in {1, command.count("n_layers")} and "n_layers" in command.facts
+        per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
         return _table(flag, choices=choices)
     lines = [f"per_layer = {_toml(per_layer)} # groups = 4 would tune four blocks of layers alike"]
@@ -201,15 +202,13 @@ def _table(
     if choices:
         table.append(f"choices = [{', '.join(map(_toml, choices))}]")
     table += [*lines, f"flag = {_toml(flag.name)}"]
-    default = _scalar(flag.default, is_switch=bool(choices) and isinstance(choices[0], bool))
-    if default is not None and (not choices or kind(default) == kind(choices[0])):
-        table.append(f"default = {_toml(default)} # where the command does not say")
-    return table
+    default = _default(flag.default, kind(choices[0]) if choices else "a number")
+    return table if default is None else [*table, f"default = {_toml(default)} # where the command does not say"]
 
 
 def _fact(name: str, flag: KnownFlag) -> str:
-    default = _scalar(flag.default, is_switch=False)
-    stated = f", default = {_toml(default)}" if default is not None else ""
+    default = _default(flag.default, "a number")
+    stated = "" if default is None else f", default = {_toml(default)}"
     return f"{name} = {{ flag = {_toml(flag.name)}{stated} }}"
 
 
@@ -226,7 +225,7 @@ def _constraints(command: _Command) -> list[str]:
 def _tune(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
     places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
     args = [
-        f"{_toml(flag.name)} = {_toml(place + _suffix(flag))}"
+        f"{_toml(flag.name)} = {_toml(_sent_to(flag, place))}"
         for flag, place in zip(destinations, places, strict=False)
     ]
     lines = [f"args = {{ {', '.join(args)} }}"] if args else []
@@ -239,16 +238,17 @@ def _left_alone(flags: Iterable[KnownFlag]) -> list[str]:
     return [f"# Left as they are: {names}"] if names else []
 
 
-def _suffix(flag: KnownFlag) -> str:
+def _sent_to(flag: KnownFlag, place: str) -> str:
+    if flag.name.lower().endswith("name"):
+        return "{launch_id}"
     suffix = PurePosixPath(flag.value or "").suffix
-    return suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else ""
+    return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")
 
 
-def _scalar(text: str | None, *, is_switch: bool) -> Scalar | None:
-    if text is None or is_switch:
-        return switch_value(text) if text is not None else None
-    value = number(text)
-    return text if value is None else value
+def _default(text: str | None, wanted: str) -> Scalar | None:
+    if text is None or wanted == "a text":
+        return text
+    return number(text) if wanted == "a number" else switch_value(text)
 
 
 def _toml(value: Scalar) -> str:

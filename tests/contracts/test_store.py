@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import fsspec
 import pytest
+from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 
 from torchx_cubicml.event import Event, EventKind
@@ -28,17 +29,32 @@ class MovingFileSystem(LocalFileSystem):
         return super()._strip_protocol(str(path).removeprefix("moving://"))
 
 
+class AwaitedFileSystem(AsyncFileSystemWrapper):
+    """Stands for protocols such as s3, which fetch many objects at once in a loop of their own."""
+
+    protocol = "awaited"
+
+    def __init__(self, **kwargs: object) -> None:
+        super().__init__(LocalFileSystem(auto_mkdir=True), asynchronous=False)
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        return str(path).removeprefix("awaited://").rstrip("/")
+
+
 KINDS = {
     "path": lambda folder: str(folder / "store"),
     "file": lambda folder: f"file://{folder}/store",
     "memory": lambda folder: f"memory://{folder}/store",
     "moving": lambda folder: f"moving://{folder}/store",
+    "awaited": lambda folder: f"awaited://{folder}/store",
 }
 
 
 @pytest.fixture(params=KINDS)
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     fsspec.register_implementation("moving", MovingFileSystem, clobber=True)
+    fsspec.register_implementation("awaited", AwaitedFileSystem, clobber=True)
     return KINDS[request.param](tmp_path)
 
 

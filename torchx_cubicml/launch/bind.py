@@ -14,6 +14,7 @@ from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.launch.script_args import set_flag
 from torchx_cubicml.launch.spelling import read_scalar, spell, spell_switch, switch_value
 from torchx_cubicml.space import LandingKind
+from torchx_cubicml.trial import freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,16 +29,18 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
 
     Raises:
         LaunchError: a declared place is not in the command and has no default, or holds no legal kind of value.
+        RecordError: a value is larger than a record may hold.
     """
-    facts: dict[str, Value] = {}
+    facts = _sizes_in_use(launch, space)
     for fact in space.workload:
         facts[fact.name] = _read_fact(launch, fact, space)
+    workload = freeze_values(workload_of(launch, facts), where="workload")
     config: dict[str, Value] = {}
     for parameter in space.parameters:
         if parameter.landing is not None:
             count = _entries(parameter, {**facts, **config})
             config[parameter.name] = _read_parameter(launch, parameter, space, count)
-    return workload_of(launch, facts), config
+    return workload, freeze_values(config, where="config")
 
 
 def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
@@ -95,6 +98,14 @@ class _Wanted:
     choices: tuple[Scalar, ...]
     default: Value | None
     count: int | None
+
+
+def _sizes_in_use(launch: Launch, space: SearchSpace) -> dict[str, Value]:
+    """Return how the job is spread over nodes, where an expression asks; elsewhere it sets no workloads apart."""
+    expressions = [*space.constraints, *(item.derive for item in space.parameters if item.derive is not None)]
+    names = frozenset().union(*(expression.names for expression in expressions))
+    sizes = {"nnodes": launch.nnodes, "nproc_per_node": launch.nproc_per_node}
+    return {name: size for name, size in sizes.items() if name in names and size is not None}
 
 
 def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value:

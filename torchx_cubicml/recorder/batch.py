@@ -74,6 +74,11 @@ def _looks_like_tokens(tensor: Tensor) -> bool:
     return len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
 
 
+def _has_batch_dimension(tensor: Tensor) -> bool:
+    # One dimension of integers may as well be samples packed into one long sequence.
+    return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
+
+
 def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[Place, Tensor]]:
     from torch import Tensor
 
@@ -84,7 +89,7 @@ def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[t
             return
         place, value = waiting.pop(0)
         if isinstance(value, Tensor):
-            if len(value.shape) > 0:
+            if _has_batch_dimension(value):
                 yield place, value
         elif len(place) < _MAX_DEPTH:
             waiting[:0] = [((*place, key), inner) for key, inner in _entries(value)]

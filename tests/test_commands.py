@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml import Trial, TrialStore
+
+ROOT = Path(__file__).resolve().parent.parent
+GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
+
+
+def torchx(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["torchx", "cubicml", *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False, timeout=120
+    )
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = str(tmp_path_factory.mktemp("store"))
+    trials = TrialStore(url)
+    workload = {"program": "train.py", "world_size": 2}
+    for size in range(1, 13):
+        trials.add(
+            Trial.completed(
+                workload=workload,
+                config={"micro_batch_size": size},
+                tokens_per_second=100.0 * size,
+                peak_memory_gib=1.5,
+            )
+        )
+    trials.add(Trial.infeasible(workload=workload, config={"micro_batch_size": 64}))
+    return url
+
+
+def test_history_list_is_a_table_and_json(store: str) -> None:
+    shown = torchx("history", "list", "--store", store)
+    assert shown.returncode == 0, shown.stderr
+    assert "13 of 13 trials" in shown.stdout
+    listed = torchx("history", "list", "--store", store, "--json")
+    trials = json.loads(listed.stdout)
+    assert len(trials) == 13
+    assert {trial["state"] for trial in trials} == {"completed", "out_of_memory"}
+    assert trials == json.loads(torchx("history", "list", "--store", store, "--json", "--limit", "0").stdout)
+
+
+def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
+    trial = json.loads(torchx("history", "list", "--store", store, "--json").stdout)[0]
+    shown = torchx("history", "show", trial["trial_id"][:15], "--store", store, "--json")
+    assert json.loads(shown.stdout) == trial
+    text = torchx("history", "show", trial["trial_id"], "--store", store)
+    assert "workload.program" in text.stdout
+    assert "train.py" in text.stdout
+
+
+def test_evaluate_prints_a_report_card(store: str) -> None:
+    done = torchx("evaluate", "--store", store, "--json")
+    assert done.returncode == 0, done.stderr
+    card = json.loads(done.stdout)
+    assert -1 <= card["tau"] <= 1
+    assert card["n_train"] + card["n_test"] >= 12
+    assert torchx("evaluate", "--store", store).stdout.strip()
+
+
+def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 3
+    listed = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--json", "--", *GPT)
+    (row,) = json.loads(listed.stdout)
+    assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
+    assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
+
+
+def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
+    space = tmp_path / "gpt.toml"
+    done = torchx("init", "-o", space, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    again = torchx("init", "-o", space, "--", *GPT)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    assert suggested.returncode == 0, suggested.stderr
+    assert torchx("init", "--", *GPT).stdout == space.read_text()
+
+
+def test_tune_wants_yes_before_it_writes_where_the_user_does(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    done = torchx("tune", "--space", space, "--store", tmp_path / "store", "--", *GPT, "--out_dir", "precious")
+    assert done.returncode == 2
+    assert "--out_dir" in done.stderr
+    assert "--yes" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+SUGGEST = ("suggest", "--space", "examples/gpt.toml")
+BAD = {
+    "unknown-protocol": ((*SUGGEST, "--store", "nosuch://x", "--", *GPT), "nosuch"),
+    "no-component": ((*SUGGEST, "--"), "a component is wanted"),
+    "unknown-component": ((*SUGGEST, "--", "dist.nothing"), "dist.nothing"),
+    "refused-j": ((*SUGGEST, "--", "dist.ddp", "-j", "2y2", "--script", "examples/train_gpt.py"), "2y2"),
+    "no-space-file": (("suggest", "--space", "missing.toml", "--", *GPT), "missing.toml"),
+    "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
+    "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
+    "no-trial": (("history", "show", "nothing", "--store", "examples"), "no trial 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_told_in_words(case: str) -> None:
+    words, expected = BAD[case]
+    done = torchx(*words)
+    assert done.returncode not in {0, 1}
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+BAD_SPACES = {
+    "unknown-key": ("[parameters.a]\nchoises = [1, 2]\nflag = '--batch_size'\n", ("choises", "choices")),
+    "flag-not-there": ("[parameters.a]\nchoices = [1, 2]\nflag = '--batch'\n", ("--batch", "--batch_size")),
+    "impossible": (
+        "[parameters.a]\nchoices = [1, 2]\nflag = '--batch_size'\n[[constraints]]\nrequire = 'a > 2'\n",
+        ("a > 2",),
+    ),
+    "empty": ("", ("parameters",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPACES)
+def test_a_bad_space_is_told_with_place_and_legal_values(case: str, tmp_path: Path) -> None:
+    text, expected = BAD_SPACES[case]
+    space = tmp_path / "space.toml"
+    space.write_text(text)
+    done = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in expected), done.stderr
+    assert "Traceback" not in done.stderr

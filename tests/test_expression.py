@@ -1,0 +1,249 @@
+from __future__ import annotations
+
+import math
+import time
+from fractions import Fraction
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.expression import MAX_DEPTH, MAX_SOURCE, is_name, parse_expression
+from torchx_cubicml.unknown import Unknown
+
+
+def evaluate(source: str, **values: object) -> object:
+    return parse_expression(source, where="here").evaluate(values)
+
+
+@pytest.mark.parametrize(
+    ("source", "result"),
+    [
+        ("8 / 2", 4),
+        ("7 / 2 * 2", 7),
+        ("1 / 3 + 2 / 3", 1),
+        ("7 // 2", 3),
+        ("-7 % 4", 1),
+        ("2 ** 10", 1024),
+        ("2 ** -1 * 2", 1),
+        ("10 ** 40 / 10 ** 39", 10),
+        ("0.5 * 3", 1.5),
+        ("min(3, 1, 2) + max(4, 5)", 6),
+        ("ceil(7 / 2) + floor(7 / 2)", 7),
+        ("log2(8)", 3),
+        ("log2(1 / 4)", -2),
+        ("abs(-3)", 3),
+        ("+3 - -3", 6),
+        ("1 < 2 < 3", True),
+        ("1 < 2 > 3", False),
+        ("not 1 == 2 and (False or true)", True),
+        ("3 in (1, 2, 3) and 'a' not in ['b']", True),
+        ("-1 in [-1]", True),
+        ("1 in [true, '1']", False),
+        ("'full' if 3 > 2 else 'none'", "full"),
+        (" 1 ", 1),
+    ],
+)
+def test_evaluates_exactly(source: str, result: object) -> None:
+    value = evaluate(source)
+    assert value == result
+    assert type(value) is type(result)
+
+
+def test_reads_names() -> None:
+    expression = parse_expression("max(tp_degree, 2) <= 8 and precision == 'bf16'", where="here")
+    assert expression.names == {"tp_degree", "precision"}
+    assert expression.evaluate({"tp_degree": 8, "precision": "bf16"}) is True
+
+
+def test_reads_per_layer_values() -> None:
+    layers = ("FULL_SHARD", "NO_SHARD")
+    assert evaluate("len(layers)", layers=layers) == 2
+    assert evaluate("'NO_SHARD' in layers", layers=layers) is True
+    assert evaluate("max(sizes) - min(sizes)", sizes=(4, 1, 3)) == 3
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "",
+        "1 +",
+        "a.b",
+        "a[0]",
+        "f(1)",
+        "max",
+        "max()",
+        "abs(1, 2)",
+        "max(*a)",
+        "max(a, key=b)",
+        "lambda: 1",
+        "[x for x in a]",
+        "(x := 1)",
+        "f'{a}'",
+        "b'a'",
+        "1j",
+        "None",
+        "...",
+        "{1: 2}",
+        "1 @ 2",
+        "1 << 2",
+        "~1",
+        "a is b",
+        "[[1]]",
+        "[a]",
+        "[1 / 2]",
+        "__import__('os')",
+        "1; 2",
+        "a = 1",
+        "1e999",
+        "yield",
+        "\0",
+        "(" * 250 + "1" + ")" * 250,
+        "-" * (MAX_DEPTH + 1) + "1",
+        "-" * 990 + "1",
+        "(" + "-" * 900 + "1).real",
+        "[" + "-" * 900 + "x]",
+        "1 + " * 100 + "1",
+        "1" * (MAX_SOURCE + 1),
+        "9" * 400,
+    ],
+    ids=lambda source: source[:20],
+)
+def test_refuses_what_is_not_listed(source: str) -> None:
+    with pytest.raises(SpaceError, match=r"^here: "):
+        parse_expression(source, where="here")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("a + 1", "a is not known here; known are b"),
+        ("7 / 2", "7/2 is not a whole number"),
+        ("1 / 0", "divides by zero"),
+        ("1 % 0", "divides by zero"),
+        ("0.0 ** -1", "divides by zero"),
+        ("9 ** 9 ** 9", "exponent must be a whole number"),
+        ("2 ** 0.5", "exponent must be a whole number"),
+        ("(2 ** 64) ** 64", "more than 1024 bits"),
+        ("(2 ** 60) ** 10 * (2 ** 60) ** 10", "more than 1024 bits"),
+        ("1e308 * 10", "too large"),
+        ("10.0 ** 64 ** 1 ** 1 * 1e300", "too large"),
+        ("log2(0)", "above 0"),
+        ("'a' * 3", "calculates with numbers"),
+        ("true + 1", "calculates with numbers"),
+        ("1 < 'a'", "calculates with numbers"),
+        ("1 == '1'", "of another kind"),
+        ("1 == true", "of another kind"),
+        ("1 and 2", "wants true or false"),
+        ("not 1", "wants true or false"),
+        ("1 if 1 else 2", "wants true or false"),
+        ("1 in 2", "looks into a list"),
+        ("'a' in 'abc'", "looks into a list"),
+        ("len('abc')", "wants a list"),
+        ("max(())", "empty"),
+        ("(1, 2)", "a list where one value"),
+    ],
+)
+def test_tells_what_cannot_be_evaluated(source: str, message: str) -> None:
+    with pytest.raises(SpaceError, match=r"^here: ") as caught:
+        evaluate(source, b=1)
+    assert message in str(caught.value)
+
+
+def test_a_predicate_is_true_or_false() -> None:
+    assert parse_expression("1 < 2", where="here").holds({})
+    with pytest.raises(SpaceError, match="must be true or false, got 3"):
+        parse_expression("1 + 2", where="here").holds({})
+
+
+@pytest.mark.parametrize("source", ["9**9**9**9", "'a'*9**9", "2**64**2", "(((10**60)**16)**16)**16", "1e300**64"])
+def test_never_hangs(source: str) -> None:
+    start = time.perf_counter()
+    with pytest.raises(SpaceError):
+        evaluate(source)
+    assert time.perf_counter() - start < 1
+
+
+def test_odd_spellings_do_not_warn() -> None:
+    assert evaluate(r"'\d' == '\d'") is True  # a DeprecationWarning of Python otherwise
+
+
+@pytest.mark.parametrize("name", ["tp_degree", "_x", "match"])
+def test_is_name(name: str) -> None:
+    assert is_name(name)
+
+
+@pytest.mark.parametrize("name", ["", "a.b", "1a", "max", "true", "True", "None", "in", "if", "a b", "grösse", "a-b"])
+def test_is_no_name(name: str) -> None:
+    assert not is_name(name)
+
+
+numbers = st.integers(-50, 50)
+
+
+@given(a=numbers, b=numbers, c=numbers.filter(bool))
+def test_arithmetic_is_that_of_fractions(a: int, b: int, c: int) -> None:
+    expected = (Fraction(a) * b - c) / c + Fraction(b, c)
+    if expected.denominator == 1:
+        assert evaluate("(a * b - c) / c + b / c", a=a, b=b, c=c) == expected
+    else:
+        with pytest.raises(SpaceError, match="not a whole number"):
+            evaluate("(a * b - c) / c + b / c", a=a, b=b, c=c)
+    assert evaluate("a // c * c + a % c == a", a=a, c=c) is True
+
+
+@given(st.floats(min_value=1e-300, max_value=1e300))
+def test_log2_is_that_of_floats(x: float) -> None:
+    assert evaluate("log2(x)", x=x) == pytest.approx(math.log2(x))
+
+
+@given(st.text(alphabet="ab12 +-*/%().,<>=![]'\"notandorifelsmxc\\\n", max_size=60))
+def test_any_text_gives_a_value_or_a_space_error(source: str) -> None:
+    try:
+        value = evaluate(source, a=3, b=(1, 2))
+    except SpaceError:
+        return
+    assert isinstance(value, bool | int | float | str)
+
+
+class TestWithUnknownNames:
+    """Equal unknowns turn out alike; what is certain is certain for every value of what is missing."""
+
+    def partly(self, source: str, **known: object) -> object:
+        expression = parse_expression(source, where="here")
+        values = {name: known.get(name, Unknown(name, whole=True)) for name in expression.names}
+        return expression.evaluate_partly(values)
+
+    def test_products_are_folded(self) -> None:
+        assert self.partly("a * b * c == 8", a=2, b=4) == self.partly("a * b * c == 8", a=4, b=2)
+        assert self.partly("a * (b * c) == 8", a=2, c=4) == self.partly("a * (b * c) == 8", a=4, c=2)
+        assert self.partly("a * b * c == 8", a=2, b=2) != self.partly("a * b * c == 8", a=4, b=2)
+
+    def test_floats_are_not_folded(self) -> None:
+        assert self.partly("a * (b * c) == 8", a=2.0, b=4) != self.partly("a * (b * c) == 8", a=4.0, b=2)
+
+    def test_a_decided_operand_decides(self) -> None:
+        assert self.partly("a > 1 or b > 1", a=2) is True
+        assert self.partly("a > 1 and b > 1", a=0) is False
+        assert self.partly("1 < a < b", a=0) is False
+        assert self.partly("b if a > 1 else 3", a=0) == 3
+
+    def test_an_operand_behind_an_unknown_does_not_decide(self) -> None:
+        # the unknown operand may have no value at all, and then neither has the whole
+        assert isinstance(self.partly("1 / a > 0 or b > 1", b=2), Unknown)
+        assert isinstance(self.partly("a > 0 and 1 / b > 1", b=0), Unknown)
+
+    def test_certain_errors_are_told(self) -> None:
+        with pytest.raises(SpaceError, match="divides by zero"):
+            self.partly("a + 1 / b > 0", b=0)
+
+    def test_membership_forgets_which_layer(self) -> None:
+        expression = parse_expression("'x' in layers", where="here")
+        one = Unknown(("layers", 1), list_name="layers", entries=("y",))
+        two = Unknown(("layers", 2), list_name="layers", entries=("z",))
+        found = Unknown(("layers", 3), list_name="layers", entries=("z", "x"))
+        assert expression.evaluate_partly({"layers": one}) == expression.evaluate_partly({"layers": two})
+        assert expression.evaluate_partly({"layers": found}) is True
+        equality = parse_expression("layers == layers", where="here")
+        assert equality.evaluate_partly({"layers": one}) != equality.evaluate_partly({"layers": two})

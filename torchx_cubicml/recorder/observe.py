@@ -1,0 +1,94 @@
+"""The facts of a training, read from its live model and optimizer at one moment."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.layers import repeated_blocks
+from torchx_cubicml.recorder.parameters import device_kind, parameter_format, short_format
+from torchx_cubicml.recorder.sharding import read_sharding
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from torchx_cubicml.trial import Value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the hooks saw during one step.
+
+    Args:
+        forwards: training forwards of the step; ``None`` where no step was seen whole.
+        samples: per forward of this process; ``None`` where unknown.
+        seq_len: tokens per sample; ``None`` where unknown.
+        autocast_type: number format that autocast was set to; empty where it was off.
+        activation_checkpointing: as a probe of the layers tells; empty without one.
+    """
+
+    forwards: int | None = None
+    samples: int | None = None
+    seq_len: int | None = None
+    autocast_type: str = ""
+    activation_checkpointing: str = ""
+
+
+def observe(root: nn.Module, optimizer: object, seen: Seen, *, world_size: int) -> dict[str, Value]:
+    """Return the facts that are known, under their standard names.
+
+    Args:
+        root: the model as the training loop calls it.
+        optimizer: that steps it; ``None`` where none has.
+        seen: what the hooks saw.
+        world_size: of the job.
+    """
+    sharding = read_sharding(root, world_size=world_size)
+    facts: dict[str, Value] = {**software_facts(), **sharding.facts(), "compile": is_compiled(root)}
+    known: dict[str, Value | None] = {
+        "n_layers": len(repeated_blocks(root)) or None,
+        "precision": short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root) or None,
+        "activation_checkpointing": seen.activation_checkpointing or _wrapped_checkpointing(root) or None,
+        "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+        "device": _device_name(root) or None,
+        "micro_batch_size": seen.samples,
+        "seq_len": seen.seq_len,
+        "gradient_accumulation_steps": seen.forwards,
+    }
+    if seen.samples and seen.forwards and sharding.dp_degree:
+        known["global_batch_size"] = seen.samples * seen.forwards * sharding.dp_degree
+    return facts | {name: value for name, value in known.items() if value is not None}
+
+
+def software_facts() -> dict[str, Value]:
+    """Return the facts that hold as soon as torch is loaded."""
+    torch = sys.modules.get("torch")
+    return {"torch_version": str(torch.__version__)} if torch is not None else {}
+
+
+def is_compiled(root: nn.Module) -> bool:
+    """Whether ``torch.compile`` is at work on a part of the model or has compiled a function."""
+    if any(type(module).__name__ == "OptimizedModule" or module._compiled_call_impl for module in root.modules()):
+        return True
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+
+
+def _wrapped_checkpointing(root: nn.Module) -> str:
+    """Return what wrapper modules tell; nothing without them, for a checkpointed function needs none."""
+    wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
+    if not wrappers:
+        return ""
+    # A policy that picks operators to recompute comes as a context function.
+    by_operator = any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers)
+    return "selective" if by_operator or len(wrappers) < len(repeated_blocks(root)) else "full"
+
+
+def _device_name(root: nn.Module) -> str:
+    kind = device_kind(root)
+    if kind != "cuda":
+        return kind
+    from torch import cuda
+
+    return cuda.get_device_name()

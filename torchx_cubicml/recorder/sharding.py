@@ -1,0 +1,181 @@
+"""How a live model is spread over ranks: DDP, FSDP1 and FSDP2, per repeated layer, with its true parameter count.
+
+The facts come from what the wrappers hold. Their private attributes are read with care: one that is missing leaves
+its fact out.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.recorder.layers import repeated_blocks, unwrap
+from torchx_cubicml.recorder.parameters import count_parameters
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import nn
+
+    from torchx_cubicml.trial import Value
+
+# They spread a model in ways of their own, which are not read here.
+_FOREIGN = ("deepspeed", "megatron", "colossalai", "torch.distributed.pipelining")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How a model is spread.
+
+    Args:
+        strategy: per wrapped repeated layer, or one word for the whole model; empty where unknown.
+        root_strategy: of what no inner wrapper holds; empty where there is no such wrapper.
+        dp_degree: ranks that consume batches of their own; ``None`` where unknown.
+        n_params: of the whole model, not of this rank's shards; ``None`` where unknown.
+        n_trainable_params: likewise.
+        low_precision: number format of the forward by the wrapper's policy; empty without one.
+    """
+
+    strategy: str | tuple[str, ...] = ""
+    root_strategy: str = ""
+    dp_degree: int | None = None
+    n_params: int | None = None
+    n_trainable_params: int | None = None
+    low_precision: str = ""
+
+    def facts(self) -> dict[str, Value]:
+        """Return what is known, under the standard names."""
+        known: dict[str, Value | None] = {
+            "sharding_strategy": self.strategy or None,
+            "root_sharding_strategy": self.root_strategy or None,
+            "dp_degree": self.dp_degree,
+            "n_params": self.n_params,
+            "n_trainable_params": self.n_trainable_params,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """What one wrapper holds together."""
+
+    module: nn.Module  # unwrapped
+    strategy: str
+    dp_degree: int | None
+    low_precision: str = ""
+    members: frozenset[int] = field(default_factory=frozenset)  # ids of the wrappers within, itself included
+
+
+def read_sharding(root: nn.Module, *, world_size: int) -> Sharding:
+    """Return how ``root`` is spread over ``world_size`` ranks.
+
+    A model in no wrapper is taken to be data parallel with its gradients synchronised by the script: each rank consumes
+    batches of its own, which is what a throughput counts. Where a library of another kind of parallelism is at work, or
+    tensor parallelism leaves no way to tell, the degree stays unknown, and with it the throughput.
+    """
+    units = [unit for module in root.modules() for unit in _units_of(module)]
+    foreign = any(name in sys.modules for name in _FOREIGN)
+    n_params, n_trainable = (None, None) if foreign else count_parameters(root)
+    if not units:
+        return Sharding(
+            strategy="" if foreign else "NONE",
+            dp_degree=None if foreign else _unwrapped_dp_degree(root, world_size),
+            n_params=n_params,
+            n_trainable_params=n_trainable,
+        )
+    around, inner = _split(units)
+    degrees = [unit.dp_degree for unit in units if unit.dp_degree is not None]
+    return Sharding(
+        strategy=_strategies(root, inner) or units[0].strategy,
+        root_strategy=around.strategy if around is not None and inner else "",
+        dp_degree=max(degrees, default=None),
+        n_params=n_params,
+        n_trainable_params=n_trainable,
+        low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
+    )
+
+
+def _split(units: Sequence[_Unit]) -> tuple[_Unit | None, Sequence[_Unit]]:
+    """Return the unit around all others, if there is one, and the others."""
+    ids = {id(unit.module) for unit in units}
+    first = units[0]
+    return (first, units[1:]) if ids <= first.members else (None, units)
+
+
+def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
+    by_module = {id(unit.module): unit.strategy for unit in units}
+    of_blocks = tuple(by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module)
+    strategies = of_blocks or tuple(unit.strategy for unit in units)
+    return strategies if all(strategies) else ()
+
+
+def _units_of(module: nn.Module) -> list[_Unit]:
+    if type(module).__name__ == "DistributedDataParallel":
+        return [_unit(module, "DDP", _size(getattr(module, "process_group", None)))]
+    if type(module).__name__ == "FullyShardedDataParallel":
+        return [_fsdp1_unit(module)]
+    get_state = getattr(type(module), "_get_fsdp_state", None)  # of the class: wrappers pass on what they lack
+    return _fsdp2_units(module, get_state(module)) if get_state is not None else []
+
+
+def _unit(module: nn.Module, strategy: str, dp_degree: int | None, low_precision: object = None) -> _Unit:
+    return _Unit(
+        module=unwrap(module),
+        strategy=strategy,
+        dp_degree=dp_degree,
+        low_precision=str(low_precision) if low_precision is not None else "",
+        members=frozenset(id(inner) for inner in module.modules()),
+    )
+
+
+def _fsdp1_unit(module: nn.Module) -> _Unit:
+    strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
+    degree = _size(getattr(module, "process_group", None))
+    if "HYBRID" in strategy and degree is not None:
+        between_nodes = _size(getattr(module, "_inter_node_pg", None))
+        degree = degree * between_nodes if between_nodes is not None else None
+    policy = getattr(module, "mixed_precision", None)
+    return _unit(module, strategy, degree, getattr(policy, "param_dtype", None))
+
+
+def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 knows one group alone
+    if groups is None:
+        one = getattr(state, "_fsdp_param_group", None)
+        groups = [one] if one is not None else []
+    return [_fsdp2_unit(module, group) for group in groups[:1]]
+
+
+def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
+    mesh = getattr(group, "mesh_info", None)
+    policy = getattr(getattr(group, "mp_policy", None), "param_dtype", None)
+    shards, replicas = getattr(mesh, "shard_mesh_size", None), getattr(mesh, "replicate_mesh_size", 1)
+    if shards is None:  # `replicate` is built on the same ground
+        return _unit(module, "DDP" if replicas > 1 else "", replicas if replicas > 1 else None, policy)
+    after_forward = getattr(getattr(group, "post_forward_mesh_info", None), "shard_mesh_size", None)
+    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), shards * replicas, policy)
+
+
+def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None) -> str:
+    """Return FSDP1's word for what FSDP2 does; resharding to a smaller group after forward adds that group's size."""
+    if shards == 1:
+        return "NO_SHARD"
+    if replicas > 1:
+        return "_HYBRID_SHARD_ZERO2" if shards_after_forward is None else "HYBRID_SHARD"
+    if shards_after_forward is None:
+        return "SHARD_GRAD_OP"
+    return "FULL_SHARD" if shards_after_forward == shards else f"FULL_SHARD_{shards_after_forward}"
+
+
+def _size(group: Any) -> int | None:
+    return int(group.size()) if group is not None else None
+
+
+def _unwrapped_dp_degree(root: nn.Module, world_size: int) -> int | None:
+    meshes = {getattr(parameter, "device_mesh", None) for parameter in root.parameters()} - {None}
+    if not meshes:
+        return world_size
+    # Tensor parallelism: over all ranks they work on one batch; else the rest of the ranks may do anything.
+    mesh: Any = meshes.pop()
+    return 1 if not meshes and mesh.ndim == 1 and mesh.size() == world_size else None

@@ -142,6 +142,6 @@ def test_no_company_brings_a_secret_back(text: str) -> None:
 )
 def test_a_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
     text = piece * (200_000 // len(piece))
-    began = time.perf_counter()
+    began = time.process_time()
     mask(text)
-    assert time.perf_counter() - began < 3.0  # a quadratic pattern takes minutes
+    assert time.process_time() - began < 3.0  # a quadratic pattern takes minutes

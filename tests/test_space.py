@@ -4,7 +4,6 @@ import time
 from dataclasses import replace
 from itertools import product
 from math import prod
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -17,6 +16,8 @@ from torchx_cubicml.expression import parse_expression
 from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact, computed_global_batch_size
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchx_cubicml.expression import Expression
     from torchx_cubicml.trial import Config, Scalar
 
@@ -207,17 +208,15 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
     return SearchSpace(parameters=tuple(parameters), constraints=tuple(constraints))
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(spaces())
-def test_laws_of_every_space(drawn: SearchSpace) -> None:
-    try:
-        circular = {item.name: item.derive.names for item in drawn.parameters if item.derive}
-        bound = drawn.bind(workload={}, current={})
-    except SpaceError as error:
-        assert "no config is legal" in str(error) or "circular" in str(error)
-        assert "circular" in str(error) or not decoded(drawn)
-        assert "circular" not in str(error) or "q" in circular.get("p", ())
+def test_laws_of_every_space(bound: SearchSpace) -> None:
+    if not decoded(bound):
+        with pytest.raises(SpaceError, match="no config is legal"):
+            bound.bind(workload={}, current={})
+        assert bound.size() == 0
         return
+    bound = bound.bind(workload={}, current={})
     expected = sorted(map(frozen, decoded(bound)), key=repr)
     assert sorted(map(frozen, bound.configs()), key=repr) == expected
     assert bound.size() == len(expected) > 0

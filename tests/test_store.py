@@ -185,10 +185,20 @@ class TestReaders:
         text = '{"schema":1,"event":"ended","trial_id":"t%d","config":{"micro_batch_size":4},"state":"completed"}'
         for number in range(10_000):
             (day / f"{number}.json").write_text(text % number)
-        trials, warnings = read_trials(str(tmp_path))
+        began = time.process_time()
+        trials, warnings = read_trials(str(tmp_path), deadline_s=60)
         assert (len(trials), warnings) == (10_000, ())
+        assert time.process_time() - began < 5
         with pytest.raises(StoreError, match="within 0 s"):
             read_trials(str(tmp_path), deadline_s=0)
+
+    def test_a_warning_is_fit_for_a_terminal(self, tmp_path: Path) -> None:
+        (tmp_path / "events").mkdir()
+        (tmp_path / "events" / "\x1b[2J\n.json").write_text("{")
+        (tmp_path / "events" / os.fsdecode(b"\xff.json")).write_text("{")
+        store = TrialStore(str(tmp_path))
+        assert list(store) == []
+        assert store.warnings[0].isprintable()
 
     def test_a_remote_day_that_cannot_be_listed_is_told_and_the_rest_is_read(self, tmp_path: Path) -> None:
         class Closed(LocalFileSystem):
@@ -229,8 +239,8 @@ class TestDeadline:
         message, waited = output.splitlines()
         assert message.startswith("StoreError store ftp://***@127.0.0.1")
         assert message.endswith("was not read within 0.5 s")
-        assert 0.5 <= float(waited) < 2
-        assert time.perf_counter() - began < 8  # ftplib alone would wait for 30 s
+        assert 0.5 <= float(waited) < 15
+        assert time.perf_counter() - began < 25  # ftplib alone would wait for 30 s
         assert (process.returncode, errors) == (0, "")
 
     def test_a_hanging_name_server_does_not_delay_the_exit(self) -> None:
@@ -245,7 +255,7 @@ class TestDeadline:
 
                 async def _ls(self, path, detail=True, **kwargs):
                     # As asyncio looks up names: in a thread of the executor that Python joins at exit.
-                    await asyncio.get_running_loop().run_in_executor(None, time.sleep, 30)
+                    await asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
 
             fsspec.register_implementation("stuck", Stuck)
             try:
@@ -258,7 +268,7 @@ class TestDeadline:
         output, errors = process.communicate(timeout=60)
         assert output.strip().endswith("was not read within 0.5 s")
         assert errors == ""
-        assert time.perf_counter() - began < 10
+        assert time.perf_counter() - began < 30
 
     def test_a_server_that_refuses_is_told(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:

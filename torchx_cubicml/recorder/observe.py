@@ -49,7 +49,7 @@ def observe(root: nn.Module, optimizer: object, seen: Seen, *, world_size: int) 
     known: dict[str, Value | None] = {
         "n_layers": len(repeated_blocks(root)) or None,
         "precision": short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root) or None,
-        "activation_checkpointing": seen.activation_checkpointing or _wrapped_checkpointing(root) or None,
+        "activation_checkpointing": _activation_checkpointing(root, seen) or None,
         "optimizer": type(optimizer).__name__ if optimizer is not None else None,
         "device": _device_name(root) or None,
         "micro_batch_size": seen.samples,
@@ -69,20 +69,22 @@ def software_facts() -> dict[str, Value]:
 
 def is_compiled(root: nn.Module) -> bool:
     """Whether ``torch.compile`` is at work on a part of the model or has compiled a function."""
-    if any(type(module).__name__ == "OptimizedModule" or module._compiled_call_impl for module in root.modules()):
-        return True
+    for module in root.modules():
+        if type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
+            return True
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
     return bool(counters and counters.get("stats", {}).get("unique_graphs"))
 
 
-def _wrapped_checkpointing(root: nn.Module) -> str:
-    """Return what wrapper modules tell; nothing without them, for a checkpointed function needs none."""
+def _activation_checkpointing(root: nn.Module, seen: Seen) -> str:
+    """Return what the probe saw or else what wrapper modules tell; without both nothing, for a function needs none."""
     wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
-    if not wrappers:
-        return ""
     # A policy that picks operators to recompute comes as a context function.
-    by_operator = any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers)
-    return "selective" if by_operator or len(wrappers) < len(repeated_blocks(root)) else "full"
+    if any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers):
+        return "selective"
+    if seen.activation_checkpointing or not wrappers:
+        return seen.activation_checkpointing
+    return "selective" if len(wrappers) < len(repeated_blocks(root)) else "full"
 
 
 def _device_name(root: nn.Module) -> str:

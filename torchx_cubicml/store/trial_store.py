@@ -146,6 +146,10 @@ def _places(listing: Listing, skipped: list[str]) -> list[str]:
 def _told(url: str, skipped: list[str]) -> tuple[str, ...]:
     if not skipped:
         return ()
-    named = "; ".join(mask(text)[:500] for text in skipped[:_MAX_NAMED])
+    named = "; ".join(_printable(mask(text)[:500]) for text in skipped[:_MAX_NAMED])
     more = f" and {len(skipped) - _MAX_NAMED} more" if len(skipped) > _MAX_NAMED else ""
     return (f"{len(skipped)} unreadable in store {mask(url)}, skipped: {named}{more}",)
+
+
+def _printable(text: str) -> str:
+    return "".join(character if character.isprintable() else "?" for character in text)

@@ -1,0 +1,232 @@
+"""Follows a training by its optimizer steps: which are real, how long they take, and what the model is.
+
+A step is real when a training forward came before it, and when the optimizer is the one that leads: of several in one
+iteration, the first. A checkpoint loader that fills an optimizer's state by a step without a forward takes no step.
+"""
+
+from __future__ import annotations
+
+import weakref
+from collections import deque
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.clocks import CudaClock, HostClock
+from torchx_cubicml.recorder.forwards import Forwards
+from torchx_cubicml.recorder.layers import modules_around, repeated_blocks
+from torchx_cubicml.recorder.memory import peak_memory_gib
+from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, software_facts
+from torchx_cubicml.recorder.probe import Probe, autocast_type
+from torchx_cubicml.recorder.steps import Step, steady_state
+from torchx_cubicml.trial import Measurement
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from torchx_cubicml.recorder.clocks import Clock
+    from torchx_cubicml.recorder.forwards import Guard, Work
+    from torchx_cubicml.trial import Value
+
+FIRST_REPORT = 8  # steps; then at 16, 32, ...
+_MAX_STEPS_KEPT = 4096
+_STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
+_STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the model is called in a way of its own
+
+
+class Training:
+    """One training as its hooks tell of it.
+
+    Args:
+        guard: for each hook.
+        world_size: of the job.
+    """
+
+    def __init__(self, guard: Guard, *, world_size: int) -> None:
+        self.steps = 0
+        self._guard = guard
+        self._world_size = world_size
+        self._forwards = Forwards(guard)
+        self._clock: Clock | None = None
+        self._kept: deque[Step] = deque(maxlen=_MAX_STEPS_KEPT)
+        self._timed = 0
+        self._leading: weakref.ref[Optimizer] | None = None
+        self._stranger: weakref.ref[Optimizer] | None = None
+        self._stranger_steps = 0
+        self._unseen_steps = 0
+        self._next_report = FIRST_REPORT
+        self._probe: Probe | None = None
+        self._autocast_type = ""
+        self._facts: dict[str, Value] = {}
+        self._explicit = False
+
+    def step(self, optimizer: Optimizer) -> bool:
+        """Note that an optimizer has stepped; return whether there is something new to tell."""
+        if self._leading is None:
+            self._follow(optimizer)
+            if _looks_real(optimizer):
+                self._count(None)
+            return False
+        if self._leading() is not optimizer:
+            self._meet(optimizer)
+            return False
+        self._stranger, self._stranger_steps = None, 0
+        work = self._forwards.take()
+        if work is None and not self._is_unseen():
+            return False
+        return self._count(work)
+
+    def explicit_step(self, samples: float | None, tokens: float | None) -> bool:
+        """Note a step that the script itself tells of, with what the whole job consumed in it.
+
+        From the first on, steps are counted and timed by these alone.
+        """
+        if not self._explicit:
+            self._explicit, self._clock = True, None
+            self._kept.clear()
+            self.steps = self._timed = 0
+        return self._tick(samples, tokens)
+
+    def facts(self) -> dict[str, Value]:
+        """Return what is known of the training by now."""
+        if not self._facts:
+            self._observe(None)
+        return {**software_facts(), **self._facts}
+
+    def measurement(self, *, peak_memory: float = 0.0) -> Measurement | None:
+        """Return the throughput of the whole job up to now; ``None`` before a steady state.
+
+        Args:
+            peak_memory: largest of the other processes, GiB.
+        """
+        self._read_clock()
+        steady = steady_state(self._kept)
+        if steady is None:
+            return None
+        degree = self._facts.get("dp_degree")
+        scale = 1 if self._explicit else degree if isinstance(degree, int) else None
+        return Measurement(
+            samples_per_second=_scaled(steady.samples_per_second, scale),
+            tokens_per_second=_scaled(steady.tokens_per_second, scale),
+            steps_counted=steady.counted,
+            warmup_steps=self._timed - steady.counted + 1,  # the first step has a beginning that nobody saw
+            step_time_s=steady.step_time_s,
+            peak_memory_gib=max(peak_memory, peak_memory_gib()) or None,
+        )
+
+    def release(self) -> None:
+        """Take every hook off the model."""
+        self._forwards.release()
+        if self._probe is not None:
+            self._probe.release()
+
+    def _count(self, work: Work | None) -> bool:
+        news = False
+        if not self._facts and work is not None:
+            self._observe(work)
+            news = True
+        if self._explicit:
+            return news
+        samples, tokens = (work.samples, work.tokens) if work is not None else (None, None)
+        return self._tick(samples, tokens) or news
+
+    def _tick(self, samples: float | None, tokens: float | None) -> bool:
+        if self._clock is None:
+            self._clock = _make_clock()
+        self._clock.tick(samples, tokens)
+        self.steps += 1
+        if self.steps % 64 == 0:
+            self._read_clock()
+        if self.steps < self._next_report:
+            return False
+        while self._next_report <= self.steps:
+            self._next_report *= 2
+        return True
+
+    def _read_clock(self) -> None:
+        if self._clock is not None:
+            for step in self._clock.steps():
+                self._kept.append(step)
+                self._timed += 1
+
+    def _follow(self, optimizer: Optimizer) -> None:
+        self._leading = weakref.ref(optimizer)
+        self._stranger, self._stranger_steps = None, 0
+        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+        self._forwards.on_training = self._look_into_layers
+        self._forwards.watch(modules_around(parameters))
+
+    def _meet(self, stranger: Optimizer) -> None:
+        """Note a step of another optimizer, and follow it once the leading one has fallen silent."""
+        if self._stranger is None:
+            self._stranger = weakref.ref(stranger)
+        if self._stranger() is not stranger:
+            return
+        self._stranger_steps += 1
+        gone = self._leading is None or self._leading() is None
+        if gone or self._stranger_steps >= _STEPS_OF_A_STRANGER:
+            self._follow(stranger)
+
+    def _is_unseen(self) -> bool:
+        if self._forwards.model is not None:
+            return False
+        self._unseen_steps += 1
+        return self._unseen_steps > _STEPS_UNSEEN
+
+    def _look_into_layers(self) -> None:
+        model = self._forwards.model
+        if model is None or self._facts:
+            return
+        self._autocast_type = autocast_type(model)
+        blocks = repeated_blocks(model)
+        if blocks and not is_compiled(model):
+            self._probe = Probe(blocks, self._guard)
+
+    def _observe(self, work: Work | None) -> None:
+        model = self._forwards.model or _outermost(modules_around(self._parameters()))
+        seen = Seen(
+            forwards=work.forwards if work is not None else None,
+            samples=self._forwards.samples_per_forward,
+            seq_len=self._seq_len(),
+            autocast_type=self._autocast_type,
+        )
+        if self._probe is not None:
+            self._probe.release()
+            seen = replace(
+                seen,
+                autocast_type=self._probe.autocast_type or seen.autocast_type,
+                activation_checkpointing=self._probe.activation_checkpointing if work is not None else "",
+            )
+            self._probe = None
+        if model is not None:
+            leading = self._leading() if self._leading is not None else None
+            self._facts = observe(model, leading, seen, world_size=self._world_size)
+
+    def _seq_len(self) -> int | None:
+        samples, tokens = self._forwards.samples_per_forward, self._forwards.tokens_per_forward
+        return tokens // samples if samples and tokens else None
+
+    def _parameters(self) -> list[object]:
+        leading = self._leading() if self._leading is not None else None
+        return [parameter for group in leading.param_groups for parameter in group["params"]] if leading else []
+
+
+def _looks_real(optimizer: Optimizer) -> bool:
+    """Whether a step that nobody saw a forward of may be one: a loader that fills the state sets the rates to zero."""
+    rates = [group.get("lr") for group in optimizer.param_groups]
+    return any(not isinstance(rate, int | float) or rate != 0 for rate in rates)
+
+
+def _outermost(around: list[nn.Module]) -> nn.Module | None:
+    return around[-1] if around else None
+
+
+def _make_clock() -> Clock:
+    import sys
+
+    torch = sys.modules.get("torch")
+    return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
+
+
+def _scaled(rate: float | None, scale: float | None) -> float | None:
+    return rate * scale if rate is not None and scale is not None else None

@@ -76,7 +76,7 @@ def test_macros_leave_the_line_whole() -> None:
     values = macros.Values(img_root="", app_id="app-1", replica_id="0", rank0_env="R0")
     line = values.apply(role).args[1]
     wrapped, typed = (part.split("; fi;")[0] for part in line.split("exec ")[-2:])
-    assert shlex.split(wrapped)[-2:] == ["--x", "${app_id} $9"]
+    assert shlex.split(wrapped)[-2:] == ["--x", "$${app_id} $$9"], "torchrun takes the other $"
     assert shlex.split(typed)[-4:] == ["--name", "app-1", "--cost", "$5"]
 
 
@@ -168,7 +168,7 @@ def test_a_contract_over_its_limit_is_refused() -> None:
     ("args", "script_args", "env", "typed"),
     [
         (DDP, ("--lr", "0.1"), {}, DDP),
-        (DDP, ("--lr", "a b $5"), {}, "-j 1x2 --script examples/train.py -- --lr 'a b $$5'"),
+        (DDP, ("--lr", "a b $5"), {}, "-j 1x2 --script examples/train.py -- --lr 'a b $$$$5'"),
         ("--script t.py", ("--lr", "2"), {}, "--script t.py -- --lr 2"),
         ("--script t.py -- x '$$y'", ("x", "$y", "z"), {}, "--script t.py -- x '$$y' z"),
         ("--script t.py", (), {"A": "1", "B": "2"}, "--script t.py --env A=1,B=2"),

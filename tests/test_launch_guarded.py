@@ -22,7 +22,7 @@ def run(
 ) -> subprocess.CompletedProcess[str]:
     places = os.pathsep.join([str(path), os.environ["PATH"]] if path else [os.environ["PATH"]])
     environment = {"PATH": places, "HOME": "/nowhere", **env}
-    return subprocess.run([shell, flags, line], env=environment, capture_output=True, text=True, check=False)
+    return subprocess.run([shell, flags, line], env=environment, cwd="/", capture_output=True, text=True, check=False)
 
 
 def line_for(probe: str, **variables: str) -> str:

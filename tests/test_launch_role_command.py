@@ -47,6 +47,14 @@ def test_the_line_holds_both_commands(typed: str, wrapped: str) -> None:
     assert commands_in(line) == [wrapped, typed]
 
 
+@pytest.mark.parametrize(("line", "seen"), [("torchrun t.py '$$$$5'", "$5"), ("python t.py '$$$$5'", "$$5")])
+def test_values_are_those_that_the_script_sees(line: str, seen: str) -> None:
+    command = read_role(role("bash", "-c", line))
+    assert [word.value for word in command.script_words] == [seen]
+    assert command.as_seen("$$$$5") == seen
+    assert command.as_seen(command.as_typed("a $b $$")) == "a $b $$"
+
+
 def test_a_role_without_a_shell_gets_one_and_keeps_its_arguments() -> None:
     command = read_role(role("/opt/my venv/bin/python", "-m", "pkg.train", "a b", "${app_id}", "$$5"))
     entrypoint, (option, line) = command.wrapped([word.value for word in command.script_words], {})
@@ -60,7 +68,7 @@ def test_rewritten_words_are_quoted_and_only_the_wrapped_command_has_them() -> N
     command = read_role(role("bash", "-c", "torchrun t.py --x 1 --y $Y"))
     _, (_, line) = command.wrapped(["--x", "a'b $c\n", "--y", "$Y"], {"NCCL_PROTO": "$1"})
     wrapped, typed = commands_in(line)
-    assert wrapped.endswith("""t.py --x 'a'"'"'b $$c\n' --y $Y""")
+    assert wrapped.endswith("""t.py --x 'a'"'"'b $$$$c\n' --y $Y"""), "TorchX and torchrun each take one $ of two"
     assert typed == "torchrun t.py --x 1 --y $Y"
     assert "then export NCCL_PROTO='$$1'; exec torchrun" in line
 

@@ -25,7 +25,7 @@ _FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fai
 _FAIR_SHARE = 0.25  # of configs out of memory
 _UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
 
-_NEARNESS = 1.5  # log score that a twin of a config already in the batch loses
+_NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
 _NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
 
 

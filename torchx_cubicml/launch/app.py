@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, encode_contract
@@ -13,7 +13,7 @@ from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.role_command import RoleCommand, read_role
 from torchx_cubicml.launch.script_args import find_flag, looks_like_value, write_value
 from torchx_cubicml.launch.script_args import replace as replace_words
-from torchx_cubicml.launch.shell_words import keep_texts, word_of_argument
+from torchx_cubicml.launch.shell_words import Word, keep_texts, without_macro_escape
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -81,7 +81,7 @@ class ComponentLaunch:
         role = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
         names = [source.app.roles[position].name for position in commands]
         several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"
-        env = {name: value.replace("$$", "$") for name, value in source.app.roles[role].env.items()}
+        env = {name: without_macro_escape(value) for name, value in source.app.roles[role].env.items()}
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
         return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
 
@@ -112,13 +112,15 @@ class ComponentLaunch:
         if variables and not source.takes_env:
             raise LaunchError(f"{source.component} has no --env option that sets {', '.join(variables)}")
         options = _with_variables(source.options, variables) if variables else source.options
-        words = [word_of_argument(argument) for argument in source.script_args]
-        own = tuple(word.value for word in words)
-        if launch.script_args != self.launch.script_args and own != self.launch.script_args:
-            raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
-        typed = [replace(word, text=argument) for word, argument in zip(words, source.script_args, strict=True)]
-        wanted = launch.script_args if own == self.launch.script_args else own
-        script_args = keep_texts(typed, wanted, spell=lambda value: value.replace("$", "$$"))
+        if self.command is None:
+            return (*options, "--", *source.script_args) if source.script_args else options
+        words = [Word(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
+        wanted = tuple(word.value for word in words)
+        if launch.script_args != self.launch.script_args:
+            if wanted != self.launch.script_args:
+                raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
+            wanted = launch.script_args
+        script_args = keep_texts(words, wanted, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
 
     def _changed_variables(self, launch: Launch) -> dict[str, str]:

@@ -4,12 +4,21 @@ from __future__ import annotations
 
 import posixpath
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.guarded import guarded_line, probe_of
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.shell_words import Word, join, keep_texts, quote, split_line, word_of_argument
+from torchx_cubicml.launch.shell_words import (
+    Word,
+    join,
+    keep_texts,
+    quote,
+    split_line,
+    with_macro_escape,
+    without_macro_escape,
+    word_of_argument,
+)
 from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, take_apart
 
 if TYPE_CHECKING:
@@ -46,8 +55,22 @@ class RoleCommand:
 
     @property
     def script_words(self) -> tuple[Word, ...]:
-        """The words that are the program's arguments."""
-        return self.words[self.parts.args_start :]
+        """The words that are the program's arguments, with the values that it sees."""
+        words = self.words[self.parts.args_start :]
+        # torchrun substitutes macros of its own, such as ${local_rank}, in the arguments of its workers.
+        if self.is_torchrun:
+            words = tuple(replace(word, value=without_macro_escape(word.value)) for word in words)
+        return words
+
+    def as_seen(self, argument: str) -> str:
+        """Return what the program sees of an argument that a component got."""
+        value = without_macro_escape(argument)
+        return without_macro_escape(value) if self.is_torchrun else value
+
+    def as_typed(self, value: str) -> str:
+        """Return the argument that a component needs for the program to see ``value``."""
+        argument = with_macro_escape(value)
+        return with_macro_escape(argument) if self.is_torchrun else argument
 
     def launch(self, *, env: Mapping[str, str], device: str, obstacle: str) -> Launch:
         """Return the launch that the role makes.
@@ -94,11 +117,14 @@ class RoleCommand:
             *(["-m"] if parts.is_module else []),
             quote(parts.program),
         ]
-        arguments = keep_texts(self.script_words, script_args, spell=quote)
+        arguments = keep_texts(self.script_words, script_args, spell=self._quote)
         line = guarded_line(
             probe=probe, wrapped=" ".join([*program, *arguments]), typed=join(words), variables=variables
         )
         return self.shell[0], [self.shell[1], line]
+
+    def _quote(self, value: str) -> str:
+        return quote(with_macro_escape(value) if self.is_torchrun else value)
 
     def _obstacle(self) -> str:
         if self.left_open:

@@ -71,7 +71,7 @@ def word_of_argument(argument: str) -> Word:
     >>> word_of_argument("a b $$5")
     Word(value='a b $5', text="'a b $$5'", literal=True)
     """
-    return Word(value=_without_macro_escape(argument), text=shlex.quote(argument))
+    return Word(value=without_macro_escape(argument), text=shlex.quote(argument))
 
 
 def quote(value: str) -> str:
@@ -80,7 +80,17 @@ def quote(value: str) -> str:
     >>> quote("it costs $5"), quote("8")
     ("'it costs $$5'", '8')
     """
-    return shlex.quote(value).replace("$", "$$")
+    return with_macro_escape(shlex.quote(value))
+
+
+def with_macro_escape(value: str) -> str:
+    """Return the text that one pass of macro substitution, TorchX's or torchrun's, turns into ``value``."""
+    return value.replace("$", "$$")
+
+
+def without_macro_escape(text: str) -> str:
+    """Return what one pass of macro substitution makes of ``text``, its macros left as they are."""
+    return text.replace("$$", "$")
 
 
 def join(words: Iterable[Word]) -> str:
@@ -114,7 +124,7 @@ def _word_at(line: str, position: int) -> Word:
         literal, position = literal and certain, match.end()
     if position == start:
         raise _not_plain(line[position])
-    return Word(value=_without_macro_escape("".join(values)), text=line[start:position], literal=literal)
+    return Word(value=without_macro_escape("".join(values)), text=line[start:position], literal=literal)
 
 
 def _piece(match: re.Match[str], *, at_start: bool) -> tuple[str, bool]:
@@ -136,7 +146,3 @@ def _not_plain(character: str) -> LaunchError:
     if character in "'\"":
         return LaunchError("it has an open quote")
     return LaunchError(f"its shell line is more than one plain command ({character!r})")
-
-
-def _without_macro_escape(text: str) -> str:
-    return text.replace("$$", "$")

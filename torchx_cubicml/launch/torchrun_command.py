@@ -46,6 +46,7 @@ class LaunchCommand:
         args_start: first argument of the program.
         python: words that start the job's Python; ``None`` where it is the one that ``torchrun`` belongs to.
         is_torchrun: whether torchrun starts the program.
+        picks_python: whether torchrun picks the job's Python, so that ``PYTHON_EXEC`` can name another.
         takes_module: whether the words in front of the program end in effect with ``-m``.
         nnodes: nodes; ``None`` where the command leaves them open.
         nproc_per_node: processes per node, likewise.
@@ -58,6 +59,7 @@ class LaunchCommand:
     args_start: int
     python: slice | None = None
     is_torchrun: bool = False
+    picks_python: bool = False
     takes_module: bool = False
     nnodes: int | None = None
     nproc_per_node: int | None = 1
@@ -111,8 +113,7 @@ def _torchrun(words: Sequence[str], *, start: int, python: slice | None) -> Laun
     ended = words[stop : stop + 1] == ["--"]
     program_at = stop + ended
     if "no_python" in options:
-        inner = _python(words, start=program_at)
-        command = replace(inner, is_torchrun=False)
+        command = replace(_python(words, start=program_at), is_torchrun=True)
     else:
         # torchrun's parser drops one "--" that follows the script, unless another came before it.
         dropped = not ended and list(words[program_at + 1 : program_at + 2]) == ["--"]
@@ -124,6 +125,7 @@ def _torchrun(words: Sequence[str], *, start: int, python: slice | None) -> Laun
             args_start=program_at + 1 + dropped,
             python=python,
             is_torchrun=True,
+            picks_python=True,
             takes_module=is_module,
         )
     return _with_size(command, nnodes=options.get("nnodes", "1"), nproc=options.get("nproc_per_node", "1"))

@@ -6,6 +6,7 @@ iteration, the first. A checkpoint loader that fills an optimizer's state by a s
 
 from __future__ import annotations
 
+import sys
 import weakref
 from collections import deque
 from dataclasses import replace
@@ -89,9 +90,13 @@ class Training:
 
     def facts(self) -> dict[str, Value]:
         """Return what is known of the training by now."""
+        return {**software_facts(), **self._facts}
+
+    def conclude(self) -> None:
+        """Look for the model once more where no step showed it: the training ends here."""
         if not self._facts:
             self._observe(None)
-        return {**software_facts(), **self._facts}
+        self.release()
 
     def measurement(self, *, peak_memory: float = 0.0) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.
@@ -152,9 +157,8 @@ class Training:
     def _follow(self, optimizer: Optimizer) -> None:
         self._leading = weakref.ref(optimizer)
         self._stranger, self._stranger_steps = None, 0
-        parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
         self._forwards.on_training = self._look_into_layers
-        self._forwards.watch(modules_around(parameters))
+        self._forwards.watch(modules_around(_parameters_of(optimizer)))
 
     def _meet(self, stranger: Optimizer) -> None:
         """Note a step of another optimizer, and follow it once the leading one has fallen silent."""
@@ -183,7 +187,8 @@ class Training:
             self._probe = Probe(blocks, self._guard)
 
     def _observe(self, work: Work | None) -> None:
-        model = self._forwards.model or _outermost(modules_around(self._parameters()))
+        leading = self._leading() if self._leading is not None else None
+        model = self._forwards.model or _outermost(modules_around(_parameters_of(leading)))
         seen = Seen(
             forwards=work.forwards if work is not None else None,
             samples=self._forwards.samples_per_forward,
@@ -199,16 +204,11 @@ class Training:
             )
             self._probe = None
         if model is not None:
-            leading = self._leading() if self._leading is not None else None
             self._facts = observe(model, leading, seen, world_size=self._world_size)
 
     def _seq_len(self) -> int | None:
         samples, tokens = self._forwards.samples_per_forward, self._forwards.tokens_per_forward
         return tokens // samples if samples and tokens else None
-
-    def _parameters(self) -> list[object]:
-        leading = self._leading() if self._leading is not None else None
-        return [parameter for group in leading.param_groups for parameter in group["params"]] if leading else []
 
 
 def _looks_real(optimizer: Optimizer) -> bool:
@@ -217,13 +217,16 @@ def _looks_real(optimizer: Optimizer) -> bool:
     return any(not isinstance(rate, int | float) or rate != 0 for rate in rates)
 
 
+def _parameters_of(optimizer: Optimizer | None) -> list[object]:
+    groups = optimizer.param_groups if optimizer is not None else []
+    return [parameter for group in groups for parameter in group["params"]]
+
+
 def _outermost(around: list[nn.Module]) -> nn.Module | None:
     return around[-1] if around else None
 
 
 def _make_clock() -> Clock:
-    import sys
-
     torch = sys.modules.get("torch")
     return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
 

@@ -1,0 +1,105 @@
+"""What an exception says about how a training ended."""
+
+from __future__ import annotations
+
+import errno
+import re
+import traceback
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.masking import mask
+from torchx_cubicml.trial import State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_MAX_CHAIN = 32
+_MAX_LINES = 8
+_MAX_REASON = 2000
+# Each is looked for in errors of the run time alone: a user's own ValueError may use any words.
+_TOLD_IN_WORDS = (
+    (
+        State.OUT_OF_MEMORY,
+        re.compile(
+            r"out of memory|DefaultCPUAllocator: (?:can't allocate|not enough) memory|CUBLAS_STATUS_ALLOC_FAILED"
+            r"|CUDNN_STATUS_ALLOC_FAILED",
+            re.IGNORECASE,
+        ),
+    ),
+    (
+        State.TIMEOUT,
+        re.compile(r"timed out|time ?out|watchdog caught", re.IGNORECASE),
+    ),
+    (
+        State.INFRASTRUCTURE,
+        re.compile(
+            r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError"
+            r"|connection (?:was )?(?:closed|reset|refused|aborted)|connectFullMesh|gloo/transport|broken pipe"
+            r"|failed to (?:connect|recv)|socket .*(?:closed|failed)|uncorrectable ECC|CUDA error: (?:device|hardware)"
+            r"|no CUDA-capable device|GPU has fallen off the bus",
+            re.IGNORECASE,
+        ),
+    ),
+)
+_SPECIFIC_FIRST = (State.OUT_OF_MEMORY, State.TIMEOUT, State.INFRASTRUCTURE, State.STOPPED_EARLY, State.USER_ERROR)
+
+
+def state_of(error: BaseException) -> State:
+    """Return the state of a training that ended by ``error``: the most specific cause found in its chain."""
+    return min((_state_of_one(link) for link in _chain(error)), key=_SPECIFIC_FIRST.index)
+
+
+def reason_of(error: BaseException) -> str:
+    """Return the last lines of an exception, without its traceback and with secrets masked."""
+    text = "".join(traceback.format_exception_only(error))
+    lines = [line for line in mask(text).splitlines() if line.strip()]
+    return "\n".join(lines[-_MAX_LINES:])[-_MAX_REASON:]
+
+
+def state_of_exit(code: object) -> tuple[State, str]:
+    """Return state and reason of a program that ended by ``SystemExit``.
+
+    >>> state_of_exit(3)
+    (<State.USER_ERROR: 'user_error'>, 'exit status 3')
+    """
+    if code is None or code == 0:
+        return State.COMPLETED, ""
+    if isinstance(code, int):
+        return State.USER_ERROR, f"exit status {code}"
+    return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
+
+
+def _state_of_one(error: BaseException) -> State:
+    if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
+        return State.OUT_OF_MEMORY
+    if isinstance(error, KeyboardInterrupt):
+        return State.STOPPED_EARLY
+    if isinstance(error, OSError):
+        return _state_of_os_error(error)
+    if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError | RecursionError):
+        text = str(error)
+        return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), State.USER_ERROR)
+    return State.USER_ERROR
+
+
+def _state_of_os_error(error: OSError) -> State:
+    if error.errno == errno.ENOMEM:
+        return State.OUT_OF_MEMORY
+    if isinstance(error, TimeoutError):
+        return State.TIMEOUT
+    return State.INFRASTRUCTURE if isinstance(error, ConnectionError) else State.USER_ERROR
+
+
+def _chain(error: BaseException) -> Iterator[BaseException]:
+    """Yield an exception, what it came from, and the members of groups."""
+    waiting: list[BaseException | None] = [error]
+    seen: set[int] = set()
+    while waiting and len(seen) < _MAX_CHAIN:
+        link = waiting.pop(0)
+        if link is None or id(link) in seen:
+            continue
+        seen.add(id(link))
+        yield link
+        waiting += [link.__cause__, link.__context__]
+        if isinstance(link, BaseExceptionGroup):
+            waiting += link.exceptions

@@ -1,0 +1,118 @@
+"""Small facts that ranks hand to one another through the job's own TCPStore: never a collective, never without a limit.
+
+Every call runs in a thread that is left behind where the store does not answer.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from datetime import timedelta
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.distributed import TCPStore
+
+    from torchx_cubicml.settings import JobEnvironment
+
+_CONNECT_S = 3.0
+_PAUSE_S = 0.02
+
+T = TypeVar("T")
+
+
+class Peers:
+    """The other ranks of this attempt.
+
+    Args:
+        job: says where the store is and who is asking.
+    """
+
+    def __init__(self, job: JobEnvironment) -> None:
+        self._job = job
+        self._prefix = "torchx_cubicml/{}.{}/".format(*job.attempt)
+        self._lock = threading.Lock()
+        self._store: TCPStore | None = None
+        self._posting: threading.Thread | None = None
+
+    @property
+    def exist(self) -> bool:
+        """Whether there are others, and a way to them."""
+        return self._job.world_size > 1 and self._job.store_address is not None
+
+    def post(self, name: str, value: str) -> None:
+        """Publish a value in the background; it is lost where the one before is still on its way."""
+        if not self.exist or (self._posting is not None and self._posting.is_alive()):
+            return
+        self._posting = _start(lambda: self._connect().set(self._prefix + name, value))
+
+    def ask(self, name: str, *, within_s: float) -> str:
+        """Return what a rank has posted under ``name``, waiting for it; empty past the limit."""
+        if not self.exist:
+            return ""
+        return _limited(lambda: self._wait_for(name, within_s), within_s) or ""
+
+    def memory_gib(self, *, within_s: float) -> float:
+        """Return the largest memory that another rank has posted, 0 where none has."""
+        if not self.exist:
+            return 0.0
+        return _limited(self._largest_memory, within_s) or 0.0
+
+    def meet(self, *, within_s: float) -> None:
+        """Wait until every rank has come here, or until the limit."""
+        if self.exist:
+            _limited(lambda: self._gather(within_s), within_s)
+
+    def _connect(self) -> TCPStore:
+        with self._lock:
+            if self._store is None:
+                from torch.distributed import TCPStore
+
+                host, port = self._job.store_address or ("", 0)
+                wait = timedelta(seconds=_CONNECT_S)
+                self._store = TCPStore(host, port, is_master=False, timeout=wait, wait_for_workers=False)
+            return self._store
+
+    def _wait_for(self, name: str, within_s: float) -> str:
+        key, end = self._prefix + name, time.monotonic() + within_s
+        store = self._connect()
+        while not store.check([key]):
+            if time.monotonic() > end:
+                return ""
+            time.sleep(_PAUSE_S)
+        return bytes(store.get(key)).decode()
+
+    def _largest_memory(self) -> float:
+        store = self._connect()
+        keys = [f"{self._prefix}memory/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
+        return max((float(store.get(key)) for key in keys if store.check([key])), default=0.0)
+
+    def _gather(self, within_s: float) -> bool:
+        key, end = f"{self._prefix}met", time.monotonic() + within_s
+        store = self._connect()
+        met = store.add(key, 1)
+        while met < self._job.world_size and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+            met = store.add(key, 0)
+        return met >= self._job.world_size
+
+
+def _limited(call: Callable[[], T], within_s: float) -> T | None:
+    """Return what ``call`` returns, or ``None`` where it fails or has not returned within the limit."""
+    answers: list[T] = []
+    _start(lambda: answers.append(call())).join(within_s)
+    return answers[0] if answers else None
+
+
+def _start(call: Callable[[], object]) -> threading.Thread:
+    def run() -> None:
+        try:
+            call()
+        except Exception:  # noqa: BLE001  a store that is gone tells nothing, and there is nobody to tell of it
+            return
+
+    thread = threading.Thread(target=run, name="torchx-cubicml-peers", daemon=True)
+    thread.start()
+    return thread

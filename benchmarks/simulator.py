@@ -1,8 +1,8 @@
 """A step-time simulator of layer-wise FSDP, for measuring searchers where the best config is known.
 
-In kind the experiment of arXiv 2409.04585: unequal layers, one of three strategies for each, a batch size, and the share
-of memory reserved for the dense part; a config that does not fit runs out of memory. One stream computes, one
-communicates; parameters of the next layers are gathered while a layer computes.
+In kind the experiment of arXiv 2409.04585: unequal layers, one of three strategies for each, a batch size, and the
+share of memory reserved for the dense part; a config that does not fit runs out of memory. One stream computes, one
+communicates; parameters of the next layer are gathered while a layer computes.
 """
 
 from __future__ import annotations
@@ -131,14 +131,10 @@ class Simulator:
         """Return the throughput of a strong local optimum: many starts, single changes, then pairs."""
         space = self.space.bind(workload=self.workload, current={})
         rng = np.random.default_rng(seed)
-        best = 0.0
         tops = [max(space.sample(50, rng=rng), key=self.throughput) for _ in range(starts)]
-        for config in [*tops, *self.uniform_configs()]:
-            vector, value = self._climb(space, space.encode(config), rng)
-            best = max(best, value)
-        return best
+        return max(self._climb(space, space.encode(config), rng) for config in [*tops, *self.uniform_configs()])
 
-    def _climb(self, space: SearchSpace, vector: tuple[int, ...], rng: np.random.Generator):
+    def _climb(self, space: SearchSpace, vector: tuple[int, ...], rng: np.random.Generator) -> float:
         sizes = [len(dimension.choices) for dimension in space.dimensions]
         value, stale = self._at(space, vector), 0
         singles = [(index, choice) for index, size in enumerate(sizes) for choice in range(size)]
@@ -154,7 +150,7 @@ class Simulator:
                 changed[one], changed[other] = a, b
                 if (found := self._at(space, tuple(changed))) > value:
                     vector, value, stale = tuple(changed), found, 0
-        return vector, value
+        return value
 
     def _at(self, space: SearchSpace, vector: tuple[int, ...]) -> float:
         return self.throughput(space.decode(vector))

@@ -159,10 +159,10 @@ def test_a_predicate_is_true_or_false() -> None:
 
 @pytest.mark.parametrize("source", ["9**9**9**9", "'a'*9**9", "2**64**2", "(((10**60)**16)**16)**16", "1e300**64"])
 def test_never_hangs(source: str) -> None:
-    start = time.perf_counter()
+    start = time.process_time()
     with pytest.raises(SpaceError):
         evaluate(source)
-    assert time.perf_counter() - start < 1
+    assert time.process_time() - start < 1
 
 
 def test_odd_spellings_do_not_warn() -> None:
@@ -222,6 +222,9 @@ class TestWithUnknownNames:
 
     def test_floats_are_not_folded(self) -> None:
         assert self.partly("a * (b * c) == 8", a=2.0, b=4) != self.partly("a * (b * c) == 8", a=4.0, b=2)
+        expression, real = parse_expression("a * (b * c) == 8", where="here"), Unknown("c")
+        one = expression.evaluate_partly({"a": 3, "b": 7, "c": real})
+        assert one != expression.evaluate_partly({"a": 7, "b": 3, "c": real})
 
     def test_a_decided_operand_decides(self) -> None:
         assert self.partly("a > 1 or b > 1", a=2) is True

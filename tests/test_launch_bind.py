@@ -109,7 +109,7 @@ def typed_forms(declared: Parameter, value: Value) -> list[list[str]]:
     return forms
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(commands())
 def test_writing_back_what_was_read_changes_nothing(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -118,7 +118,7 @@ def test_writing_back_what_was_read_changes_nothing(
     assert write_config(before, declared, read_config(before, declared)[1]) == before
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(commands())
 def test_what_is_written_is_read_back_and_nothing_else_moves(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -236,3 +236,27 @@ def test_the_spread_over_nodes_is_a_fact_where_an_expression_asks_for_it() -> No
     plain, asking = (read_config(command, parse_space(toml, where="s.toml"))[0] for toml in (text, text + constraint))
     assert plain == {"program": "train.py", "world_size": 8}
     assert asking == {**plain, "nproc_per_node": 4}
+
+
+def test_a_command_without_a_program_says_why_there_is_none() -> None:
+    with pytest.raises(LaunchError, match="starts no training: echo is neither torchrun nor python"):
+        read_config(Launch(program="", not_rewritten="echo is neither torchrun nor python"), BATCH)
+
+
+def test_a_list_in_a_variable_is_read_and_written() -> None:
+    place = Landing(kind=LandingKind.ENV, name="SHARDING")
+    declared = space(Parameter(name="sharding", choices=("F", "N"), per_layer=2, landing=place))
+    assert read_config(launch(SHARDING="N"), declared)[1] == {"sharding": ("N", "N")}
+    assert write_config(launch(SHARDING="N"), declared, {"sharding": ("F", "N")}).env == {"SHARDING": "F,N"}
+
+
+def test_one_default_stands_for_every_layer() -> None:
+    declared = space(parameter("sharding", ("F", "N"), per_layer=3, default="F"))
+    assert read_config(launch(), declared)[1] == {"sharding": ("F", "F", "F")}
+    assert write_config(launch(), declared, {"sharding": ("F", "N", "F")}).script_args == ("--sharding", "F,N,F")
+
+
+def test_what_would_not_be_read_back_is_not_written() -> None:
+    declared = space(parameter("a", ("x", "y"), "-a"))
+    with pytest.raises(LaunchError, match="parameter a cannot be set to '9'"):
+        write_config(launch("-a", "x"), declared, {"a": 9})

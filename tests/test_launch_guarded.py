@@ -73,6 +73,11 @@ def test_a_python_that_is_not_there_runs_the_command_as_typed() -> None:
     assert "/nowhere/python" in done.stderr
 
 
+def test_without_a_torchrun_the_command_runs_as_typed_with_one_warning() -> None:
+    done = run(line_for(probe_of(torchrun="/nowhere/torchrun")))
+    assert (done.stdout, done.returncode, done.stderr.count("\n")) == ("typed\n", 7, 1)
+
+
 @pytest.mark.parametrize(
     "first_line",
     [

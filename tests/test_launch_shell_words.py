@@ -11,7 +11,11 @@ from hypothesis import strategies as st
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.shell_words import join, keep_texts, quote, split_line, word_of_argument
 
-TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=12)
+PIECES = st.one_of(
+    st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6),
+    st.sampled_from(["$", "$$", "${app_id}", "$app_id", "$(id)", "'", '"', "\\", " ", "\n", "#", "{a,b}", "~"]),
+)
+TEXT = st.lists(PIECES, max_size=4).map("".join)
 
 
 def after_torchx(text: str) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from itertools import product
+from math import comb
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -102,6 +103,11 @@ def test_counts_beyond_machine_words() -> None:
         exact = np.convolve(exact, np.array([1, 1, 1], dtype=object))
     assert choices.size() == exact[60] > 2**63
     assert {sum(vector) for vector in choices.draw(20, np.random.default_rng(0))} == {60}
+
+
+def test_a_check_that_is_decided_is_forgotten() -> None:
+    rising = [check({i, i + 1}, lambda v: v[0] <= v[1]) for i in range(59)]
+    assert LegalChoices([4] * 60, rising).size() == comb(63, 3)
 
 
 def test_nothing_legal() -> None:

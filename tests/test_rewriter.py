@@ -163,6 +163,7 @@ def test_the_best_config_known_stays(options: Options) -> None:
 def test_a_suggestion_that_is_not_good_enough_is_not_used(
     options: Options, monkeypatch: pytest.MonkeyPatch, changes: dict[str, float], reason: str
 ) -> None:
+    fill(options)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(**changes))
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
@@ -170,6 +171,7 @@ def test_a_suggestion_that_is_not_good_enough_is_not_used(
 def test_where_the_own_config_does_not_fit_one_that_fits_is_used(
     options: Options, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    fill(options)
     suggestion = promise(gain=None, gain_low=None, gain_high=None)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: suggestion)
     rewritten = rewrite(LAUNCH, options)
@@ -178,6 +180,7 @@ def test_where_the_own_config_does_not_fit_one_that_fits_is_used(
 
 
 def test_a_config_that_is_not_of_the_space_is_refused(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(options)
     hostile = replace(promise(), config={**promise().config, "micro_batch_size": 64})
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: hostile)
     assert_as_typed(rewrite(LAUNCH, options), "64")
@@ -261,6 +264,7 @@ def test_our_own_failure_is_one_line_and_changes_nothing(
     def fail(*_: object, **__: object) -> None:
         raise error
 
+    fill(options)
     monkeypatch.setattr(advisor, "best_known", fail)
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
@@ -335,6 +339,8 @@ def test_place_config_raises_what_the_user_must_know(options: Options) -> None:
     space = parse_space('[parameters.a]\nchoices = [1, 2]\nflag = "--a"', where="s.toml")
     with pytest.raises(LaunchError, match="--a of parameter a is not in the command"):
         place_config(LAUNCH, space, {"a": 1}, store=options.store, origin=Origin.TUNE)
+    with pytest.raises(LaunchError, match="cannot be given a config: elastic"):
+        place_config(replace(LAUNCH, not_rewritten="elastic"), space, {}, store=options.store, origin=Origin.TUNE)
     with pytest.raises(StoreError, match="unknown protocol"):
         place_config(LAUNCH, read_space(options.space), CURRENT, store="foo://x", origin=Origin.TUNE)
 

@@ -5,8 +5,8 @@ from torchx_cubicml.telling import aligned, as_gain, change_rows, first_few, sho
 
 
 def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
-    line = told("a\nb token=hunter2 " + "x" * 1000)
-    assert line.startswith("torchx-cubicml: a b token=*** xxx")
+    line = told("a\nb \x1b[31m token=hunter2 " + "x" * 1000)
+    assert line.startswith("torchx-cubicml: a b ?[31m token=*** xxx")
     assert len(line) < 450
     assert line.endswith("...")
 

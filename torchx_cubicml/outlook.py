@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import History, ineffective_parameters, matches
+from torchx_cubicml.history import History, ineffective_parameters, matches, training_row
 from torchx_cubicml.noise import Belief, believe, repeat_noise
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.searchers.base import identity
@@ -122,7 +122,7 @@ class Outlook:
             space=narrow,
             ineffective=tuple(sorted(pinned)),
             facts={**known, **space.facts, **workload},
-            instead={name: latest[seen_as[name]] for name in idle},
+            instead=_always_the_same(own, idle, observe),
             records=_records(narrow, own, pinned),
             n_trials=sum(trial.state.ended for trial in own),
             noise=repeat_noise(own, objective=space.objective),
@@ -249,6 +249,16 @@ def _not_as_requested(own: Iterable[Trial], seen_as: Mapping[str, str]) -> set[s
         for name, fact in seen_as.items()
         if fact in trial.observed and name in trial.config and trial.observed[fact] != trial.config[name]
     }
+
+
+def _always_the_same(own: Iterable[Trial], names: set[str], observe: Mapping[str, str]) -> dict[str, Value]:
+    """Return the value under which training rows of the workload tell each of ``names``, where it is one."""
+    values: defaultdict[str, set[Value]] = defaultdict(set)
+    for trial in own if names else ():
+        row = training_row(trial, observe=observe)
+        for name in names & row.keys():
+            values[name].add(row[name])
+    return {name: next(iter(seen)) for name, seen in values.items() if len(seen) == 1}
 
 
 def _without(trial: Trial, names: set[str]) -> Trial:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.launch import Launch, Materialized
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Workload
+    from torchx_cubicml.trial import Config, Trial, Workload
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
@@ -130,11 +130,13 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
         scratch: folder for what a profiling launch writes; with one, what ``[tune]`` says is changed too.
 
     Raises:
-        LaunchError: a value cannot be written into the command.
+        LaunchError: the command may not be changed, or a value cannot be written into it.
         StoreError: the store is none that a job can reach.
     """
     from torchx_cubicml.store import absolute_url
 
+    if launch.not_rewritten:
+        raise LaunchError(f"this command cannot be given a config: {launch.not_rewritten}")
     workload, _ = read_config(launch, space)
     placed = write_config(launch, space, config)
     if scratch:
@@ -228,12 +230,11 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace) -> Rewri
     if launch.not_rewritten:
         raise LaunchError(launch.not_rewritten)
     _refuse_other_batch(space, workload, current)
-    from torchx_cubicml.advisor import best_known
     from torchx_cubicml.store import read_trials
 
     trials, warnings = read_trials(contract.store, deadline_s=READ_DEADLINE_S)
     read = read.telling(*first_few(warnings))
-    suggestion = best_known(space, workload=workload, current=current, trials=trials)
+    suggestion = _best_known(space, workload, current, trials)
     if suggestion is None:
         return read.telling("arguments stay as typed: no launch of this workload was measured yet")
     config = _own_literals(space, workload, current, suggestion.config)
@@ -251,6 +252,15 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace) -> Rewri
         ("to switch this off", "--mode record"),
     ]
     return replace(changed, lines=(*changed.lines, *aligned(rows)))
+
+
+def _best_known(space: SearchSpace, workload: Workload, current: Config, trials: Sequence[Trial]) -> Suggestion | None:
+    # The advisor's libraries take a second to load: not for a program of which nothing is known.
+    if not any(trial.measurement and trial.fact("program") == workload["program"] for trial in trials):
+        return None
+    from torchx_cubicml.advisor import best_known
+
+    return best_known(space, workload=workload, current=current, trials=trials)
 
 
 def _why_not(suggestion: Suggestion) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.arithmetic import kind
 from torchx_cubicml.launch.spelling import number, switch_value
 from torchx_cubicml.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
+from torchx_cubicml.trial import MAX_ITEMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -63,7 +64,7 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         uses_wandb: whether profiling launches are to be kept out of Weights & Biases.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
-    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and number(flag.value or "")}
+    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
     command = _Command(meanings=meanings, facts=facts, world_size=world_size)
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
@@ -96,9 +97,7 @@ class _Command:
 
     def count(self, name: str) -> int | None:
         """Return the whole number above 0 that a flag says, ``None`` where it says none."""
-        flag = self.meanings.get(name)
-        value = number(flag.value) if flag is not None and flag.value is not None else None
-        return value if isinstance(value, int) and value > 0 else None
+        return _count(self.meanings[name]) if name in self.meanings else None
 
     @property
     def keeps_global_batch(self) -> bool:
@@ -134,7 +133,8 @@ def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
         return []
     per_layer: str | int | None = None
     if len(entries) > 1 or _PER_LAYER.search(flag.text):
-        counted = len(entries) in {1, command.count("n_layers")} and "n_layers" in command.facts
+        layers = command.count("n_layers")
+        counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
         per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
         return _table(flag, choices=choices)
@@ -243,6 +243,11 @@ def _sent_to(flag: KnownFlag, place: str) -> str:
         return "{launch_id}"
     suffix = PurePosixPath(flag.value or "").suffix
     return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")
+
+
+def _count(flag: KnownFlag) -> int | None:
+    value = number(flag.value or "")
+    return value if isinstance(value, int) and value > 0 else None
 
 
 def _default(text: str | None, wanted: str) -> Scalar | None:

@@ -19,12 +19,12 @@ _LONGEST_VALUE = 60
 
 
 def told(text: str) -> str:
-    """Return one line of ours: marked as such, secrets masked, newlines and excess gone.
+    """Return one line of ours: marked as such, secrets masked, newlines, control characters and excess gone.
 
     >>> told("store s3://key:secret@bucket is slow")
     'torchx-cubicml: store s3://***@bucket is slow'
     """
-    line = " ".join(mask(text).split())
+    line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(mask(text).split()))
     return f"torchx-cubicml: {line if len(line) <= _LONGEST_LINE else f'{line[: _LONGEST_LINE - 3]}...'}"
 
 

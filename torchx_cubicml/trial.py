@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -200,7 +200,7 @@ class Trial:
 
 def new_id(prefix: str) -> str:
     """Return a globally unique, readable name such as ``import-9f2c61d07e1b4a55``."""
-    return f"{prefix}-{secrets.token_hex(8)}"
+    return f"{prefix}-{os.urandom(8).hex()}"
 
 
 def freeze_values(values: object, *, where: str) -> dict[str, Value]:

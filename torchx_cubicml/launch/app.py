@@ -77,7 +77,8 @@ class ComponentLaunch:
         """Read the command in an app that TorchX made."""
         commands, reasons = _read_roles(source.app)
         if not commands:
-            return cls(launch=Launch(program=""), not_recorded=reasons[0] if reasons else "has no role", source=source)
+            reason = reasons[0] if reasons else "it has no role"
+            return cls(launch=Launch(program="", not_rewritten=reason), not_recorded=reason, source=source)
         role = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
         names = [source.app.roles[position].name for position in commands]
         several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"

@@ -31,6 +31,8 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         LaunchError: a declared place is not in the command and has no default, or holds no legal kind of value.
         RecordError: a value is larger than a record may hold.
     """
+    if not launch.program:
+        raise LaunchError(f"the command starts no training: {launch.not_rewritten}")
     facts = _sizes_in_use(launch, space)
     for fact in space.workload:
         facts[fact.name] = _read_fact(launch, fact, space)

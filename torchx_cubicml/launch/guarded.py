@@ -30,7 +30,8 @@ _PROBE = (
 # one beside it where that line names a shell (pip and uv write such scripts for long paths).
 _PYTHON_OF_TORCHRUN = (
     "cubicml_torchrun=$(command -v {torchrun}); "
-    "cubicml_python=${{PYTHON_EXEC:-$(sed -n '1{{s/^#! *//;s/^[^ ]*env  *//;/python/p;}};1q' \"$cubicml_torchrun\")}}; "
+    "cubicml_python=${{PYTHON_EXEC:-$("
+    "sed -n '1{{s/^#! *//;s/^[^ ]*env  *//;/python/p;}};1q' \"$cubicml_torchrun\" 2>/dev/null)}}; "
     "cubicml_python=${{cubicml_python:-${{cubicml_torchrun%/*}}/python}}; "
 )
 

@@ -28,7 +28,7 @@ _PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
 _PRIOR_TRIALS = 3  # how many trials that belief weighs
 _Z_80 = 1.2816  # two-sided 80 % of a normal distribution
 _FEWEST_FOR_CALIBRATION = 10
-_MOST_ROWS_PER_TREE = 2000  # keeps a fit on ten thousand trials within seconds
+_MOST_ROWS_PER_TREE = 1000  # keeps a fit on ten thousand trials within seconds
 
 
 class Boosting:

@@ -24,8 +24,8 @@ KNOWN_TO_FIT = 0.99  # a smaller micro batch than one that ran; machines fail fo
 _PRIOR_LOGIT = 3.0  # 95 % for a config about as hungry as those that were tried
 _PRIOR_SLOPE = -1.0  # per doubling of appetite
 _SLOPE_SD = 0.7
-_LEARNED_SD = 0.5  # of all other weights together, on standardised inputs
-_UNKNOWN_WEIGHT = 0.3  # of a failure whose cause is not known
+_LEARNED_SD = 1.0  # of all other weights together, on standardised inputs
+_UNKNOWN_WEIGHT = 0.6  # of a failure whose cause is not known
 _FEWEST_FOR_TREES = 20  # outcomes of each kind
 _MOST_LOGIT = 8.0
 
@@ -63,8 +63,7 @@ class Feasibility:
         self.weights_, self.covariance_ = _logistic(design[order], fitted[order], trust[order])
         self.trees_ = None
         if min(fitted.sum(), (1 - fitted).sum()) >= _FEWEST_FOR_TREES and self.inputs_.width:
-            names = np.array(history.columns.names)
-            self.trees_ = self._trees(features[order], fitted[order], trust[order], names == BATCH, seed)
+            self.trees_ = self._trees(features[order], fitted[order], trust[order], history.columns.names, seed)
         return self
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -99,19 +98,19 @@ class Feasibility:
         features: NDArray[np.float64],
         fitted: NDArray[np.float64],
         trust: NDArray[np.float64],
-        is_batch: NDArray[np.bool_],
+        names: Sequence[str],
         seed: int,
     ) -> _Classifier:
         from sklearn.ensemble import HistGradientBoostingClassifier
 
-        columns = self.inputs_.numeric + self.inputs_.codes
+        never_easier = [-int(names[column] == BATCH) for column in self.inputs_.numeric]
         classifier: _Classifier = HistGradientBoostingClassifier(
             max_iter=100,
             max_leaf_nodes=15,
             min_samples_leaf=5,
             l2_regularization=1.0,
             categorical_features=self.inputs_.gapped_categorical,
-            monotonic_cst=[-int(is_batch[column]) for column in columns],
+            monotonic_cst=never_easier + [0] * len(self.inputs_.codes),
             early_stopping=False,
             random_state=seed,
         )

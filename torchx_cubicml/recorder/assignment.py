@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
 import re
+import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -82,7 +82,7 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
         "world_size": job.world_size,
         "nnodes": job.nnodes,
         "host": os.uname().nodename,
-        "python_version": platform.python_version(),
+        "python_version": sys.version.partition(" ")[0],
     }
     scheduler = _scheduler(job, assignment.contract)
     return {**facts, "scheduler": scheduler} if scheduler else facts

@@ -59,13 +59,13 @@ class CudaClock:
 
         if cuda.is_current_stream_capturing():
             return  # an event recorded here would become part of the captured graph
-        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)
+        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
         event.record()
         self._pending.append((event, samples, tokens))
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
-        while len(self._pending) > 1 and self._pending[1][0].query():
+        while len(self._pending) > 1 and self._pending[1][0].query():  # type: ignore[no-untyped-call]
             before, _, _ = self._pending.popleft()
             event, samples, tokens = self._pending[0]
             seconds = before.elapsed_time(event) / 1000

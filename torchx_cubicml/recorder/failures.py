@@ -65,7 +65,7 @@ def state_of_exit(code: object) -> tuple[State, str]:
     if code is None or code == 0:
         return State.COMPLETED, ""
     if isinstance(code, int):
-        return State.USER_ERROR, f"exit status {code}"
+        return State.USER_ERROR, f"exit status {int(code)}"
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
 
 

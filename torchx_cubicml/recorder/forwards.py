@@ -65,14 +65,12 @@ class Forwards:
     """
 
     def __init__(self, guard: Guard) -> None:
-        from torch import is_grad_enabled
-
-        self._is_grad_enabled = is_grad_enabled
         self.batch: Batch | None = None
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
         self._guard = guard
+        self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
         self._let_go: dict[int, Callable[[], None]] = {}
         self._sample_size: int | None = None
@@ -87,7 +85,10 @@ class Forwards:
 
     def watch(self, candidates: Iterable[nn.Module]) -> None:
         """Wait for the first training forward of one of the modules, in place of all that was watched before."""
+        from torch import is_grad_enabled
+
         self.release()
+        self._is_grad_enabled = is_grad_enabled
         self._model = None
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)

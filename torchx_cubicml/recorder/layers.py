@@ -49,16 +49,21 @@ def live_modules() -> list[nn.Module]:
     """Return every module of this process: tens of milliseconds, once."""
     from torch.nn import Module
 
+    module_types, waiting = {Module}, [Module]
+    while waiting:
+        new = [kind for kind in type.__subclasses__(waiting.pop()) if kind not in module_types]
+        module_types.update(new)
+        waiting += new
     objects = gc.get_objects()
-    types = list(map(type, objects))
-    module_types = {kind for kind in set(types) if issubclass(kind, Module)}
-    return list(compress(objects, map(module_types.__contains__, types)))
+    # By type and not by isinstance, which asks each object, and a lazy one may begin to load what it stands for.
+    return list(compress(objects, map(module_types.__contains__, map(type, objects))))
 
 
 def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
-    """Return a live module that holds one of the parameters, and all modules around it; without one, around the largest.
+    """Return a live module that holds one of the parameters, and all modules around it.
 
-    The first of them to be called is the model as the training loop knows it, whatever it is wrapped in.
+    Where none holds one, the holder of the largest parameter stands in. The first of all these modules to be called is
+    the model as the training loop knows it, whatever it is wrapped in.
     """
     modules = live_modules()
     wanted = {id(parameter) for parameter in parameters}

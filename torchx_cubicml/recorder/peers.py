@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, TypeVar
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     from torchx_cubicml.settings import JobEnvironment
 
@@ -42,11 +42,19 @@ class Peers:
         """Whether there are others, and a way to them."""
         return self._job.world_size > 1 and self._job.store_address is not None
 
-    def post(self, name: str, value: str) -> None:
-        """Publish a value in the background; it is lost where the one before is still on its way."""
+    def post(self, name: str, value: str, *, within_s: float = 0.0) -> None:
+        """Publish a value in the background; it is lost where the one before is still on its way.
+
+        Args:
+            name: under which the others find it.
+            value: small.
+            within_s: seconds to wait for it to arrive.
+        """
         if not self.exist or (self._posting is not None and self._posting.is_alive()):
             return
         self._posting = _start(lambda: self._connect().set(self._prefix + name, value))
+        if within_s:
+            self._posting.join(within_s)
 
     def ask(self, name: str, *, within_s: float) -> str:
         """Return what a rank has posted under ``name``, waiting for it; empty past the limit."""
@@ -68,7 +76,7 @@ class Peers:
     def _connect(self) -> TCPStore:
         with self._lock:
             if self._store is None:
-                from torch.distributed import TCPStore
+                from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
                 host, port = self._job.store_address or ("", 0)
                 wait = timedelta(seconds=_CONNECT_S)

@@ -71,7 +71,7 @@ def in_backward() -> bool:
 
 
 def autocast_type(module: nn.Module) -> str:
-    """Return the number format, such as ``torch.bfloat16``, that autocast is set to where ``module`` runs; or nothing."""
+    """Return the number format, such as ``torch.bfloat16``, that autocast is set to for ``module``; empty where off."""
     import torch
 
     device = next((parameter.device.type for parameter in module.parameters()), "")

@@ -57,7 +57,7 @@ def take_place(program: Program) -> None:
     if _is_container(program):
         sys.path.insert(0, _as_python_spells(program.name))
     elif not sys.flags.safe_path:
-        sys.path.insert(0, str(Path.cwd()) if program.is_module else os.path.dirname(os.path.realpath(program.name)))
+        sys.path.insert(0, str(Path.cwd() if program.is_module else Path(os.path.realpath(program.name)).parent))
     main = ModuleType("__main__")
     main.__dict__.update(__annotations__={}, __builtins__=builtins)
     sys.modules["__main__"] = main

@@ -73,20 +73,23 @@ def steady_state(steps: Sequence[Step]) -> SteadyState | None:
 def count_warmup(seconds: Sequence[float]) -> int:
     """Return how many durations come before the steady state.
 
-    The level is the median of the later half. The warm-up ends with the first window whose median is near that level:
-    single slow steps (a checkpoint, an evaluation) neither prolong it nor hide its end.
+    The later half shows the level and how much it varies. The warm-up ends with the first window whose median is within
+    that, at the middle at the latest: single slow steps (a checkpoint, an evaluation) neither prolong it nor hide its
+    end.
 
     >>> count_warmup([30.0, 20.0, 9.0, 1.0, 1.1, 1.0, 7.0, 1.0, 1.0, 1.0])
     3
     """
-    if len(seconds) <= LEAST_WARMUP:
-        return len(seconds)
-    level = median(seconds[len(seconds) // 2 :])
-    last = max(len(seconds) - _WINDOW, LEAST_WARMUP)
-    for start in range(LEAST_WARMUP, last):
-        if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= _SETTLED * level:
+    middle = len(seconds) // 2
+    if middle <= LEAST_WARMUP:
+        return min(len(seconds), LEAST_WARMUP)
+    later = sorted(seconds[middle:])
+    level = quantile(later, 0.5)
+    settled = max(_SETTLED * level, quantile(later, 0.75))
+    for start in range(LEAST_WARMUP, middle):
+        if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= settled:
             return start
-    return last
+    return middle
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:

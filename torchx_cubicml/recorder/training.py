@@ -105,7 +105,7 @@ class Training:
             peak_memory: largest of the other processes, GiB.
         """
         self._read_clock()
-        steady = steady_state(self._kept)
+        steady = steady_state(list(self._kept))
         if steady is None:
             return None
         degree = self._facts.get("dp_degree")

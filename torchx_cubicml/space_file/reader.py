@@ -115,7 +115,7 @@ def _read_constraints(root: Table) -> tuple[Expression, ...]:
         source = table.text("require")
         if source is None:
             raise SpaceError(f"{table.place}: key 'require' is missing")
-        constraints.append(parse_expression(source, where=table.place))
+        constraints.append(parse_expression(source, where=f"{table.place}.require"))
     return tuple(constraints)
 
 

@@ -121,7 +121,8 @@ class Table:
         return tuple(self._scalar(key, item) for item in content)
 
     def _inner(self, key: str) -> str:
-        return f"{self._name}.{key}" if self._name else key
+        shown = key if key.isprintable() else repr(key)
+        return f"{self._name}.{shown}" if self._name else shown
 
     def _scalar(self, key: str, value: object) -> Scalar:
         if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:

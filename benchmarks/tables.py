@@ -1,0 +1,51 @@
+"""Public tables of measured jobs as trials; the files lie beside the repository and are never copied into it."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+from torchx_cubicml.trial import Config, Measurement, State, Trial, Workload
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+H100_JOBS = DATA / "nanotron_ultrascale.csv"
+
+_WORKLOAD = ("n_params", "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "seq_len")
+_NAMES = {
+    "dp": "dp_degree",
+    "pp": "pp_degree",
+    "tp": "tp_degree",
+    "zero_stage": "zero_stage",
+    "micro_batch_size": "micro_batch_size",
+    "grad_accum": "gradient_accumulation_steps",
+    "global_batch_size": "global_batch_size",
+}
+
+
+def h100_jobs(path: Path = H100_JOBS) -> list[Trial]:
+    """Return the rows as trials of whole-job throughput; those flagged as a slow twin are left out.
+
+    A failed row does not say why, so it is of unknown cause.
+    """
+    with path.open(newline="") as file:
+        rows = [row for row in csv.DictReader(file) if row["slow_twin_suspect"] not in {"1", "1.0"}]
+    return [_trial(number, row) for number, row in enumerate(rows)]
+
+
+def _trial(number: int, row: dict[str, str]) -> Trial:
+    workload: Workload = {
+        "program": row["model"],
+        "world_size": int(row["n_gpus"]),
+        "device": row["gpu_type"],
+        **{name: int(row[name]) for name in _WORKLOAD},
+    }
+    config: Config = {name: int(row[column]) for column, name in _NAMES.items()}
+    ran = row["status"] == "ok"
+    speed = float(row["tokens_per_sec_per_gpu"]) * int(row["n_gpus"]) if ran else None
+    return Trial(
+        trial_id=f"row-{number:05d}",
+        workload=workload,
+        config=config,
+        state=State.COMPLETED if ran else State.UNKNOWN,
+        measurement=Measurement(tokens_per_second=speed) if speed is not None else None,
+    )

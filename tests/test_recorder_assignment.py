@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.contract import CONTRACT_VARIABLE, Contract, encode_contract
+from torchx_cubicml.errors import ContractError
+from torchx_cubicml.recorder.assignment import WRITE_DEADLINE_S, known_at_start, read_assignment, trial_id_of
+from torchx_cubicml.recorder.run_program import Program
+from torchx_cubicml.settings import default_store_url, read_job_environment
+
+PROGRAM = Program(name="train.py", arguments=("--steps", "3"))
+TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
+
+
+def test_without_a_contract_the_launch_is_recorded_all_the_same() -> None:
+    found = read_assignment(PROGRAM, {})
+    assert not found.declared
+    assert found.leads
+    assert found.contract.store == default_store_url()
+    assert found.contract.workload == {"program": "train.py", "world_size": 1}
+    assert found.trial_id.startswith("trial-")
+    assert read_assignment(PROGRAM, {}).trial_id != found.trial_id
+
+
+def test_the_store_can_be_named_by_the_environment() -> None:
+    assert read_assignment(PROGRAM, {"TORCHX_CUBICML_STORE": "s3://team/x"}).contract.store == "s3://team/x"
+
+
+def test_the_launchers_contract_is_taken() -> None:
+    contract = Contract(store="/s", workload={"program": "train.py"}, config={"a": 1}, launch_id="launch-1")
+    found = read_assignment(PROGRAM, {CONTRACT_VARIABLE: encode_contract(contract)})
+    assert found.declared
+    assert found.contract == contract
+
+
+def test_a_contract_of_another_kind_is_refused() -> None:
+    with pytest.raises(ContractError, match="damaged"):
+        read_assignment(PROGRAM, {CONTRACT_VARIABLE: "AAAA"})
+
+
+@pytest.mark.parametrize(
+    ("job_id", "expected"),
+    [
+        ("local_cwd://torchx/train-w0x3k1", "local_cwd-train-w0x3k1"),
+        ("kubernetes://torchx/team:train-1", "kubernetes-team-train-1"),
+        ("slurm://torchx/1234", "slurm-1234"),
+        ("", ""),
+        ("nonsense", ""),
+        ("slurm://torchx/", ""),
+    ],
+)
+def test_trial_id_of_a_job(job_id: str, expected: str) -> None:
+    assert trial_id_of(read_job_environment({"TORCHX_JOB_ID": job_id})) == expected
+
+
+def test_other_ranks_derive_the_id_or_have_none() -> None:
+    assert read_assignment(PROGRAM, TORCHRUN).trial_id == ""
+    job = {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7"}
+    assert read_assignment(PROGRAM, job).trial_id == "slurm-7"
+
+
+def test_facts_known_at_start() -> None:
+    facts = known_at_start(read_assignment(PROGRAM, {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7"}))
+    assert facts["world_size"] == 4
+    assert facts["nnodes"] == 2
+    assert facts["scheduler"] == "slurm"
+    assert "scheduler" not in known_at_start(read_assignment(PROGRAM, {}))
+    assert known_at_start(read_assignment(PROGRAM, {"SLURM_JOB_ID": "9"}))["scheduler"] == "slurm"
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("2.5", 2.5), ("", WRITE_DEADLINE_S), ("soon", WRITE_DEADLINE_S), ("-1", WRITE_DEADLINE_S), ("nan", WRITE_DEADLINE_S)],
+)
+def test_write_deadline(text: str, expected: float) -> None:
+    assert read_assignment(PROGRAM, {"TORCHX_CUBICML_WRITE_DEADLINE_S": text}).write_deadline_s == expected

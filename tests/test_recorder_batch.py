@@ -1,0 +1,62 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from torchx_cubicml.recorder.batch import Batch, find_batch, loader_batch_size
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+TOKENS = torch.zeros(4, 16, dtype=torch.int64)
+FLOATS = torch.zeros(4, 16)
+IMAGES = torch.zeros(4, 3, 8, 8)
+PACKED = torch.zeros(64, dtype=torch.int64)
+SCALAR = torch.tensor(1.0)
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "place", "size"),
+    [
+        ((TOKENS,), {}, (0,), (4, 64)),
+        ((SCALAR, IMAGES), {}, (1,), (4, None)),
+        ((FLOATS, TOKENS), {}, (0,), (4, None)),
+        ((), {"attention_mask": FLOATS, "input_ids": TOKENS}, ("input_ids",), (4, 64)),
+        (({"x": [FLOATS]},), {}, (0, "x", 0), (4, None)),
+        (((None, TOKENS),), {"flag": True}, (0, 1), (4, 64)),
+        ((torch.zeros(4, 1, dtype=torch.int64),), {}, (0,), (4, None)),
+        ((PACKED, FLOATS), {}, (1,), (4, None)),
+    ],
+    ids=["tokens", "images", "floats first", "by name", "nested", "in a tuple", "one id each", "packed first"],
+)
+def test_the_batch_is_found(
+    args: Sequence[object], kwargs: Mapping[str, object], place: tuple[int | str, ...], size: tuple[int, int | None]
+) -> None:
+    batch = find_batch(args, kwargs)
+    assert batch is not None
+    assert batch.place == place
+    assert batch.read(args, kwargs) == size
+
+
+@pytest.mark.parametrize("args", [(), (PACKED,), (SCALAR, 3, "x"), (object(),)], ids=["none", "packed", "scalar", "other"])
+def test_no_batch_is_made_up(args: Sequence[object]) -> None:
+    assert find_batch(args, {}) is None
+
+
+@pytest.mark.parametrize("args", [(), ([TOKENS],), (None,), (SCALAR,)], ids=["gone", "moved", "none", "scalar"])
+def test_a_batch_that_is_not_in_its_place_is_unknown(args: Sequence[object]) -> None:
+    assert Batch(place=(0,), holds_tokens=True).read(args, {}) is None
+
+
+def test_a_loader_tells_the_batch_size_where_all_loaders_agree() -> None:
+    assert loader_batch_size() is None
+    first = DataLoader(list(range(12)), batch_size=3)
+    assert loader_batch_size() == 3
+    second = DataLoader(list(range(12)), batch_size=3)
+    assert loader_batch_size() == 3
+    third = DataLoader(list(range(12)), batch_size=4)
+    assert loader_batch_size() is None
+    del first, second, third

@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from torchx_cubicml.recorder.clocks import CudaClock, HostClock
+
+
+def test_the_host_clock_times_what_lies_between_ticks() -> None:
+    clock = HostClock()
+    clock.tick(9, 9)
+    assert list(clock.steps()) == []
+    time.sleep(0.02)
+    clock.tick(8, None)
+    (step,) = clock.steps()
+    assert 0.02 <= step.seconds < 0.5
+    assert (step.samples, step.tokens) == (8, None)
+    assert list(clock.steps()) == []
+
+
+class Event:
+    """A CUDA event of a device that is as far as ``reached``."""
+
+    reached = 0
+    made = 0
+
+    def __init__(self, *, enable_timing: bool) -> None:
+        Event.made += 1
+        assert enable_timing
+
+    def record(self) -> None:
+        Event.reached_by_host = getattr(Event, "reached_by_host", 0) + 1
+        self.place = Event.reached_by_host
+
+    def query(self) -> bool:
+        return self.place <= Event.reached
+
+    def elapsed_time(self, other: Event) -> float:
+        assert other.query()
+        return 10.0 * (other.place - self.place)
+
+
+def test_cuda_events_are_read_once_the_device_has_passed_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    import torch
+
+    capturing = False
+    monkeypatch.setattr(torch.cuda, "Event", Event)
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
+    clock = CudaClock()
+    for samples in range(5):
+        clock.tick(samples, None)
+    assert list(clock.steps()) == []
+    Event.reached = 3
+    assert [(step.seconds, step.samples) for step in clock.steps()] == [(0.01, 1), (0.01, 2)]
+    capturing = True
+    clock.tick(99, None)
+    capturing = False
+    Event.reached = 99
+    assert [step.samples for step in clock.steps()] == [3, 4]
+    made = Event.made
+    clock.tick(5, None)
+    assert Event.made == made
+    assert [step.samples for step in clock.steps()] == [5]
+
+
+@pytest.mark.cuda
+def test_the_cuda_clock_on_a_device() -> None:
+    import torch
+
+    if not torch.cuda.is_available():
+        pytest.skip("needs an accelerator")
+    clock = CudaClock()
+    matrix = torch.randn(4096, 4096, device="cuda")
+    for _ in range(6):
+        for _ in range(10):
+            matrix = matrix @ matrix / 64
+        clock.tick(1, None)
+    torch.cuda.synchronize()
+    steps = list(clock.steps())
+    assert len(steps) == 5
+    assert all(step.seconds > 0 for step in steps)

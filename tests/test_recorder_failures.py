@@ -1,0 +1,93 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.trial import State
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's own."""
+
+
+def chained(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    try:
+        try:
+            raise cause or ValueError
+        except BaseException as inner:  # noqa: BLE001
+            raise error from (inner if cause else None)
+    except BaseException as caught:  # noqa: BLE001
+        return caught
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), State.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory"), State.OUT_OF_MEMORY),
+        (RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried"), State.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), State.OUT_OF_MEMORY),
+        (MemoryError(), State.OUT_OF_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), State.OUT_OF_MEMORY),
+        (chained(TypeError("wrapped"), OutOfMemoryError("x")), State.OUT_OF_MEMORY),
+        (ExceptionGroup("many", [ValueError(), ExceptionGroup("more", [MemoryError()])]), State.OUT_OF_MEMORY),
+        (RuntimeError("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"), State.TIMEOUT),
+        (RuntimeError("[gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"), State.TIMEOUT),
+        (TimeoutError(), State.TIMEOUT),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"), State.INFRASTRUCTURE),
+        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp, ncclSystemError: System call failed"), State.INFRASTRUCTURE),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), State.INFRASTRUCTURE),
+        (ConnectionResetError(), State.INFRASTRUCTURE),
+        (KeyboardInterrupt(), State.STOPPED_EARLY),
+        (ValueError("timeout must be positive, and out of memory is no word for it"), State.USER_ERROR),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), State.USER_ERROR),
+        (NotImplementedError("connection closed"), State.USER_ERROR),
+        (FileNotFoundError("data.bin"), State.USER_ERROR),
+    ],
+    ids=lambda value: str(value)[:30] or type(value).__name__,
+)
+def test_state_of_an_exception(error: BaseException, expected: State) -> None:
+    assert state_of(error) is expected
+
+
+def test_a_real_host_allocation_that_fails() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert state_of(caught.value) is State.OUT_OF_MEMORY
+
+
+def test_an_endless_chain_ends() -> None:
+    first, second = ValueError(), TypeError()
+    first.__context__, second.__context__ = second, first
+    assert state_of(first) is State.USER_ERROR
+
+
+def test_the_reason_is_the_exception_alone_with_secrets_masked() -> None:
+    error = chained(RuntimeError("first line\nlogin with password=hunter2 failed"))
+    assert reason_of(error) == "RuntimeError: first line\nlogin with password=*** failed"
+
+
+def test_a_long_reason_is_cut_at_its_beginning() -> None:
+    reason = reason_of(ValueError("\n".join(f"line {index}" for index in range(100))))
+    assert reason.splitlines()[-1] == "line 99"
+    assert len(reason.splitlines()) == 8
+    assert len(reason_of(ValueError("x" * 10_000))) == 2000
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (None, (State.COMPLETED, "")),
+        (0, (State.COMPLETED, "")),
+        (3, (State.USER_ERROR, "exit status 3")),
+        (True, (State.USER_ERROR, "exit status 1")),
+        ("bad --token=abc", (State.USER_ERROR, "bad --token=***")),
+    ],
+    ids=str,
+)
+def test_state_of_exit(code: object, expected: tuple[State, str]) -> None:
+    assert state_of_exit(code) == expected

@@ -1,0 +1,24 @@
+from __future__ import annotations
+
+import sys
+
+import pytest
+
+from torchx_cubicml.recorder.notice import notice, warn
+
+
+def test_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
+    notice("recording to /store")
+    warn("the store is full")
+    assert capsys.readouterr().err == (
+        "torchx-cubicml: recording to /store\ntorchx-cubicml: warning: the store is full\n"
+    )
+
+
+def test_a_closed_stderr_hurts_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+    closed = (tmp_path / "x").open("w")
+    closed.close()
+    monkeypatch.setattr(sys, "stderr", closed)
+    warn("unheard")
+    monkeypatch.setattr(sys, "stderr", None)
+    warn("unheard")

@@ -1,0 +1,184 @@
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchx_cubicml.recorder.training import FIRST_REPORT, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.optim import Optimizer
+
+
+def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+@pytest.fixture
+def training() -> Iterator[Training]:
+    made = Training(bare, world_size=1)
+    yield made
+    made.release()
+
+
+def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Module, Optimizer]:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def take_step(training: Training, model: nn.Module, optimizer: Optimizer, forwards: int = 1, batch: int = 4) -> bool:
+    for _ in range(forwards):
+        model(torch.randn(batch, 8)).sum().backward()
+    optimizer.step()
+    return training.step(optimizer)
+
+
+def test_facts_and_steps_of_a_plain_training(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    news = [take_step(training, model, optimizer, forwards=3) for _ in range(2 * FIRST_REPORT)]
+    assert training.steps == 2 * FIRST_REPORT
+    assert [index + 1 for index, is_news in enumerate(news) if is_news] == [2, FIRST_REPORT, 2 * FIRST_REPORT]
+    facts = training.facts()
+    expected = {
+        "micro_batch_size": 4,
+        "gradient_accumulation_steps": 3,
+        "global_batch_size": 12,
+        "dp_degree": 1,
+        "n_params": 90,
+        "optimizer": "SGD",
+        "precision": "fp32",
+        "compile": False,
+        "device": "cpu",
+    }
+    assert {name: facts[name] for name in expected} == expected
+    assert "seq_len" not in facts
+
+
+def test_throughput_is_of_the_whole_job() -> None:
+    training = Training(bare, world_size=3)
+    model, optimizer = model_and_optimizer()
+    for _ in range(10):
+        take_step(training, model, optimizer, batch=5)
+        time.sleep(0.01)
+    measured = training.measurement(peak_memory=77.0)
+    training.release()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(15 / measured.step_time_s[1], rel=0.05)
+    assert measured.tokens_per_second is None
+    assert measured.steps_counted + measured.warmup_steps == 10
+    assert measured.peak_memory_gib == 77.0
+
+
+def test_evaluation_and_steps_without_a_forward_are_not_steps(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(4):
+        take_step(training, model, optimizer)
+        model.eval()
+        model(torch.randn(9, 8))
+        model.train()
+        with torch.no_grad():
+            model(torch.randn(9, 8))
+        training.step(optimizer)
+    assert training.steps == 4
+    assert training.facts()["gradient_accumulation_steps"] == 1
+    assert training.facts()["micro_batch_size"] == 4
+
+
+def test_a_loader_that_fills_the_optimizers_state_takes_no_step(training: Training) -> None:
+    model, optimizer = model_and_optimizer(rate=0.0)
+    training.step(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert training.steps == 0
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    assert training.steps == 3
+
+
+def test_several_optimizers_of_one_iteration_count_once(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model for _ in range(40)]
+    for _ in range(6):
+        model(torch.randn(4, 8)).sum().backward()
+        for optimizer in optimizers:
+            training.step(optimizer)
+    assert training.steps == 6
+
+
+def test_a_training_that_goes_on_with_another_optimizer_is_followed(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    _, other = model, torch.optim.Adam(model.parameters())
+    for _ in range(12):
+        take_step(training, model, other)
+    assert training.steps == 3 + 12 - 8
+
+
+def test_the_next_model_is_followed_when_the_first_is_gone(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    del model, optimizer
+    model, optimizer = model_and_optimizer()
+    for _ in range(4):
+        take_step(training, model, optimizer)
+    assert training.steps == 3 + 4 - 1
+
+
+def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(20):
+        model.forward(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    training.conclude()
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is None
+    assert "micro_batch_size" not in training.facts()
+    assert training.facts()["n_params"] == 90
+
+
+def test_explicit_steps_take_over(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(5):
+        take_step(training, model, optimizer)
+    for _ in range(8):
+        take_step(training, model, optimizer)
+        training.explicit_step(100, 1000)
+        time.sleep(0.002)
+    assert training.steps == 8
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.tokens_per_second == pytest.approx(1000 / measured.step_time_s[1], rel=0.05)
+
+
+def test_a_training_that_fails_before_its_first_step_shows_its_model(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(2000, 2000), nn.Linear(2000, 1))
+    training.conclude()
+    facts = training.facts()
+    assert facts["n_params"] == sum(parameter.numel() for parameter in model.parameters())
+    assert "optimizer" not in facts
+    assert training.measurement() is None
+
+
+def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    (hook,) = model._forward_pre_hooks.values()
+    inputs = (torch.randn(4, 8),)
+    fastest = float("inf")
+    for _ in range(10):
+        start = time.perf_counter()
+        for _ in range(500):
+            hook(model, inputs, {})
+            training.step(optimizer)
+        fastest = min(fastest, (time.perf_counter() - start) / 500)
+    assert fastest < 20e-6
+    assert len(training._kept) <= 4096

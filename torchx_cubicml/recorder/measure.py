@@ -1,0 +1,46 @@
+"""The explicit API: two lines in a script whose steps no hook can see.
+
+::
+
+    from torchx_cubicml import measure
+    ...
+    measure.step(samples=global_batch_size)
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Listener: TypeAlias = Callable[[float | None, float | None], None]
+
+
+class Measure:
+    """Tells the recorder of steps; outside of a recorded launch it does nothing.
+
+    From its first call on, steps are counted and timed by these calls alone.
+    """
+
+    __slots__ = ("_listener",)
+
+    def __init__(self) -> None:
+        self._listener: Listener | None = None
+
+    def step(self, *, samples: float | None = None, tokens: float | None = None) -> None:
+        """Tell that one step of the training has ended. Every rank may call it; what rank 0 says is recorded.
+
+        Args:
+            samples: consumed in this step by the whole job, all ranks together; ``None`` where unknown.
+            tokens: likewise.
+        """
+        if self._listener is not None:
+            self._listener(samples, tokens)
+
+    def listen(self, listener: Listener | None) -> None:
+        """Hand each step to ``listener``, the recorder of this process, or to nobody."""
+        self._listener = listener
+
+
+measure = Measure()

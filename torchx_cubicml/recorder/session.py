@@ -1,0 +1,231 @@
+"""The recording of one process: what happens when, and the one place where a failure of ours is caught."""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import os
+import sys
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import ContractError
+from torchx_cubicml.masking import mask
+from torchx_cubicml.recorder.assignment import known_at_start, read_assignment
+from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.measure import measure
+from torchx_cubicml.recorder.memory import peak_memory_gib
+from torchx_cubicml.recorder.notice import notice, warn
+from torchx_cubicml.recorder.reporter import Reporter
+from torchx_cubicml.recorder.torch_hooks import on_every_step, once_torch_is_imported
+from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.trial import State
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch.optim import Optimizer
+
+    from torchx_cubicml.recorder.assignment import Assignment
+    from torchx_cubicml.recorder.peers import Peers
+    from torchx_cubicml.recorder.run_program import Program
+    from torchx_cubicml.recorder.training import Training
+
+_ASK_S = 3.0  # for what another rank has posted, where this process is about to end
+_MEET_S = 10.0
+STEP_LIMIT = "step limit"
+
+
+def open_session(program: Program) -> Session | None:
+    """Return the session that records this process, begun; ``None``, and one warning, with a contract of another kind.
+
+    Raises:
+        OSError: the process that writes to the store cannot be started.
+    """
+    try:
+        assignment = read_assignment(program)
+    except ContractError as error:
+        if read_job_environment().rank == 0:
+            warn(f"this launch is not recorded: {error}")
+        return None
+    session = Session(assignment)
+    session.begin()
+    return session
+
+
+class Session:
+    """Everything that this process records, from before the program runs until after it has ended.
+
+    Rank 0 tells of the whole launch. The other ranks count steps as it does, and tell only of their own failure. After
+    a failure of the recorder itself nothing is hooked any more, and the end is still told.
+
+    Args:
+        assignment: what is recorded, and where.
+    """
+
+    def __init__(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._pid = os.getpid()
+        self._off = False
+        self._is_compiling: Callable[[], bool] = _never
+        self._training: Training | None = None
+        self._peers: Peers | None = None
+        self._reporter: Reporter | None = None
+        self._unhook: Callable[[], None] | None = None
+        self._step_limit = assignment.contract.step_limit or 0
+        self._memory_name = f"memory/{assignment.job.rank}"
+
+    def begin(self) -> None:
+        """Tell that the program is about to run, and wait for it to import torch."""
+        if self._assignment.leads:
+            if not self._assignment.declared:
+                notice(f"recording to {mask(self._assignment.contract.store)}")
+            self._reporter = Reporter(self._assignment, self._assignment.trial_id)
+            self._reporter.started(known_at_start(self._assignment))
+        os.register_at_fork(after_in_child=self._abandon)
+        atexit.register(self._close)
+        measure.listen(self.guarded(self._on_explicit_step))
+        once_torch_is_imported(self.guarded(self._on_torch))
+
+    def completed(self) -> None:
+        """Note that the program came to its end."""
+        self._end(State.COMPLETED, "")
+
+    def exited(self, exit_: SystemExit) -> None:
+        """Note that the program ended by ``SystemExit``."""
+        self._end(*state_of_exit(exit_.code))
+
+    def failed(self, error: BaseException) -> None:
+        """Note that the program ended by an exception."""
+        self._end(state_of(error), reason_of(error))
+
+    def guarded(self, hook: Callable[..., object]) -> Callable[..., None]:
+        """Return ``hook`` such that it never raises: its first failure is told, and is the end of all hooks."""
+
+        def call(*args: object, **kwargs: object) -> None:
+            # First, so that a compiler that looks into a hook finds nothing there.
+            if self._is_compiling() or self._off:
+                return
+            try:
+                hook(*args, **kwargs)
+            except Exception as error:  # noqa: BLE001  no failure of ours may reach the training
+                self._give_up(error)
+
+        return call
+
+    def _on_torch(self) -> None:
+        from torch import compiler
+
+        from torchx_cubicml.recorder.peers import Peers
+        from torchx_cubicml.recorder.training import Training
+
+        self._is_compiling = compiler.is_compiling
+        self._peers = Peers(self._assignment.job)
+        if self._training is None:
+            self._training = Training(self.guarded, world_size=self._assignment.job.world_size)
+        self._unhook = on_every_step(self.guarded(self._on_step)).remove
+        if self._assignment.leads:
+            self._peers.post("trial_id", self._assignment.trial_id)
+
+    def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if self._training is not None:
+            self._after_step(self._training, news=self._training.step(optimizer))
+
+    def _on_explicit_step(self, samples: float | None, tokens: float | None) -> None:
+        if self._training is None:  # without torch, or before it
+            from torchx_cubicml.recorder.training import Training
+
+            self._training = Training(self.guarded, world_size=self._assignment.job.world_size)
+        self._after_step(self._training, news=self._training.explicit_step(samples, tokens))
+
+    def _after_step(self, training: Training, *, news: bool) -> None:
+        if news:
+            self._tell_progress(training)
+        if 0 < self._step_limit <= training.steps:
+            self._leave(training)
+
+    def _tell_progress(self, training: Training) -> None:
+        if self._reporter is not None:
+            self._reporter.learn(training.facts(), training.measurement())
+            self._reporter.measured()
+        elif self._peers is not None:
+            self._peers.post(self._memory_name, str(peak_memory_gib()))
+
+    def _end(self, state: State, reason: str) -> None:
+        """Tell how the program ended; what the reporter says last waits for the store in ``_close``."""
+        if os.getpid() != self._pid:
+            return  # a forked child that came this far
+        self.guarded(self._conclude)()
+        self._off = False  # the end is told even where a hook has failed
+        self.guarded(self._tell_end)(state, reason)
+        self._off = True
+
+    def _conclude(self) -> None:
+        training = self._training
+        if training is None:
+            return
+        training.conclude()
+        if self._reporter is not None:
+            others = self._peers.memory_gib(within_s=_ASK_S) if self._peers is not None else 0.0
+            self._reporter.learn(training.facts(), training.measurement(peak_memory=others))
+        elif self._peers is not None:
+            self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
+
+    def _tell_end(self, state: State, reason: str) -> None:
+        if self._reporter is None and state is not State.COMPLETED:
+            self._reporter = self._own_reporter()
+        if self._reporter is not None:
+            self._reporter.ended(state, reason)
+
+    def _own_reporter(self) -> Reporter | None:
+        """Return what a failing rank other than 0 tells its end with; ``None`` where it does not learn of its trial."""
+        trial_id = self._assignment.trial_id
+        if not trial_id and self._peers is not None:
+            trial_id = self._peers.ask("trial_id", within_s=_ASK_S)
+        return Reporter(self._assignment, trial_id) if trial_id else None
+
+    def _leave(self, training: Training) -> None:
+        """End a profiling launch at its last step, on every rank alike.
+
+        The process leaves by ``os._exit``: what the program would do on its way out, such as saving a checkpoint in a
+        ``finally`` block, is left out. The ranks wait for one another first, so that none is cut off from its peers in
+        the middle of a collective.
+        """
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            torch.cuda.synchronize()
+        if self._peers is not None:
+            self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
+            self._peers.meet(within_s=_MEET_S)
+        self._end(State.COMPLETED, STEP_LIMIT)
+        self._close()
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(OSError, ValueError):
+                stream.flush()
+        os._exit(0)
+
+    def _close(self) -> None:
+        if os.getpid() != self._pid or self._reporter is None:
+            return
+        try:
+            self._reporter.close()
+        except Exception as error:  # noqa: BLE001  as above, on the way out
+            warn(f"the end of this launch was not recorded: {error}")
+
+    def _abandon(self) -> None:
+        self._off = True
+        if self._reporter is not None:
+            self._reporter.abandon()
+
+    def _give_up(self, error: Exception) -> None:
+        self._off = True
+        if self._assignment.leads:
+            warn(f"recording stops here, the training goes on: {type(error).__name__}: {mask(str(error))}")
+        measure.listen(None)
+        if self._unhook is not None:
+            self._unhook()
+        if self._training is not None:
+            self._training.release()
+
+
+def _never() -> bool:
+    return False

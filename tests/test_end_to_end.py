@@ -50,10 +50,30 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def training() -> list[str]:
     # One sample at a time in sixteen accumulated steps: slower than one batch of sixteen on any machine.
-    return (
-        "dist.ddp -j 1x2 --script train_gpt.py -- --n_layer 2 --n_embd 64 --block_size 32 --steps 12 "
-        "--batch_size 1 --accumulate 16 --sharding FULL_SHARD --out_dir out"
-    ).split()
+    return [
+        "dist.ddp",
+        "-j",
+        "1x2",
+        "--script",
+        "train_gpt.py",
+        "--",
+        "--n_layer",
+        "2",
+        "--n_embd",
+        "64",
+        "--block_size",
+        "32",
+        "--steps",
+        "12",
+        "--batch_size",
+        "1",
+        "--accumulate",
+        "16",
+        "--sharding",
+        "FULL_SHARD",
+        "--out_dir",
+        "out",
+    ]
 
 
 @pytest.fixture(scope="module")

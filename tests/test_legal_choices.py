@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml import legal_choices
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.legal_choices import Check, LegalChoices
+from torchx_cubicml.space.legal_choices import Check, LegalChoices
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence

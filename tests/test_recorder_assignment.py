@@ -70,7 +70,13 @@ def test_facts_known_at_start() -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("2.5", 2.5), ("", WRITE_DEADLINE_S), ("soon", WRITE_DEADLINE_S), ("-1", WRITE_DEADLINE_S), ("nan", WRITE_DEADLINE_S)],
+    [
+        ("2.5", 2.5),
+        ("", WRITE_DEADLINE_S),
+        ("soon", WRITE_DEADLINE_S),
+        ("-1", WRITE_DEADLINE_S),
+        ("nan", WRITE_DEADLINE_S),
+    ],
 )
 def test_write_deadline(text: str, expected: float) -> None:
     assert read_assignment(PROGRAM, {"TORCHX_CUBICML_WRITE_DEADLINE_S": text}).write_deadline_s == expected

@@ -41,7 +41,9 @@ def test_the_batch_is_found(
     assert batch.read(args, kwargs) == size
 
 
-@pytest.mark.parametrize("args", [(), (PACKED,), (SCALAR, 3, "x"), (object(),)], ids=["none", "packed", "scalar", "other"])
+@pytest.mark.parametrize(
+    "args", [(), (PACKED,), (SCALAR, 3, "x"), (object(),)], ids=["none", "packed", "scalar", "other"]
+)
 def test_no_batch_is_made_up(args: Sequence[object]) -> None:
     assert find_batch(args, {}) is None
 

@@ -37,7 +37,10 @@ def chained(error: BaseException, cause: BaseException | None = None) -> BaseExc
         (RuntimeError("[gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"), State.TIMEOUT),
         (TimeoutError(), State.TIMEOUT),
         (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"), State.INFRASTRUCTURE),
-        (RuntimeError("NCCL error in: ProcessGroupNCCL.cpp, ncclSystemError: System call failed"), State.INFRASTRUCTURE),
+        (
+            RuntimeError("NCCL error in: ProcessGroupNCCL.cpp, ncclSystemError: System call failed"),
+            State.INFRASTRUCTURE,
+        ),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), State.INFRASTRUCTURE),
         (ConnectionResetError(), State.INFRASTRUCTURE),
         (KeyboardInterrupt(), State.STOPPED_EARLY),

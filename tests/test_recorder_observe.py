@@ -16,7 +16,9 @@ class Model(nn.Module):
 
 def test_what_is_unknown_is_left_out() -> None:
     facts = observe(Model(), None, Seen(), world_size=1)
-    assert not {"micro_batch_size", "seq_len", "global_batch_size", "optimizer", "activation_checkpointing"} & set(facts)
+    assert not {"micro_batch_size", "seq_len", "global_batch_size", "optimizer", "activation_checkpointing"} & set(
+        facts
+    )
     assert facts["n_layers"] == 2
     assert facts["torch_version"] == torch.__version__
 

@@ -17,7 +17,13 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     """Return exit code, stdout and stderr, without the recorder's own lines."""
     environment = {"PATH": "/usr/bin:/bin", "TORCHX_CUBICML_STORE": str(folder / "store"), "HOME": str(folder)}
     done = subprocess.run(
-        [sys.executable, *arguments], cwd=folder, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
     )
     stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith(OURS))
     return done.returncode, done.stdout, stderr
@@ -49,7 +55,16 @@ def test_a_program_ends_as_without_us(arguments: list[str], as_module: bool, tmp
 
 @pytest.mark.parametrize(
     "program",
-    [["missing.py"], ["wrong.py"], ["-m", "missing"], ["-m", "package"], ["package"], ["folder"], ["app.zip"], ["link.py"]],
+    [
+        ["missing.py"],
+        ["wrong.py"],
+        ["-m", "missing"],
+        ["-m", "package"],
+        ["package"],
+        ["folder"],
+        ["app.zip"],
+        ["link.py"],
+    ],
     ids=" ".join,
 )
 def test_what_can_hardly_be_run_ends_as_without_us(program: list[str], tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ def test_missing_private_attributes_leave_facts_out() -> None:
         ({"mesh_info": mesh(shard_mesh_size=4), "post_forward_mesh_info": mesh(shard_mesh_size=2)}, "FULL_SHARD_2", 4),
         ({"mesh_info": mesh(shard_mesh_size=1), "post_forward_mesh_info": None}, "NO_SHARD", 1),
         (
-            {"mesh_info": mesh(shard_mesh_size=2, replicate_mesh_size=3), "post_forward_mesh_info": mesh(shard_mesh_size=2)},
+            {
+                "mesh_info": mesh(shard_mesh_size=2, replicate_mesh_size=3),
+                "post_forward_mesh_info": mesh(shard_mesh_size=2),
+            },
             "HYBRID_SHARD",
             6,
         ),

@@ -12,13 +12,13 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.expression import parse_expression
 from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact, computed_global_batch_size
+from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.expression import Expression
+    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.trial import Config, Scalar
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")

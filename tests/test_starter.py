@@ -12,10 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml import starter
-from torchx_cubicml.argparse_help import parse_help
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.space_file import parse_space
 from torchx_cubicml.starter import script_help, starter_space, unredirected_outputs
+from torchx_cubicml.starter.argparse_help import parse_help
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.expression import parse_expression
 from torchx_cubicml.searchers import SEARCHERS
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -104,7 +104,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def _submit(self, app: AppDef) -> str:
         try:
             return str(self._runner.run(app, self._scheduler, cfg=self._cfg))
-        except Exception as error:  # noqa: BLE001 - each scheduler raises its own client's errors
+        except Exception as error:
             raise LaunchError(f"{self._scheduler} refuses the job: {type(error).__name__}: {error}") from error
 
     def _wait(self, handle: str, *, deadline: float) -> JobEnd:

@@ -14,6 +14,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.trend import Trend
 
 if TYPE_CHECKING:
@@ -45,12 +46,16 @@ class Boosting:
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the measured rows of ``history``; see ``Predictor``."""
-        seed = int(rng.integers(2**31))
+        with one_thread():
+            self._fit(history, seed=int(rng.integers(2**31)))
+        return self
+
+    def _fit(self, history: History, *, seed: int) -> None:
         measured = np.isfinite(history.throughput) & (history.throughput > 0)
         features, target = _in_order(history.features[measured], np.log(history.throughput[measured]))
         self.n_measured_ = len(target)
         if not self.n_measured_:
-            return self
+            return
         self.inputs_ = Inputs.of(features, history.columns.categorical)
         dense = self.inputs_.dense(features)
         self.trend_ = Trend.fit(dense, target)
@@ -60,13 +65,16 @@ class Boosting:
             self.forest_ = _Forest(dense, rest, n_trees=self.n_trees, seed=seed)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
         self._calibrate(dense, target)
-        return self
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
             unknown = np.full(len(features), np.nan)
             return Prediction(throughput=unknown, spread=unknown)
+        with one_thread():
+            return self._predict(features)
+
+    def _predict(self, features: NDArray[np.float64]) -> Prediction:
         dense = self.inputs_.dense(features)
         logarithm = self.trend_.predict(dense)
         disagreement = np.zeros(len(features))

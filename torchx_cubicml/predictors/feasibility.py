@@ -11,6 +11,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.limits import BATCH, Limits, appetite
+from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -46,12 +47,16 @@ class Feasibility:
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the outcomes of ``history``; none at all is legal."""
-        seed = int(rng.integers(2**31))
+        with one_thread():
+            self._fit(history, seed=int(rng.integers(2**31)))
+        return self
+
+    def _fit(self, history: History, *, seed: int) -> None:
         self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
         rows = [*history.rows, *history.failures]
         self.weights_ = None
         if not rows:
-            return self
+            return
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
         fitted = np.concatenate([history.feasible, np.zeros(len(history.failures))]).astype(np.float64)
         trust = np.where(np.arange(len(rows)) < len(history.rows), 1.0, _UNKNOWN_WEIGHT)
@@ -64,7 +69,6 @@ class Feasibility:
         self.trees_ = None
         if min(fitted.sum(), (1 - fitted).sum()) >= _FEWEST_FOR_TREES and self.inputs_.width:
             self.trees_ = self._trees(features[order], fitted[order], trust[order], history.columns.names, seed)
-        return self
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to.
@@ -74,7 +78,8 @@ class Feasibility:
             rows: the same ``n`` rows with their names.
         """
         known = self.limits_.verdicts(rows)
-        logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
+        with one_thread():
+            logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
         learned = 1.0 / (1.0 + np.exp(-logit))
         return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
 

@@ -11,10 +11,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.arithmetic import kind
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.expression import parse_expression
 from torchx_cubicml.space import Parameter, WorkloadFact
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space_file.choices import RANGE_KEYS, read_choices
 from torchx_cubicml.space_file.places import LANDING_KEYS, read_landing
 from torchx_cubicml.space_file.table import closest

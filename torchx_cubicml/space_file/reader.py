@@ -12,16 +12,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.expression import is_name, parse_expression
-from torchx_cubicml.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space import LandingKind, SearchSpace
+from torchx_cubicml.space.expression import is_name, parse_expression
+from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space_file.entries import read_fact, read_parameter
 from torchx_cubicml.space_file.places import read_tune
 from torchx_cubicml.space_file.table import Table, closest
 from torchx_cubicml.trial import OBJECTIVES
 
 if TYPE_CHECKING:
-    from torchx_cubicml.expression import Expression
+    from torchx_cubicml.space.expression import Expression
 
 MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints

@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from torchx_cubicml.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.unknown import Unknown, postponed
+from torchx_cubicml.space.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
+from torchx_cubicml.space.unknown import Unknown, postponed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from torchx_cubicml.arithmetic import Operand
+    from torchx_cubicml.space.arithmetic import Operand
     from torchx_cubicml.trial import Scalar, Value
 
     _Values: TypeAlias = Mapping[str, Value | Unknown]

@@ -13,10 +13,10 @@ from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.arithmetic import kind
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.legal_configs import FreeParameter, LegalConfigs
-from torchx_cubicml.rules import NOT_DATA_PARALLEL, data_parallel_degree, is_count
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
+from torchx_cubicml.space.rules import NOT_DATA_PARALLEL, data_parallel_degree, is_count
 from torchx_cubicml.trial import MAX_ITEMS
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from torchx_cubicml.expression import Expression
+    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.trial import Config, Scalar, Value, Workload
 
 

@@ -8,12 +8,12 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.argparse_help import MAX_HELP, FlagHelp, parse_help
 from torchx_cubicml.launch.script_args import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.spelling import number
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space import LandingKind
-from torchx_cubicml.starter_text import KnownFlag, starter_text
+from torchx_cubicml.starter.argparse_help import MAX_HELP, FlagHelp, parse_help
+from torchx_cubicml.starter.text import KnownFlag, starter_text
 from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS
 
 if TYPE_CHECKING:

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.expression import parse_expression
-from torchx_cubicml.unknown import Unknown
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.expression import Expression
+    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.trial import Scalar, Value
 
 ALWAYS_THERE = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "global_batch_size")

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.arithmetic import kind
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.legal_choices import Check, LegalChoices
-from torchx_cubicml.rules import (
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.legal_choices import Check, LegalChoices
+from torchx_cubicml.space.rules import (
     NOT_DATA_PARALLEL,
     derived_value,
     does_not_hold,
@@ -17,13 +17,13 @@ from torchx_cubicml.rules import (
     in_dependency_order,
     make_rules,
 )
-from torchx_cubicml.unknown import Unknown
+from torchx_cubicml.space.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
-    from torchx_cubicml.expression import Expression
-    from torchx_cubicml.rules import Rule
+    from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.rules import Rule
     from torchx_cubicml.trial import Config, Scalar, Value
 
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.arithmetic import kind
 from torchx_cubicml.launch.spelling import number, switch_value
+from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
 from torchx_cubicml.trial import MAX_ITEMS
 

@@ -1,0 +1,29 @@
+"""The search space: parameters with their legal values, constraints, and all configs that are legal.
+
+``search_space`` holds the records; ``expression`` reads and evaluates what a file says in arithmetic; ``legal_configs``
+counts, lists and draws legal configs.
+"""
+
+from __future__ import annotations
+
+from torchx_cubicml.space.search_space import (
+    Dimension,
+    Landing,
+    LandingKind,
+    Parameter,
+    SearchSpace,
+    TuneChanges,
+    WorkloadFact,
+    computed_global_batch_size,
+)
+
+__all__ = [
+    "Dimension",
+    "Landing",
+    "LandingKind",
+    "Parameter",
+    "SearchSpace",
+    "TuneChanges",
+    "WorkloadFact",
+    "computed_global_batch_size",
+]

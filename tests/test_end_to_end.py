@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import subprocess
 from pathlib import Path
 
@@ -16,7 +17,7 @@ SPACE = """
 n_layers = { flag = "--n_layer" }
 
 [parameters.micro_batch_size]
-choices = [1, 4, 16]
+choices = [1, 4, 8]
 flag = "--batch_size"
 
 [parameters.gradient_accumulation_steps]
@@ -49,36 +50,16 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def training() -> list[str]:
-    # One sample at a time in sixteen accumulated steps: slower than one batch of sixteen on any machine.
-    return [
-        "dist.ddp",
-        "-j",
-        "1x2",
-        "--script",
-        "train_gpt.py",
-        "--",
-        "--n_layer",
-        "2",
-        "--n_embd",
-        "64",
-        "--block_size",
-        "32",
-        "--steps",
-        "12",
-        "--batch_size",
-        "1",
-        "--accumulate",
-        "16",
-        "--sharding",
-        "FULL_SHARD",
-        "--out_dir",
-        "out",
-    ]
+    # One sample at a time in eight accumulated steps: slower than one batch of eight on any machine.
+    return shlex.split(
+        "dist.ddp -j 1x2 --script train_gpt.py -- --n_layer 2 --n_embd 64 --block_size 32 --steps 8 "
+        "--batch_size 1 --accumulate 8 --sharding FULL_SHARD --out_dir out"
+    )
 
 
 @pytest.fixture(scope="module")
 def tuned(workspace: Path, training: list[str]) -> dict[str, object]:
-    options = ["--space", "gpt.toml", "--store", "store", "--budget", "7 launches", "--repeats", "2"]
+    options = ["--space", "gpt.toml", "--store", "store", "--budget", "5 launches", "--repeats", "1"]
     done = run(
         "torchx", "cubicml", "tune", *options, "--scratch", str(workspace / "scratch"), "--json", "--", *training,
         cwd=workspace,
@@ -98,9 +79,9 @@ def test_the_tune_finds_a_faster_config_at_the_same_global_batch(tuned: dict[str
     assert isinstance(comparison, dict)
     assert comparison["gain"] > 1.2
     trials = history(workspace)
-    assert len(trials) == tuned["launches"] == 7
+    assert len(trials) == tuned["launches"] == 5
     assert {str(trial["state"]) for trial in trials} == {"completed"}
-    assert {trial["observed"]["global_batch_size"] for trial in trials} == {32}
+    assert {trial["observed"]["global_batch_size"] for trial in trials} == {16}
     assert {trial["observed"]["world_size"] for trial in trials} == {2}
     for trial in trials:
         assert trial["observed"]["micro_batch_size"] == trial["config"]["micro_batch_size"]
@@ -128,6 +109,6 @@ def test_an_ordinary_launch_is_rewritten_and_says_why(
     assert len(trials) == before + 1
     (rewritten,) = [trial for trial in trials if trial.get("origin") == "rewrite"]
     assert rewritten["observed"]["micro_batch_size"] != 1
-    assert rewritten["observed"]["global_batch_size"] == 32
+    assert rewritten["observed"]["global_batch_size"] == 16
     assert rewritten["suggestion"]["reason"]
     assert (workspace / "out" / "ckpt.pt").exists()

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml import legal_choices
+from torchx_cubicml.space import legal_choices
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.legal_choices import Check, LegalChoices
 

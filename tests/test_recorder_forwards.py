@@ -34,7 +34,7 @@ def test_the_first_module_called_in_training_is_the_model() -> None:
     inner = Tagger()
     model, never_called = nn.Sequential(inner), nn.Sequential(inner)
     forwards = Forwards(bare)
-    forwards.watch([inner.head, inner, never_called, model])
+    forwards.watch([inner.head, inner, never_called, model], [])
     model.eval()
     model(TOKENS)
     assert forwards.model is None
@@ -56,18 +56,18 @@ def test_the_first_module_called_in_training_is_the_model() -> None:
 
 def test_a_model_is_not_kept_alive() -> None:
     forwards, model = Forwards(bare), Tagger()
-    forwards.watch([model])
+    forwards.watch([model], [])
     model(TOKENS)
     del model
     assert forwards.model is None
-    forwards.watch([])
+    forwards.watch([], [])
 
 
 def test_something_is_done_once_within_the_next_training_forward() -> None:
     forwards, model = Forwards(bare), Tagger()
     seen: list[object] = []
     forwards.on_training = lambda: seen.append(forwards.model)
-    forwards.watch([model])
+    forwards.watch([model], [])
     model(TOKENS)
     model(TOKENS)
     assert seen == [model]
@@ -75,7 +75,7 @@ def test_something_is_done_once_within_the_next_training_forward() -> None:
 
 def test_a_batch_that_cannot_be_read_leaves_the_work_unknown() -> None:
     forwards, model = Forwards(bare), nn.Sequential(Tagger())
-    forwards.watch([model])
+    forwards.watch([model], [])
     model(TOKENS)
     model[0].register_forward_pre_hook(lambda module, args: (TOKENS,))
     model([TOKENS])
@@ -86,7 +86,7 @@ def test_a_module_compiled_in_place_is_counted_from_outside() -> None:
     forwards, model = Forwards(bare), Tagger()
     model.compile(backend="eager", fullgraph=True)
     compiled = model._compiled_call_impl
-    forwards.watch([model])
+    forwards.watch([model], [])
     for _ in range(3):
         model(TOKENS)
     assert not model._forward_pre_hooks

@@ -1,10 +1,14 @@
 from __future__ import annotations
 
 import sys
-
-import pytest
+from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.notice import notice, warn
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pytest
 
 
 def test_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
@@ -15,7 +19,7 @@ def test_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_closed_stderr_hurts_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_a_closed_stderr_hurts_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = (tmp_path / "x").open("w")
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)

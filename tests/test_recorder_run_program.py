@@ -113,9 +113,9 @@ def test_parse_program(arguments: list[str], expected: Program) -> None:
 
 def test_a_traceback_keeps_the_programs_frames(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     script = tmp_path / "train.py"
-    script.write_text("def fail():\n    raise ValueError\nfail()\n")
+    script.write_text("def fail():\n    raise ValueError('empty')\nfail()\n")
     monkeypatch.setitem(sys.modules, "__main__", sys.modules["__main__"])
-    with pytest.raises(ValueError, match="^$") as caught:
+    with pytest.raises(ValueError, match="empty") as caught:
         execute(Program(name=str(script)))
     kept = program_frames(caught.tb)
     names = []

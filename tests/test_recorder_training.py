@@ -130,18 +130,40 @@ def test_the_next_model_is_followed_when_the_first_is_gone(training: Training) -
     assert training.steps == 3 + 4 - 1
 
 
-def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Training) -> None:
+def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(20):
         model.forward(torch.randn(4, 8)).sum().backward()
         optimizer.step()
         training.step(optimizer)
-    training.conclude()
     measured = training.measurement()
     assert measured is not None
     assert measured.samples_per_second is None
     assert "micro_batch_size" not in training.facts()
     assert training.facts()["n_params"] == 90
+
+
+def test_the_loader_tells_the_batch_where_only_parts_are_called(training: Training) -> None:
+    loader = torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4)
+    model, optimizer = model_and_optimizer()
+    for inputs in loader:
+        model.forward(inputs).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    assert training.facts()["micro_batch_size"] == 4
+    assert training.measurement().samples_per_second is not None
+
+
+def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Training) -> None:
+    weight = nn.Parameter(torch.randn(8, 2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(20):
+        (torch.randn(4, 8) @ weight).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is None
 
 
 def test_explicit_steps_take_over(training: Training) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 
 from torchx_cubicml.acquisition import Acquisition, pick_apart
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history import matches
 from torchx_cubicml.noise import Belief, repeat_noise
 from torchx_cubicml.outlook import Outlook
 from torchx_cubicml.reasons import against_baseline, nearest_tried, without_effect
@@ -139,6 +140,9 @@ def best_known(
     """
     rng = np.random.default_rng(seed)
     bound = space.bind(workload=workload, current=current)
+    trials = list(trials)
+    if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
+        return None  # without the time that learning takes
     outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
     measured = outlook.measured()
     if not measured:

@@ -52,5 +52,5 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
 
 
 def _command(name: str) -> Command:
-    module: Command = import_module(f"torchx_cubicml.commands.{name}")  # type: ignore[assignment]
+    module: Command = import_module(f"torchx_cubicml.commands.{name}")
     return module

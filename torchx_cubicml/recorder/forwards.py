@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, loader_batch_size
+from torchx_cubicml.recorder.layers import holds_all
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +59,8 @@ class Forwards:
     """Training forwards of the model since the last step.
 
     A forward is of training when the module is in training mode and gradients are on. Of the modules handed to
-    ``watch``, the first that is called so is the model; the others are let go then.
+    ``watch``, the first that is called so is the model; the others are let go then. Where it turns out to be a part of
+    what is trained, its input is not taken for the batch.
 
     Args:
         guard: for each hook.
@@ -69,7 +71,9 @@ class Forwards:
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
+        self.is_whole = False
         self._guard = guard
+        self._trained: list[weakref.ref[nn.Parameter]] = []
         self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
         self._let_go: dict[int, Callable[[], None]] = {}
@@ -83,12 +87,18 @@ class Forwards:
         """The model, once it was called and while it lives."""
         return self._model() if self._model is not None else None
 
-    def watch(self, candidates: Iterable[nn.Module]) -> None:
-        """Wait for the first training forward of one of the modules, in place of all that was watched before."""
+    def watch(self, candidates: Iterable[nn.Module], trained: Iterable[nn.Parameter]) -> None:
+        """Wait for the first training forward of one of the modules, in place of all that was watched before.
+
+        Args:
+            candidates: any of which may be the model.
+            trained: all parameters that the optimizer steps.
+        """
         from torch import is_grad_enabled
 
         self.release()
         self._is_grad_enabled = is_grad_enabled
+        self._trained = [weakref.ref(parameter) for parameter in trained]
         self._model = None
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)
@@ -144,7 +154,8 @@ class Forwards:
         self._model = weakref.ref(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
-        self.batch = find_batch(args, kwargs)
+        self.is_whole = holds_all(module, [living for each in self._trained if (living := each()) is not None])
+        self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is None:
             self._sample_size = loader_batch_size()
         size = self.batch.read(args, kwargs) if self.batch is not None else None

@@ -84,6 +84,11 @@ def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
     return around
 
 
+def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
+    """Whether every one of the parameters belongs to a module or to one within it."""
+    return set(map(id, parameters)) <= set(map(id, module.parameters()))
+
+
 def _inner(module: nn.Module) -> nn.Module | None:
     for name in _WRAPPED_IN:
         inner = module._modules.get(name)

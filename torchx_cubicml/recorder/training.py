@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.clocks import CudaClock, HostClock
 from torchx_cubicml.recorder.forwards import Forwards
-from torchx_cubicml.recorder.layers import modules_around, repeated_blocks
+from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks
 from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, software_facts
 from torchx_cubicml.recorder.probe import Probe, autocast_type
@@ -158,7 +158,8 @@ class Training:
         self._leading = weakref.ref(optimizer)
         self._stranger, self._stranger_steps = None, 0
         self._forwards.on_training = self._look_into_layers
-        self._forwards.watch(modules_around(_parameters_of(optimizer)))
+        parameters = _parameters_of(optimizer)
+        self._forwards.watch(modules_around(parameters), parameters)
 
     def _meet(self, stranger: Optimizer) -> None:
         """Note a step of another optimizer, and follow it once the leading one has fallen silent."""
@@ -188,7 +189,8 @@ class Training:
 
     def _observe(self, work: Work | None) -> None:
         leading = self._leading() if self._leading is not None else None
-        model = self._forwards.model or _outermost(modules_around(_parameters_of(leading)))
+        model = self._forwards.model if self._forwards.is_whole else None
+        model = model if model is not None else _all_around(_parameters_of(leading))
         seen = Seen(
             forwards=work.forwards if work is not None else None,
             samples=self._forwards.samples_per_forward,
@@ -217,13 +219,16 @@ def _looks_real(optimizer: Optimizer) -> bool:
     return any(not isinstance(rate, int | float) or rate != 0 for rate in rates)
 
 
-def _parameters_of(optimizer: Optimizer | None) -> list[object]:
+def _parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
     groups = optimizer.param_groups if optimizer is not None else []
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _outermost(around: list[nn.Module]) -> nn.Module | None:
-    return around[-1] if around else None
+def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
+    """Return the smallest module that holds all of the parameters, or the largest that holds some."""
+    around = modules_around(parameters)
+    whole = (module for module in around if parameters and holds_all(module, parameters))
+    return next(whole, around[-1] if around else None)
 
 
 def _make_clock() -> Clock:

@@ -35,7 +35,19 @@ def main() -> int:
     run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "14 launches", "--", *TRAINING)
 
     say("2. One word in front of the command, and history rewrites it; the user's own beside it, in turn.")
-    cubicml = ("torchx", "run", "-s", "local_cwd", "cubicml", "--space", SPACE, "--store", STORE)
+    cubicml = (
+        "torchx",
+        "--log_level",
+        "WARNING",
+        "run",
+        "-s",
+        "local_cwd",
+        "cubicml",
+        "--space",
+        SPACE,
+        "--store",
+        STORE,
+    )
     for number in range(REPEATS):
         run(*cubicml, "--mode", "record", *TRAINING, quiet=True)
         run(*cubicml, *TRAINING, quiet=number > 0)
@@ -63,10 +75,9 @@ def run(*command: str, quiet: bool = False) -> None:
 
 def compare_launches() -> None:
     """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
-    from rich.console import Console
-
     from torchx_cubicml import Origin, TrialStore
     from torchx_cubicml.advisor import repeat_noise
+    from torchx_cubicml.commands.base import wide_console
     from torchx_cubicml.commands.tables import comparison_table
     from torchx_cubicml.comparison import Repeats, compare
 
@@ -81,7 +92,7 @@ def compare_launches() -> None:
         values = tuple(trial.measurement.throughput(objective) for trial in chosen)
         sides.append(Repeats(config=chosen[0].config, throughputs=values))
     comparison = compare(*sides, objective=objective, noise=repeat_noise(trials, objective=objective))
-    console = Console(highlight=False)
+    console = wide_console()
     console.print(comparison_table(comparison))
     console.print(str(comparison), soft_wrap=True)
 

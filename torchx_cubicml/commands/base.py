@@ -9,9 +9,13 @@ from typing import TYPE_CHECKING, Protocol
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.settings import default_store_url, option
 
+_FILE_WIDTH = 240
+
 if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
+
+    from rich.console import Console
 
 
 class Command(Protocol):
@@ -81,3 +85,13 @@ def print_json(payload: object) -> None:
     """Print ``payload`` on stdout as indented JSON."""
     json.dump(payload, sys.stdout, indent=2, ensure_ascii=False, default=str)
     sys.stdout.write("\n")
+
+
+def wide_console() -> Console:
+    """Return a console on stdout that cuts nothing where the output goes to a file or another program."""
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False)
+    if not console.is_terminal:
+        console.width = _FILE_WIDTH
+    return console

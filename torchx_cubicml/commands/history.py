@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url
+from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
@@ -69,15 +69,15 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
     if as_json:
         print_json([trial_json(trial) for trial in trials])
         return
-    from rich.console import Console
+    from rich.box import SIMPLE_HEAD
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{len(trials)} of {of} trials in {url}", title_justify="left")
+    table = Table(title=f"{len(trials)} of {of} trials in {url}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     for heading in ("trial", "started (UTC)", "program", "state", "origin"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("throughput", justify="right")
-    table.add_column("config", overflow="fold")
+        table.add_column(heading, no_wrap=True)
+    table.add_column("throughput", justify="right", no_wrap=True)
+    table.add_column("config", overflow="fold", min_width=20)
     for trial in trials:
         cells = (
             trial.trial_id,
@@ -89,14 +89,13 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
             config_text(trial.config),
         )
         table.add_row(*(Text(cell) for cell in cells))
-    Console().print(table)
+    wide_console().print(table)
 
 
 def _show(trial: Trial, *, as_json: bool) -> None:
     if as_json:
         print_json(trial_json(trial))
         return
-    from rich.console import Console
     from rich.table import Table
     from rich.text import Text
 
@@ -109,7 +108,7 @@ def _show(trial: Trial, *, as_json: bool) -> None:
                 table.add_row(Text(f"{name}.{inner}"), Text(value_text(item)))
         else:
             table.add_row(Text(name), Text(value_text(value)))
-    Console().print(table)
+    wide_console().print(table)
 
 
 def throughput_text(trial: Trial) -> str:

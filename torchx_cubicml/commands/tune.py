@@ -148,14 +148,13 @@ def _tell_step(step: Launching | Ended, *, console: Console, objective: str) -> 
 
 
 def _tell_result(result: TuneResult, *, as_json: bool) -> int:
-    from rich.console import Console
-
+    from torchx_cubicml.commands.base import wide_console
     from torchx_cubicml.commands.tables import comparison_table
 
     if as_json:
         print_json({**asdict(result), "claims_gain": bool(result.comparison and result.comparison.claims_gain)})
         return 0
-    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console = wide_console()
     comparison = result.comparison
     if comparison is None:
         console.print(f"{result.launches} launches, and too few of them were measured to compare; see `history list`")
@@ -164,5 +163,5 @@ def _tell_result(result: TuneResult, *, as_json: bool) -> int:
     console.print(str(comparison))
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if comparison.claims_gain:
-        console.print(f"the command to run:\n  torchx run {shlex.join(result.command)}")
+        console.print(f"the command to run:\n  torchx run {shlex.join(result.command)}", soft_wrap=True)
     return 0

@@ -17,32 +17,39 @@ STARTED = Event(kind=EventKind.STARTED, trial_id="t-1", writer="rank0")
 ENDED = Event(kind=EventKind.ENDED, trial_id="t-1", writer="rank0", state=State.COMPLETED, sequence=1)
 
 
-def writers() -> set[int]:
-    """Return the ids of the writer processes that are alive."""
-    found = set()
-    for entry in Path("/proc").glob("[0-9]*/cmdline"):
+@pytest.fixture
+def mark(monkeypatch: pytest.MonkeyPatch) -> str:
+    """Return what tells the writers of this test from those of all other launches on this machine."""
+    value = os.urandom(8).hex()
+    monkeypatch.setenv("TORCHX_CUBICML_TEST_MARK", value)
+    return value
+
+
+def writer_of(mark: str) -> int | None:
+    """Return the process id of the writer that this test has started, ``None`` where none lives."""
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            words = entry.read_bytes().split(b"\0")
+            words, environment = (folder / "cmdline").read_bytes(), (folder / "environ").read_bytes()
         except OSError:
             continue
-        if b"torchx_cubicml.recorder.writer" in words:
-            found.add(int(entry.parent.name))
+        if b"torchx_cubicml.recorder.writer" in words and mark.encode() in environment and words[:2] != b"sh":
+            return int(folder.name)
+    return None
+
+
+def wait_for_writer(mark: str) -> int:
+    deadline = time.monotonic() + 5
+    while (found := writer_of(mark)) is None and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert found is not None
     return found
 
 
-def is_alive(process: int) -> bool:
-    return Path(f"/proc/{process}").exists()
-
-
-def test_events_reach_the_store_through_nobodys_child(tmp_path: Path) -> None:
-    before = writers()
+def test_events_reach_the_store_through_nobodys_child(mark: str, tmp_path: Path) -> None:
     courier = Courier(str(tmp_path), deadline_s=10)
-    deadline = time.monotonic() + 5
-    while not (new := writers() - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    with pytest.raises(ChildProcessError):
-        os.waitpid(-1, os.WNOHANG)
-    assert all(os.getsid(process) != os.getsid(0) for process in new)
+    writer = wait_for_writer(mark)
+    assert str(writer) not in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
+    assert os.getsid(writer) != os.getsid(0)
     courier.send(STARTED.to_json())
     courier.send(ENDED.to_json())
     assert courier.problem() == ""
@@ -60,28 +67,23 @@ def test_what_went_wrong_is_told(tmp_path: Path) -> None:
     assert "\n" not in problem
 
 
-def test_a_silent_store_costs_the_deadline_and_no_more() -> None:
+def test_a_silent_store_costs_the_deadline_and_no_more(mark: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        before = writers()
         courier = Courier(f"ftp://127.0.0.1:{silent.getsockname()[1]}/store", deadline_s=1.5)
         courier.send(STARTED.to_json())
         start = time.monotonic()
         assert "did not answer" in courier.close()
         assert time.monotonic() - start < 3
         deadline = time.monotonic() + 5
-        while writers() - before and time.monotonic() < deadline:
+        while writer_of(mark) and time.monotonic() < deadline:
             time.sleep(0.05)
-        assert not writers() - before
+        assert not writer_of(mark)
 
 
-def test_a_stopped_writer_never_delays_a_step(tmp_path: Path) -> None:
-    before = writers()
+def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None:
     courier = Courier(str(tmp_path), deadline_s=1)
-    deadline = time.monotonic() + 5
-    while not (new := writers() - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for process in new:
-        os.kill(process, signal.SIGSTOP)
+    writer = wait_for_writer(mark)
+    os.kill(writer, signal.SIGSTOP)
     try:
         start = time.monotonic()
         for _ in range(2000):
@@ -90,19 +92,15 @@ def test_a_stopped_writer_never_delays_a_step(tmp_path: Path) -> None:
         assert "dropped" in courier.problem()
         assert "did not answer" in courier.close()
     finally:
-        for process in new:
-            os.kill(process, signal.SIGKILL)
+        os.kill(writer, signal.SIGKILL)
 
 
-def test_a_dead_writer_is_told_and_hurts_nobody(tmp_path: Path) -> None:
-    before = writers()
+def test_a_dead_writer_is_told_and_hurts_nobody(mark: str, tmp_path: Path) -> None:
     courier = Courier(str(tmp_path), deadline_s=5)
+    writer = wait_for_writer(mark)
+    os.kill(writer, signal.SIGKILL)
     deadline = time.monotonic() + 5
-    while not (new := writers() - before) and time.monotonic() < deadline:
-        time.sleep(0.01)
-    for process in new:
-        os.kill(process, signal.SIGKILL)
-    while any(map(is_alive, new)) and time.monotonic() < deadline:
+    while writer_of(mark) and time.monotonic() < deadline:
         time.sleep(0.01)
     courier.send(STARTED.to_json())
     assert "died" in courier.problem()

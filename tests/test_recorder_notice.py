@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 def test_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     notice("recording to /store")
-    warn("the store is full")
+    warn("the store\nsays token=abc")
     assert capsys.readouterr().err == (
-        "torchx-cubicml: recording to /store\ntorchx-cubicml: warning: the store is full\n"
+        "torchx-cubicml: recording to /store\ntorchx-cubicml: warning: the store says token=***\n"
     )
 
 

@@ -3,7 +3,6 @@ from __future__ import annotations
 import socket
 import threading
 import time
-from typing import TYPE_CHECKING
 
 import pytest
 from torch.distributed import TCPStore
@@ -11,18 +10,16 @@ from torch.distributed import TCPStore
 from torchx_cubicml.recorder.peers import Peers
 from torchx_cubicml.settings import read_job_environment
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
 
 def peers(rank: int, port: int, *, world_size: int = 2) -> Peers:
-    environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return Peers(read_job_environment(environment))
+    environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "TORCHELASTIC_USE_AGENT_STORE": "True"}
+    address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    return Peers(read_job_environment({**environment, **address}))
 
 
 @pytest.fixture(scope="module")
-def store() -> Iterator[TCPStore]:
-    yield TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+def store() -> TCPStore:
+    return TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
 
 
 def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:

@@ -42,7 +42,9 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_torch_is_complete_when_it_is_told(folder: Path) -> None:
-    left = "; import sys; print(type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__, sys.meta_path)"
+    left = (
+        "; import sys; print(type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__, sys.meta_path)"
+    )
     told = run("import torch.nn" + left, folder)
     assert told.startswith("told True\nSourceFileLoader True ")
     assert "TorchFinder" not in told

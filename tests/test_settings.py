@@ -21,6 +21,7 @@ UNDER_TORCHRUN = {
     "SLURM_JOB_ID": "12",
     "SLURM_RESTART_COUNT": "1",
     "TORCHELASTIC_RESTART_COUNT": "2",
+    "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
 
 
@@ -36,6 +37,12 @@ def test_a_job_learns_its_place() -> None:
         attempt=(1, 2),
         store_address=("node1", 29500),
     )
+
+
+@pytest.mark.parametrize("name", ["TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"])
+def test_a_store_that_the_agent_does_not_host_is_none(name: str) -> None:
+    without = {key: value for key, value in UNDER_TORCHRUN.items() if key != name}
+    assert settings.read_job_environment(without).store_address is None
 
 
 def test_a_process_without_a_launcher_is_alone() -> None:

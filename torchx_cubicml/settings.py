@@ -30,7 +30,7 @@ class JobEnvironment:
         torchx_job_id: ``<scheduler>://<session>/<app id>`` as TorchX sets it; empty without TorchX.
         scheduler_job_id: the scheduler's own name of the job, such as ``slurm-1234``; empty where unknown.
         attempt: scheduler restart count, torchelastic restart count.
-        store_address: host and port of the agent's TCPStore; ``None`` without torchrun.
+        store_address: host and port of the agent's TCPStore; ``None`` where torchrun hosts none.
     """
 
     contract: str
@@ -52,6 +52,8 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
     """
     source = environment if environment is not None else os.environ
     host, port = source.get("MASTER_ADDR", ""), _count(source, "MASTER_PORT", 0)
+    # Elsewhere the training itself opens the store, at a time that nobody outside of it knows.
+    is_agents = source.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     slurm_job = source.get("SLURM_JOB_ID", "")
     return JobEnvironment(
         contract=source.get(CONTRACT_VARIABLE, ""),
@@ -62,7 +64,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         torchx_job_id=source.get("TORCHX_JOB_ID", ""),
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
-        store_address=(host, port) if host and port else None,
+        store_address=(host, port) if host and port and is_agents else None,
     )
 
 

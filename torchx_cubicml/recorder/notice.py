@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import sys
 
+from torchx_cubicml.masking import mask
+
 
 def notice(text: str) -> None:
-    """Write one line to stderr; where that is closed, nobody is told."""
+    """Write one line to stderr, secrets masked; where that is closed, nobody is told."""
     try:
-        sys.stderr.write(f"torchx-cubicml: {text}\n")
+        sys.stderr.write(f"torchx-cubicml: {mask(' '.join(text.split()))}\n")
         sys.stderr.flush()
     except (AttributeError, OSError, ValueError):
         return

@@ -9,7 +9,6 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
-from torchx_cubicml.masking import mask
 from torchx_cubicml.recorder.assignment import known_at_start, read_assignment
 from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.measure import measure
@@ -78,7 +77,7 @@ class Session:
         """Tell that the program is about to run, and wait for it to import torch."""
         if self._assignment.leads:
             if not self._assignment.declared:
-                notice(f"recording to {mask(self._assignment.contract.store)}")
+                notice(f"recording to {self._assignment.contract.store}")
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
         os.register_at_fork(after_in_child=self._abandon)
@@ -219,12 +218,14 @@ class Session:
     def _give_up(self, error: Exception) -> None:
         self._off = True
         if self._assignment.leads:
-            warn(f"recording stops here, the training goes on: {type(error).__name__}: {mask(str(error))}")
+            warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
         measure.listen(None)
-        if self._unhook is not None:
-            self._unhook()
-        if self._training is not None:
-            self._training.release()
+        for unhook in (self._unhook, self._training.release if self._training is not None else None):
+            try:
+                if unhook is not None:
+                    unhook()
+            except Exception:  # noqa: BLE001, S112  a hook that stays does nothing any more
+                continue
 
 
 def _never() -> bool:

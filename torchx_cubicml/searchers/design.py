@@ -6,7 +6,7 @@ be had: begin with every layer alike, find the memory wall early, then vary one 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.searchers.base import identity
@@ -46,9 +46,10 @@ def first_batch(space: SearchSpace, *, current: Config, best: Config | None = No
     knobs = _knobs(space.dimensions)
     home = _vector(space, knobs, current)
     points = [(home, "your own config")] if current in space else []
-    points += list(_uniform(knobs, home))
+    points += list(_uniform(_legal_from(space, knobs, home), home))
     if best is not None:
-        points += list(_around(knobs, _vector(space, knobs, best)))
+        start = _vector(space, knobs, best)
+        points += list(_around(_legal_from(space, knobs, start), start))
     return list(_decoded(space, points))
 
 
@@ -57,7 +58,7 @@ class _Knob:
     name: str
     indices: list[int]
     dimension: Dimension
-    rungs: list[int] | None
+    rungs: list[int] | None  # choices of a number, from the lowest to the highest
 
     @property
     def choices(self) -> tuple[Scalar, ...]:
@@ -70,6 +71,18 @@ def _knobs(dimensions: Iterable[Dimension]) -> dict[str, _Knob]:
         knob = knobs.setdefault(dimension.parameter, _Knob(dimension.parameter, [], dimension, ladder(dimension)))
         knob.indices.append(index)
     return {name: knob for name, knob in knobs.items() if len(knob.choices) > 1}
+
+
+def _legal_from(space: SearchSpace, knobs: Mapping[str, _Knob], start: Vector) -> dict[str, _Knob]:
+    """Return the knobs without the numbers that are not legal beside the other choices of ``start``.
+
+    The largest micro batch is the largest that divides the global one.
+    """
+    narrowed = {}
+    for name, knob in knobs.items():
+        rungs = [rung for rung in knob.rungs or () if space.decode(_set(start, knob, rung)) is not None]
+        narrowed[name] = replace(knob, rungs=rungs) if rungs else knob
+    return narrowed
 
 
 def _structure(knobs: Mapping[str, _Knob]) -> _Knob | None:
@@ -110,9 +123,8 @@ def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, 
         if knob is structure and len(knob.indices) > 1:
             yield from _halves(knob, best)
         elif knob is driver and knob.rungs is not None:
-            rung = (knob.rungs.index(best[knob.indices[0]]) + len(knob.rungs)) // 2
-            if rung < len(knob.rungs):
-                yield from _change(knob, best, [knob.rungs[rung]])
+            above = knob.rungs[knob.rungs.index(best[knob.indices[0]]) + 1 :]
+            yield from _change(knob, best, above[len(above) // 2 :][:1])
         elif knob is not structure:
             ends = range(len(knob.choices)) if knob.rungs is None else (knob.rungs[-1], knob.rungs[0])
             yield from _change(knob, best, list(ends)[:_MOST_CHOICES])

@@ -57,6 +57,7 @@ class Parameter:
         landing: its place in the command; ``None`` for spaces used as a library.
         default: what the script does where the command does not say; ``None`` where the command must.
         observe: standard name whose observed value stands for the requested one in training rows.
+        changes_training: whether an ordinary launch may change it although that changes what is trained.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Parameter:
     landing: Landing | None = None
     default: Value | None = None
     observe: str = ""
+    changes_training: bool = False
 
     def __post_init__(self) -> None:
         place = f"parameters.{self.name}"
@@ -105,6 +107,25 @@ class TuneChanges:
     env: Mapping[str, str] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewriteRules:
+    """When an ordinary launch may be rewritten; ``tune`` launches what it likes.
+
+    Args:
+        min_gain: predicted gain that a rewrite must promise, as a share: 0.01 is a per cent.
+        min_fit: probability to fit in memory that it must have, 0..1.
+        freeze: parameters that stay as typed.
+        explore: share of launches that try a config worth learning from, 0..1; none by default.
+        explore_budget_device_hours: what those launches may take together: wall hours times world size.
+    """
+
+    min_gain: float = 0.01
+    min_fit: float = 0.9
+    freeze: tuple[str, ...] = ()
+    explore: float = 0.0
+    explore_budget_device_hours: float = 0.0
+
+
 @dataclass(frozen=True, slots=True)
 class Dimension:
     """One free choice of a bound space: a parameter, or one entry or group of a per-layer parameter.
@@ -130,6 +151,7 @@ class SearchSpace:
         workload: facts that the file declares.
         objective: name of the throughput maximised.
         tune: what a profiling launch changes besides its config.
+        rewrite: when an ordinary launch may be rewritten.
         facts: what ``bind`` fixed: the workload's facts, ``world_size``, ``global_batch_size``...
     """
 
@@ -138,6 +160,7 @@ class SearchSpace:
     workload: tuple[WorkloadFact, ...] = ()
     objective: str = "tokens_per_second"
     tune: TuneChanges = field(default_factory=TuneChanges)
+    rewrite: RewriteRules = field(default_factory=RewriteRules)
     facts: Mapping[str, Value] = field(default_factory=dict)
     _legal_cache: LegalConfigs | None = field(init=False, default=None, repr=False, compare=False)
 

@@ -4,6 +4,7 @@
 - ``per_layer`` is a workload fact or a count; ``groups`` tunes that many blocks of neighbouring layers alike.
 - ``default`` is what the script does where the command does not say; it has the type of the legal values.
 - ``observe`` names the standard parameter whose observed value counts in place of the requested one.
+- ``changes_training = true`` lets an ordinary launch change it although that changes what is trained.
 - A workload fact is read from the command, or is a constant.
 """
 
@@ -26,7 +27,17 @@ if TYPE_CHECKING:
     from torchx_cubicml.space_file.table import Table
     from torchx_cubicml.trial import Scalar, Value
 
-PARAMETER_KEYS = ("choices", *RANGE_KEYS, *LANDING_KEYS, "per_layer", "groups", "derive", "default", "observe")
+PARAMETER_KEYS = (
+    "choices",
+    *RANGE_KEYS,
+    *LANDING_KEYS,
+    "per_layer",
+    "groups",
+    "derive",
+    "default",
+    "observe",
+    "changes_training",
+)
 FACT_KEYS = (*LANDING_KEYS, "default")
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
@@ -64,6 +75,7 @@ def read_parameter(tables: Table, name: str, *, facts: Sequence[str], where: str
             landing=landing,
             default=default,
             observe=observe,
+            changes_training=table.switch("changes_training"),
         )
     except SpaceError as error:
         raise SpaceError(f"{where}: {error}") from None

@@ -17,6 +17,7 @@ from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space_file.entries import read_fact, read_parameter
 from torchx_cubicml.space_file.places import read_tune
+from torchx_cubicml.space_file.rewrite_rules import read_rewrite
 from torchx_cubicml.space_file.table import Table, closest
 from torchx_cubicml.trial import OBJECTIVES
 
@@ -27,7 +28,7 @@ MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune")
+ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite")
 
 
 def read_space(path: str | Path) -> SearchSpace:
@@ -74,6 +75,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
         tune=read_tune(root.table("tune", legal=("args", "env"))),
+        rewrite=read_rewrite(root, list(parameters)),
     )
     _check_expressions(space, where)
     _check_places(space, where)

@@ -96,6 +96,13 @@ class Table:
             raise self.error(key, f"a whole number from 1 to {MAX_ITEMS} is wanted")
         return value
 
+    def switch(self, key: str) -> bool:
+        """Return ``true`` or ``false``, the latter where it is absent."""
+        value = self._content.get(key, False)
+        if isinstance(value, bool):
+            return value
+        raise self.error(key, "true or false is wanted")
+
     def number(self, key: str) -> int | float | None:
         """Return a number, ``None`` where it is absent."""
         value = self._content.get(key)

@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.history import History
+from torchx_cubicml.predictors.feasibility import Feasibility
+from torchx_cubicml.trial import Trial
+
+WORKLOAD = {"program": "a.py", "world_size": 2}
+FAILURES = ("unknown", "user_error", "infrastructure", "timeout")
+
+
+def trial(batch: int, outcome: str, *, strategy: str = "FULL_SHARD") -> Trial:
+    config = {"micro_batch_size": batch, "sharding_strategy": strategy}
+    if outcome == "ran":
+        return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=100.0 * batch)
+    return Trial.infeasible(workload=WORKLOAD, config=config, reason=outcome)
+
+
+def chances(trials: list[Trial], batches: list[int], *, compare: bool = True, strategy: str = "FULL_SHARD") -> list[float]:
+    history = History.from_trials(trials, objective="tokens_per_second")
+    names = ("program", "world_size", "micro_batch_size", "sharding_strategy") if compare else ()
+    fitted = Feasibility(compare=names).fit(history, rng=np.random.default_rng(0))
+    rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": strategy} for batch in batches]
+    return fitted.probability(history.columns.encode(rows), rows).tolist()
+
+
+def test_nothing_known_is_near_one() -> None:
+    assert chances([], [4]) == pytest.approx([0.95], abs=0.02)
+
+
+def test_more_appetite_than_anything_that_ran_is_less_sure() -> None:
+    at, beyond, far_beyond = chances([trial(4, "ran")], [4, 16, 256])
+    assert at > 0.9
+    assert at > beyond > far_beyond > 0.05
+
+
+def test_a_recorded_out_of_memory_is_never_feasible() -> None:
+    known = [trial(batch, "ran") for batch in (1, 2, 16, 32)] + [trial(8, "out_of_memory")]
+    assert chances(known, [8])[0] == 0.0
+
+
+def test_limits_go_before_what_is_learned() -> None:
+    small, large = chances([trial(8, "ran"), trial(16, "out_of_memory")], [4, 64])
+    assert small >= 0.99
+    assert large == 0.0
+
+
+def test_between_the_limits_the_chance_falls() -> None:
+    trials = [trial(2, "ran"), trial(128, "out_of_memory")]
+    between = chances(trials, [4, 16, 64])
+    assert between == sorted(between, reverse=True)
+    assert 0.0 < between[-1] < between[0] < 0.99
+
+
+def test_less_sharding_is_less_sure_after_an_out_of_memory() -> None:
+    trials = [trial(batch, "ran") for batch in (2, 4, 8)] + [trial(8, "out_of_memory", strategy="NO_SHARD")]
+    assert chances(trials, [16], strategy="NO_SHARD")[0] == 0.0
+    assert chances(trials, [4], strategy="NO_SHARD")[0] < chances(trials, [4])[0]
+
+
+@pytest.mark.parametrize("cause", FAILURES)
+def test_a_failure_of_unknown_cause_lowers_and_never_excludes(cause: str) -> None:
+    ran = [trial(batch, "ran") for batch in (2, 4, 8)]
+    before, after = chances(ran, [32])[0], chances([*ran, *[trial(32, cause)] * 3], [32])[0]
+    assert 0.0 < after < before
+
+
+def test_many_outcomes_are_learned() -> None:
+    rng = np.random.default_rng(0)
+    batches = (2 ** rng.integers(0, 8, 200)).tolist()
+    # The wall lies at 16; without names to compare by, nothing but learning can find it.
+    trials = [trial(batch, "ran" if batch <= 16 else "out_of_memory") for batch in batches]
+    low, high = chances(trials, [8, 64], compare=False)
+    assert low > 0.9
+    assert high < 0.1
+
+
+def test_a_larger_micro_batch_is_never_easier_however_noisy_the_outcomes() -> None:
+    rng = np.random.default_rng(1)
+    batches = (2 ** rng.integers(0, 8, 200)).tolist()
+    trials = [
+        trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches
+    ]
+    told = chances(trials, [2**power for power in range(8)], compare=False)
+    assert all(after <= before + 1e-9 for before, after in zip(told, told[1:], strict=False))
+
+
+def test_the_order_of_trials_is_free() -> None:
+    trials = [trial(2**power, "ran" if power < 3 else "unknown") for power in range(6)]
+    assert chances(trials, [4, 32]) == chances(trials[::-1], [4, 32])

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.predictors.inputs import Inputs
+
+#                     number  code  constant  gappy
+TABLE = np.array([[1.0, 0.0, 5.0, np.nan], [3.0, 1.0, 5.0, 2.0], [7.0, 2.0, 5.0, 4.0], [15.0, 0.0, 5.0, np.nan]])
+CATEGORICAL = (False, True, False, False)
+
+
+def test_constant_columns_are_left_out() -> None:
+    inputs = Inputs.of(TABLE, CATEGORICAL)
+    assert (inputs.numeric, inputs.codes, inputs.gappy, inputs.width) == ((0, 3), (1,), (3,), 3)
+
+
+def test_dense_is_standardised_without_gaps() -> None:
+    dense = Inputs.of(TABLE, CATEGORICAL).dense(TABLE)
+    assert dense.shape == (4, 2 + 1 + 3)  # numbers, an indicator of the gap, an indicator of each code
+    assert dense.mean(axis=0) == pytest.approx(np.zeros(6))
+    assert np.diff(dense[:, 0]) == pytest.approx([np.diff(dense[:, 0])[0]] * 3)  # 2, 4, 8, 16 are even steps
+
+
+def test_gapped_keeps_numbers_codes_and_gaps() -> None:
+    inputs = Inputs.of(TABLE, CATEGORICAL)
+    np.testing.assert_array_equal(inputs.gapped(TABLE), TABLE[:, [0, 3, 1]])
+    assert inputs.gapped_categorical == [False, False, True]
+
+
+def test_an_unseen_code_belongs_to_no_category() -> None:
+    inputs = Inputs.of(TABLE, CATEGORICAL)
+    unseen = np.array([[1.0, np.nan, 5.0, 2.0]])
+    lowest = inputs.dense(TABLE)[:, 3:].min(axis=0)
+    assert inputs.dense(unseen)[0, 3:] == pytest.approx(lowest)
+
+
+def test_a_column_of_many_names_is_no_category() -> None:
+    table = np.arange(30.0).reshape(-1, 1)
+    inputs = Inputs.of(table, (True,))
+    assert (inputs.one_hot, inputs.gapped_categorical) == ((), [False])
+
+
+def test_a_table_of_one_row_has_nothing_to_tell_apart() -> None:
+    inputs = Inputs.of(TABLE[:1], CATEGORICAL)
+    assert (inputs.width, inputs.dense(TABLE).shape) == (0, (4, 0))

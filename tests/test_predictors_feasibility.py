@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 
@@ -18,7 +20,9 @@ def trial(batch: int, outcome: str, *, strategy: str = "FULL_SHARD") -> Trial:
     return Trial.infeasible(workload=WORKLOAD, config=config, reason=outcome)
 
 
-def chances(trials: list[Trial], batches: list[int], *, compare: bool = True, strategy: str = "FULL_SHARD") -> list[float]:
+def chances(
+    trials: list[Trial], batches: list[int], *, compare: bool = True, strategy: str = "FULL_SHARD"
+) -> list[float]:
     history = History.from_trials(trials, objective="tokens_per_second")
     names = ("program", "world_size", "micro_batch_size", "sharding_strategy") if compare else ()
     fitted = Feasibility(compare=names).fit(history, rng=np.random.default_rng(0))
@@ -80,11 +84,9 @@ def test_many_outcomes_are_learned() -> None:
 def test_a_larger_micro_batch_is_never_easier_however_noisy_the_outcomes() -> None:
     rng = np.random.default_rng(1)
     batches = (2 ** rng.integers(0, 8, 200)).tolist()
-    trials = [
-        trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches
-    ]
+    trials = [trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches]
     told = chances(trials, [2**power for power in range(8)], compare=False)
-    assert all(after <= before + 1e-9 for before, after in zip(told, told[1:], strict=False))
+    assert all(after <= before + 1e-9 for before, after in pairwise(told))
 
 
 def test_the_order_of_trials_is_free() -> None:

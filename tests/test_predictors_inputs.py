@@ -6,7 +6,7 @@ import pytest
 from torchx_cubicml.predictors.inputs import Inputs
 
 #                     number  code  constant  gappy
-TABLE = np.array([[1.0, 0.0, 5.0, np.nan], [3.0, 1.0, 5.0, 2.0], [7.0, 2.0, 5.0, 4.0], [15.0, 0.0, 5.0, np.nan]])
+TABLE = np.array([[2.0, 0.0, 5.0, np.nan], [4.0, 1.0, 5.0, 2.0], [8.0, 2.0, 5.0, 4.0], [16.0, 0.0, 5.0, np.nan]])
 CATEGORICAL = (False, True, False, False)
 
 
@@ -20,6 +20,20 @@ def test_dense_is_standardised_without_gaps() -> None:
     assert dense.shape == (4, 2 + 1 + 3)  # numbers, an indicator of the gap, an indicator of each code
     assert dense.mean(axis=0) == pytest.approx(np.zeros(6))
     assert np.diff(dense[:, 0]) == pytest.approx([np.diff(dense[:, 0])[0]] * 3)  # 2, 4, 8, 16 are even steps
+
+
+def test_a_number_of_zero_or_less_has_a_place_where_all_known_were_positive() -> None:
+    inputs = Inputs.of(TABLE, CATEGORICAL)
+    odd = np.array([[value, 0.0, 5.0, 2.0] for value in (0.0, -3.0, 1.0, 2.0)])
+    zero, negative, one, two = inputs.dense(odd)[:, 0]
+    assert zero == negative == two
+    assert one < two
+
+
+def test_a_column_that_holds_zeros_keeps_their_order() -> None:
+    table = np.array([[0.0], [1.0], [-1.0], [7.0]])
+    dense = Inputs.of(table, (False,)).dense(table)[:, 0]
+    assert np.argsort(dense).tolist() == [2, 0, 1, 3]
 
 
 def test_gapped_keeps_numbers_codes_and_gaps() -> None:

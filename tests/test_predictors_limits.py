@@ -33,10 +33,11 @@ def test_what_failed_once_stays_out_though_it_ran_too() -> None:
     assert verdict({"micro_batch_size": 8}, (8, False), (8, True), (16, True)) == 0.0
 
 
-def test_a_row_that_lacks_a_name_is_not_compared() -> None:
-    limits = Limits.of([({"program": "a.py", "micro_batch_size": 8}, False)], names=NAMES)
-    assert not limits.failed
+def test_a_row_that_lacks_a_name_is_compared_with_those_that_lack_it_too() -> None:
+    bare = {"program": "a.py", "micro_batch_size": 8}
+    limits = Limits.of([(bare, False)], names=NAMES)
     assert math.isnan(limits.verdicts([ROW])[0])
+    assert limits.verdicts([{**bare, "micro_batch_size": 16}])[0] == 0.0
 
 
 def test_a_config_without_a_micro_batch_is_compared_with_itself() -> None:

@@ -126,9 +126,10 @@ def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) 
         ("raise MemoryError", State.OUT_OF_MEMORY, "MemoryError"),
         ("raise KeyboardInterrupt", State.STOPPED_EARLY, "KeyboardInterrupt"),
         ("import atexit; atexit.register(print, 'last'); raise TimeoutError", State.TIMEOUT, "TimeoutError"),
+        ("class Odd(RuntimeError):\n    __str__ = None\nraise Odd", State.USER_ERROR, "Odd: <exception str() failed>"),
         ("import os, sys\nif os.fork() == 0: sys.exit(5)\nos.wait()", State.COMPLETED, ""),
     ],
-    ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "fork"],
+    ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork"],
 )
 def test_how_a_program_ended_is_told(program: str, state: State, reason: str, tmp_path: Path) -> None:
     done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)

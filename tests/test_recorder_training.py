@@ -52,7 +52,6 @@ def test_facts_and_steps_of_a_plain_training(training: Training) -> None:
         "n_params": 90,
         "optimizer": "SGD",
         "precision": "fp32",
-        "compile": False,
         "device": "cpu",
     }
     assert {name: facts[name] for name in expected} == expected

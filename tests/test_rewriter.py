@@ -155,7 +155,7 @@ def test_the_best_config_known_stays(options: Options) -> None:
     ("changes", "reason"),
     [
         ({"gain": 1.05, "gain_low": 0.98}, r"the best gain known, \+5.0%, is inside the noise"),
-        ({"gain": 1.005, "gain_low": 1.004}, r"the best gain known, \+0.5%, is inside the noise"),
+        ({"gain": 1.005, "gain_low": 1.004}, r"the best gain known, \+0.5%, is under the 1.0% that is wanted"),
         ({"probability_to_fit": 0.5}, "fits in memory with a probability of only 50%"),
     ],
     ids=["noise", "tiny", "memory"],

@@ -1,8 +1,8 @@
 from __future__ import annotations
 
-from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.searchers.design import first_batch
 from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 LAYERS = Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers")

@@ -14,14 +14,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config
 
 SPACE = SearchSpace(
-    parameters=(Parameter(name="layers", choices=("a", "b", "c"), per_layer=64), Parameter(name="batch", choices=(1, 2)))
+    parameters=(
+        Parameter(name="layers", choices=("a", "b", "c"), per_layer=64),
+        Parameter(name="batch", choices=(1, 2)),
+    )
 ).bind(workload={"world_size": 1}, current={})
 NEEDLE = {"layers": tuple("abcc" * 16), "batch": 2}
 
 
 def likeness(configs: Sequence[Config]) -> np.ndarray:
     return np.array(
-        [sum(a == b for a, b in zip(config["layers"], NEEDLE["layers"], strict=True)) for config in configs], dtype=float
+        [sum(a == b for a, b in zip(config["layers"], NEEDLE["layers"], strict=True)) for config in configs],
+        dtype=float,
     )
 
 

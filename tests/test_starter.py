@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml import starter
+from torchx_cubicml.starter import starter
 from torchx_cubicml.launch import Launch, read_config
 from torchx_cubicml.space_file import parse_space
 from torchx_cubicml.starter import script_help, starter_space, unredirected_outputs

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.moves import ladder
 
 if TYPE_CHECKING:
@@ -48,7 +47,7 @@ class Acquisition:
         with np.errstate(divide="ignore"):
             score = worth + np.log(forecast.fits)
         score -= _UNDER_FLOOR * np.maximum(self._floor - forecast.fits, 0.0)
-        settled = np.array([identity(config) in self._outlook.records for config in configs])
+        settled = np.array([self._outlook.settled(config) for config in configs])
         return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
 
 

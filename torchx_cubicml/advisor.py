@@ -165,9 +165,7 @@ def _designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]
     measured = outlook.measured()
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
     points = [
-        point
-        for point in first_batch(outlook.space, current=current, best=best)
-        if identity(point.config) not in outlook.records
+        point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
     ]
     fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, chance in zip(points, fits, strict=True):
@@ -198,7 +196,7 @@ def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config 
 
     def low_end(configs: Sequence[Config]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
         forecast = outlook.forecast(configs)
-        tried = np.array([identity(config) in outlook.records for config in configs])
+        tried = np.array([outlook.settled(config) for config in configs])
         return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - 1.2816 * forecast.spread)
 
     found = _searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)

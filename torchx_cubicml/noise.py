@@ -46,7 +46,7 @@ def repeat_noise(trials: Iterable[Trial], *, objective: str = "tokens_per_second
     >>> from torchx_cubicml.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=speed) for speed in (90.0, 100.0, 111.0)]
     >>> round(repeat_noise([]), 3), round(repeat_noise(runs), 3)
-    (0.02, 0.076)
+    (0.02, 0.075)
     """
     groups: defaultdict[object, list[float]] = defaultdict(list)
     for trial in trials:

@@ -39,7 +39,7 @@ class Record:
         measured: throughputs of the whole job.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
-        failed: whether it ended without a measurement, for a reason that may come again.
+        failed: whether it ended without a measurement; what the machines broke off is tried once more.
     """
 
     config: Config
@@ -47,6 +47,11 @@ class Record:
     out_of_memory: bool
     open: bool
     failed: bool
+
+    @property
+    def settled(self) -> bool:
+        """Whether launching it again would teach nothing new."""
+        return bool(self.measured) or self.out_of_memory or self.open or self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -155,6 +160,11 @@ class Outlook:
         """Return the configs of the space that ran and never ran out of memory."""
         return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
 
+    def settled(self, config: Config) -> bool:
+        """Return whether launching ``config`` would teach nothing new."""
+        record = self.records.get(identity(config))
+        return record is not None and record.settled
+
     @property
     def n_out_of_memory(self) -> int:
         """How many configs of the space ran out of memory."""
@@ -201,14 +211,14 @@ def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
 
 
 def _record(config: Config, trials: Sequence[Trial], objective: str) -> Record:
-    values = [trial.measurement.throughput(objective) for trial in trials if trial.measurement]
-    lost = [trial for trial in trials if trial.state.ended and trial.state is not State.INFRASTRUCTURE]
+    values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
+    lost = [trial.state for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     return Record(
         config=config,
         measured=tuple(sorted(value for value in values if value is not None)),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
-        failed=any(trial.measurement is None for trial in lost),
+        failed=len(lost) > 1 or any(state is not State.INFRASTRUCTURE for state in lost),
     )
 
 

@@ -38,7 +38,7 @@ def nearest_tried(config: Config, tried: Iterable[Config]) -> str:
 def without_effect(names: Iterable[str]) -> str:
     """Return which parameters are left alone because nothing observed depended on them; nothing where none is."""
     told = ", ".join(names)
-    return f"{told} had no effect here and stays as you have it" if told else ""
+    return f"{told} left as typed: no effect was observed here" if told else ""
 
 
 def _different(config: Config, other: Config) -> list[str]:

@@ -8,16 +8,18 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TypeVar
 
+from torchx_cubicml.choice import Case, choose
 from torchx_cubicml.contract import Contract
 from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.guards import not_permitted, refuse_other_batch
 from torchx_cubicml.launch import (
     ComponentLaunch,
     change_for_profiling,
     materialize,
     read_config,
-    same_value,
     workload_of,
     write_config,
 )
@@ -31,15 +33,13 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
     from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.choice import Choice
     from torchx_cubicml.launch import Launch, Materialized
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.trial import Config
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
-MIN_GAIN = 1.01  # predicted ratio to the user's own config: under a per cent no change is worth explaining
-MIN_GAIN_LOW = 1.0  # low end of its 80 % interval: nine in ten that it is a gain at all
-MIN_FIT = 0.9  # probability to fit in memory: a failed launch costs more than a gain brings
 
 _T = TypeVar("_T")
 
@@ -52,20 +52,23 @@ class Options:
         space: path of the space file.
         store: URL of the store.
         mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
+        flags: what stands in front of an option's name on the command line, for messages.
     """
 
     space: str = ""
     store: str = ""
     mode: str = ""
+    flags: str = "--"
 
     @classmethod
-    def settled(cls, *, space: str = "", store: str = "", mode: str = "") -> Self:
+    def settled(cls, *, space: str = "", store: str = "", mode: str = "", flags: str = "--") -> Self:
         """Return the options with what is left open filled from ``.torchxconfig``, then from the environment."""
         from torchx.runner.config import load_sections
 
         section = load_sections("component").get("cubicml", {})
         given = {"space": space, "store": store, "mode": mode}
-        return cls(**{name: value or section.get(name) or option(name) or "" for name, value in given.items()})
+        settled = {name: value or section.get(name) or option(name) or "" for name, value in given.items()}
+        return cls(**settled, flags=flags)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -201,18 +204,18 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
     if mode not in MODES:
         recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
     if not options.space:
-        no_space = "arguments stay as typed: no space file says what may be changed (--space FILE)"
+        no_space = f"arguments stay as typed: no space file says what may be changed ({options.flags}space FILE)"
         return recorded.telling(no_space) if mode == "rewrite" else recorded
     return _or_else(
-        lambda: _read(recorded, options.space, mode),
+        lambda: _read(recorded, options, mode),
         lambda why: recorded.telling(f"arguments stay as typed: {why}"),
     )
 
 
-def _read(recorded: Rewritten, path: str, mode: str) -> Rewritten:
+def _read(recorded: Rewritten, options: Options, mode: str) -> Rewritten:
     from torchx_cubicml.space_file import read_space
 
-    space, launch, contract = read_space(path), recorded.launch, recorded.contract
+    space, launch, contract = read_space(options.space), recorded.launch, recorded.contract
     workload, config = read_config(launch, space)
     if contract is None:
         return recorded
@@ -221,92 +224,52 @@ def _read(recorded: Rewritten, path: str, mode: str) -> Rewritten:
     if mode != "rewrite":
         return read
     return _or_else(
-        lambda: _rewritten(read, contract, space), lambda why: read.telling(f"arguments stay as typed: {why}")
+        lambda: _rewritten(read, contract, space, options), lambda why: read.telling(f"arguments stay as typed: {why}")
     )
 
 
-def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace) -> Rewritten:
+def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options: Options) -> Rewritten:
     launch, workload, current = read.launch, contract.workload, contract.config
     if launch.not_rewritten:
         raise LaunchError(launch.not_rewritten)
-    _refuse_other_batch(space, workload, current)
+    refuse_other_batch(workload=workload, current=current)
+    read = read.telling(*map(_not_permitted, not_permitted(space)))
     from torchx_cubicml.store import read_trials
 
     trials, warnings = read_trials(contract.store, deadline_s=READ_DEADLINE_S)
     read = read.telling(*first_few(warnings))
-    suggestion = _best_known(space, workload, current, trials)
-    if suggestion is None:
+    case = Case(space=space, workload=workload, current=current, trials=trials)
+    choice = choose(case, now=datetime.now(UTC))
+    if choice is None:
         return read.telling("arguments stay as typed: no launch of this workload was measured yet")
-    config = _own_literals(space, workload, current, suggestion.config)
-    rows = change_rows(space, current, config)
-    why_not = _why_not(suggestion) if rows else "nothing known is faster than your own config"
-    if why_not:
-        return read.telling(f"arguments stay as typed: {why_not} ({_launches(suggestion.n_trials)} known)")
-    _refuse_changed_batch(workload, current, config)
-    contract = replace(contract, config=config, origin=Origin.REWRITE, suggestion=_promise(suggestion))
-    changed = replace(
-        read, launch=write_config(launch, space, config), contract=contract, suggestion=suggestion
-    ).telling(f"arguments rewritten, from what {_launches(suggestion.n_trials)} of this workload showed")
-    rows += [
-        ("predicted gain", as_gain({name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")})),
-        ("to switch this off", "--mode record"),
+    read = read.telling(*filter(None, [choice.note]))
+    suggestion = choice.suggestion
+    if choice.why_not:
+        return read.telling(f"arguments stay as typed: {choice.why_not} ({_launches(suggestion.n_trials)} known)")
+    contract = replace(contract, config=choice.config, origin=choice.origin, suggestion=_promise(suggestion))
+    written = write_config(launch, space, choice.config)
+    changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
+    return _with_block(changed, change_rows(space, current, choice.config), choice, options)
+
+
+def _with_block(changed: Rewritten, rows: Sequence[tuple[str, str]], choice: Choice, options: Options) -> Rewritten:
+    suggestion = choice.suggestion
+    gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
+    rows = [
+        *rows,
+        ("predicted gain", as_gain(gain) if suggestion.throughput is not None else "unknown, which is why it is tried"),
+        ("to switch this off", f"{options.flags}mode record"),
     ]
-    return replace(changed, lines=(*changed.lines, *aligned(rows)))
+    known = _launches(suggestion.n_trials)
+    why = (
+        f"from what {known} of this workload showed" if choice.origin is Origin.REWRITE else f"to learn: {known} known"
+    )
+    told = changed.telling(f"arguments rewritten, {why}")
+    return replace(told, lines=(*told.lines, *aligned(rows)))
 
 
-def _best_known(space: SearchSpace, workload: Workload, current: Config, trials: Sequence[Trial]) -> Suggestion | None:
-    # The advisor's libraries take a second to load: not for a program of which nothing is known.
-    if not any(trial.measurement and trial.fact("program") == workload["program"] for trial in trials):
-        return None
-    from torchx_cubicml.advisor import best_known
-
-    return best_known(space, workload=workload, current=current, trials=trials)
-
-
-def _why_not(suggestion: Suggestion) -> str:
-    """Return why a suggestion is not good enough to change a user's command; empty where it is."""
-    if suggestion.probability_to_fit < MIN_FIT:
-        return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"
-    gain, low = suggestion.gain, suggestion.gain_low
-    # Without a gain the user's own config is known to run out of memory, and any that fits is better.
-    if gain is not None and low is not None and (gain < MIN_GAIN or low <= MIN_GAIN_LOW):
-        return f"the best gain known, {gain - 1:+.1%}, is inside the noise"
-    return ""
-
-
-def _own_literals(space: SearchSpace, workload: Workload, current: Config, suggested: Config) -> Config:
-    """Return a suggested config made of the literals of the user's own space file and nothing else.
-
-    Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.
-    """
-    if all(name in current and same_value(value, current[name]) for name, value in suggested.items()):
-        return current
-    bound = space.bind(workload=workload, current=current)
-    config = bound.decode(bound.encode(suggested))
-    if config is None:
-        raise LaunchError("the suggested config is not legal in the space file")
-    return config
-
-
-def _refuse_other_batch(space: SearchSpace, workload: Workload, current: Config) -> None:
-    from torchx_cubicml.space import computed_global_batch_size
-
-    stated = workload.get("global_batch_size", current.get("global_batch_size"))
-    computed = computed_global_batch_size(workload=workload, current=current)
-    if stated is not None and computed is not None and stated != computed:
-        raise LaunchError(f"the space file states a global batch size of {stated}, and the command has {computed}")
-
-
-def _refuse_changed_batch(workload: Workload, current: Config, config: Config) -> None:
-    from torchx_cubicml.space import computed_global_batch_size
-
-    before = computed_global_batch_size(workload=workload, current=current)
-    after = computed_global_batch_size(workload=workload, current=config)
-    if before != after:
-        raise LaunchError(
-            f"the best config known trains with a global batch size of {after} in place of {before}; "
-            "derive gradient_accumulation_steps in the space file to keep it"
-        )
+def _not_permitted(name: str) -> str:
+    return f"{name} stays as typed: it changes what is trained (changes_training = true in the space file permits it)"
 
 
 def _promise(suggestion: Suggestion | None) -> dict[str, object] | None:

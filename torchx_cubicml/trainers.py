@@ -98,3 +98,30 @@ OUTPUT_WORDS = (
 
 NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
 """Words beside them that make it a rate or a manner instead of a destination."""
+
+CHANGES_TRAINING = frozenset(
+    {
+        *WORKLOAD_NAMES,
+        *("n_kv_heads", "head_dim", "ffn_dim", "d_ff", "intermediate_size", "dropout", "activation"),
+        *("precision", "dtype", "bf16", "fp16", "fp8", "tf32", "allow_tf32", "amp", "mixed_precision"),
+        *("global_batch_size", "optimizer", "lr", "learning_rate", "min_lr", "weight_decay", "momentum"),
+        *(
+            "warmup_steps",
+            "beta1",
+            "beta2",
+            "eps",
+            "grad_clip",
+            "max_grad_norm",
+            "seed",
+            "epochs",
+            "max_steps",
+            "max_iters",
+        ),
+    }
+)
+"""Parameters, by their own or their flag's name, that change what is trained: an ordinary launch leaves them as typed.
+
+Batch and accumulation are checked by their product. Degrees, sharding, recomputation and compilation leave the training
+as it is up to rounding. Nothing is known of a name that is in no table: who listed it in a space file is taken at his
+word.
+"""

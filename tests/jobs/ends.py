@@ -25,5 +25,6 @@ def leave(how):
 
 print("rank", os.environ["RANK"], sys.argv[1:], flush=True)
 if os.environ["RANK"] == sys.argv[2]:
+    time.sleep(1)  # the others get to run first
     leave(sys.argv[1])
 time.sleep(60)

@@ -1,4 +1,4 @@
-"""FSDP with a strategy of its own for each layer, accumulation without synchronisation, one layer checkpointed, bf16."""
+"""FSDP with a strategy of its own for each layer, accumulation, one layer checkpointed, low precision."""
 
 import os
 import time

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -23,6 +23,7 @@ class Inputs:
 
     Args:
         numeric: columns taken as numbers, on a logarithmic scale (powers of two are even steps of most knobs).
+        lowest: the smallest value of each of them where all are positive, else 0.0, ``[n_numeric]``.
         gappy: those among them with missing values in the table, which get an indicator.
         codes: categorical columns.
         one_hot: column and code of each indicator of a category.
@@ -31,6 +32,7 @@ class Inputs:
     """
 
     numeric: tuple[int, ...]
+    lowest: NDArray[np.float64]
     gappy: tuple[int, ...]
     codes: tuple[int, ...]
     one_hot: tuple[tuple[int, float], ...]
@@ -46,6 +48,7 @@ class Inputs:
         codes = tuple(index for index in varying if categorical[index])
         plain = cls(
             numeric=numeric,
+            lowest=np.array([max(float(distinct[index][0]), 0.0) for index in numeric], dtype=np.float64),
             gappy=tuple(index for index in numeric if np.isnan(features[:, index]).any()),
             codes=codes,
             one_hot=tuple(
@@ -59,14 +62,7 @@ class Inputs:
         )
         dense = plain._raw_dense(features)
         spread = np.nan_to_num(_nan_std(dense), nan=1.0)
-        return cls(
-            numeric=plain.numeric,
-            gappy=plain.gappy,
-            codes=plain.codes,
-            one_hot=plain.one_hot,
-            centre=_nan_mean(dense),
-            scale=np.where(spread > 0, spread, 1.0),
-        )
+        return replace(plain, centre=_nan_mean(dense), scale=np.where(spread > 0, spread, 1.0))
 
     def dense(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised numbers without gaps, float64 ``[n, n_dense]``; a missing number stands at the mean."""
@@ -88,10 +84,15 @@ class Inputs:
         return [False] * len(self.numeric) + [index in few for index in self.codes]
 
     def _raw_dense(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        numbers = features[:, self.numeric]
+        numbers = self._logarithms(features[:, self.numeric])
         missing = np.isnan(features[:, self.gappy])
         members = features[:, [column for column, _ in self.one_hot]] == np.array([code for _, code in self.one_hot])
-        return np.hstack([np.sign(numbers) * np.log1p(np.abs(numbers)), missing, members])
+        return np.hstack([numbers, missing, members])
+
+    def _logarithms(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return logarithms of columns that are positive throughout; others bend around zero in place of a pole."""
+        powers = np.log(np.where(numbers <= 0.0, np.maximum(self.lowest, 1e-9), numbers))
+        return np.where(self.lowest > 0.0, powers, np.sign(numbers) * np.log1p(np.abs(numbers)))
 
 
 def _nan_mean(table: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -48,7 +48,7 @@ class Limits:
     """The largest micro batch that ran and the smallest that did not, for each rest of a config.
 
     Args:
-        names: workload facts and parameters that must be known and alike for two rows to be compared.
+        names: workload facts and parameters that must be alike for two rows to be compared.
         ran: key of the rest -> largest micro batch that ran.
         failed: key of the rest -> smallest micro batch that ran out of memory.
     """
@@ -65,8 +65,6 @@ class Limits:
         failed: dict[Hashable, float] = {}
         for row, fitted in outcomes if names else ():
             key, batch = limits._split(row)
-            if key is None:
-                continue
             if fitted:
                 ran[key] = max(batch, ran.get(key, -math.inf))
             else:
@@ -89,10 +87,8 @@ class Limits:
         return 1.0 if batch <= self.ran.get(key, -math.inf) else math.nan
 
     def _split(self, row: Mapping[str, Value]) -> tuple[Hashable, float]:
-        if any(name not in row for name in self.names):
-            return None, 0.0
-        # A config without a micro batch is compared with itself alone.
-        return tuple(row[name] for name in self.names), _number(row.get(BATCH))
+        # What a row lacks is a value of its own; a config without a micro batch is compared with itself alone.
+        return tuple(row.get(name) for name in self.names), _number(row.get(BATCH))
 
 
 def _number(value: Value | None) -> float:

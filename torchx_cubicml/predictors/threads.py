@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 def one_thread() -> AbstractContextManager[object]:
     """Return a context in which OpenMP and BLAS use the calling thread alone."""
     import sklearn.ensemble  # noqa: F401 - only libraries that are loaded can be limited
-    from threadpoolctl import threadpool_limits  # type: ignore[import-untyped]
+    from threadpoolctl import threadpool_limits
 
     limits: AbstractContextManager[object] = threadpool_limits(limits=1)
     return limits

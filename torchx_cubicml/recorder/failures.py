@@ -77,7 +77,7 @@ def _state_of_one(error: BaseException) -> State:
     if isinstance(error, OSError):
         return _state_of_os_error(error)
     if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError | RecursionError):
-        text = str(error)
+        text = _text(error)
         return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), State.USER_ERROR)
     return State.USER_ERROR
 
@@ -88,6 +88,13 @@ def _state_of_os_error(error: OSError) -> State:
     if isinstance(error, TimeoutError):
         return State.TIMEOUT
     return State.INFRASTRUCTURE if isinstance(error, ConnectionError) else State.USER_ERROR
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  it is the user's class, and may do anything
+        return ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:

@@ -39,7 +39,10 @@ class Work:
 
 
 class ModuleHook:
-    """A forward pre-hook that a pickled or copied module leaves behind, and that no other process must import."""
+    """A forward pre-hook that a pickled or copied module leaves behind, and that no other process must import.
+
+    The deprecated ``torch.jit.script`` alone stumbles over it: of a module in training, script a copy.
+    """
 
     __slots__ = ("_before",)
 
@@ -73,7 +76,7 @@ class Forwards:
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
         self.is_whole = False
         self._guard = guard
-        self._trained: list[weakref.ref[nn.Parameter]] = []
+        self._whole: set[int] = set()
         self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
         self._let_go: dict[int, Callable[[], None]] = {}
@@ -87,7 +90,7 @@ class Forwards:
         """The model, once it was called and while it lives."""
         return self._model() if self._model is not None else None
 
-    def watch(self, candidates: Iterable[nn.Module], trained: Iterable[nn.Parameter]) -> None:
+    def watch(self, candidates: Iterable[nn.Module], trained: Sequence[nn.Parameter]) -> None:
         """Wait for the first training forward of one of the modules, in place of all that was watched before.
 
         Args:
@@ -98,10 +101,13 @@ class Forwards:
 
         self.release()
         self._is_grad_enabled = is_grad_enabled
-        self._trained = [weakref.ref(parameter) for parameter in trained]
         self._model = None
+        self._whole.clear()
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)
+            # Not later: within a forward FSDP2 puts other parameters in the place of those that the optimizer knows.
+            if holds_all(module, trained):
+                self._whole.add(id(module))
 
     def release(self) -> None:
         """Take every hook away."""
@@ -154,7 +160,7 @@ class Forwards:
         self._model = weakref.ref(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
-        self.is_whole = holds_all(module, [living for each in self._trained if (living := each()) is not None])
+        self.is_whole = id(module) in self._whole
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is None:
             self._sample_size = loader_batch_size()

@@ -8,8 +8,8 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import ContractError
-from torchx_cubicml.recorder.assignment import known_at_start, read_assignment
+from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.recorder.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.measure import measure
 from torchx_cubicml.recorder.memory import peak_memory_gib
@@ -35,14 +35,14 @@ STEP_LIMIT = "step limit"
 
 
 def open_session(program: Program) -> Session | None:
-    """Return the session that records this process, begun; ``None``, and one warning, with a contract of another kind.
+    """Return the session that records this process, begun; ``None``, and one warning, where it has nothing to go by.
 
     Raises:
         OSError: the process that writes to the store cannot be started.
     """
     try:
         assignment = read_assignment(program)
-    except ContractError as error:
+    except CubicMLError as error:
         if read_job_environment().rank == 0:
             warn(f"this launch is not recorded: {error}")
         return None
@@ -76,10 +76,10 @@ class Session:
     def begin(self) -> None:
         """Tell that the program is about to run, and wait for it to import torch."""
         if self._assignment.leads:
-            if not self._assignment.declared:
-                notice(f"recording to {self._assignment.contract.store}")
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
+            if not self._assignment.declared:
+                notice(f"recording to {self._assignment.contract.store}")
         os.register_at_fork(after_in_child=self._abandon)
         atexit.register(self._close)
         measure.listen(self.guarded(self._on_explicit_step))
@@ -87,15 +87,15 @@ class Session:
 
     def completed(self) -> None:
         """Note that the program came to its end."""
-        self._end(State.COMPLETED, "")
+        self._end(lambda: (State.COMPLETED, ""))
 
     def exited(self, exit_: SystemExit) -> None:
         """Note that the program ended by ``SystemExit``."""
-        self._end(*state_of_exit(exit_.code))
+        self._end(lambda: state_of_exit(exit_.code))
 
     def failed(self, error: BaseException) -> None:
         """Note that the program ended by an exception."""
-        self._end(state_of(error), reason_of(error))
+        self._end(lambda: (state_of(error), reason_of(error)))
 
     def guarded(self, hook: Callable[..., object]) -> Callable[..., None]:
         """Return ``hook`` such that it never raises: its first failure is told, and is the end of all hooks."""
@@ -122,7 +122,7 @@ class Session:
         if self._training is None:
             self._training = Training(self.guarded, world_size=self._assignment.job.world_size)
         self._unhook = on_every_step(self.guarded(self._on_step)).remove
-        if self._assignment.leads:
+        if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
@@ -149,13 +149,13 @@ class Session:
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()))
 
-    def _end(self, state: State, reason: str) -> None:
-        """Tell how the program ended; what the reporter says last waits for the store in ``_close``."""
+    def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
+        """Tell how the program ended; waiting for the store is left to ``_close``."""
         if os.getpid() != self._pid:
             return  # a forked child that came this far
         self.guarded(self._conclude)()
         self._off = False  # the end is told even where a hook has failed
-        self.guarded(self._tell_end)(state, reason)
+        self.guarded(self._tell_end)(describe)
         self._off = True
 
     def _conclude(self) -> None:
@@ -169,7 +169,8 @@ class Session:
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
 
-    def _tell_end(self, state: State, reason: str) -> None:
+    def _tell_end(self, describe: Callable[[], tuple[State, str]]) -> None:
+        state, reason = describe()
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._own_reporter()
         if self._reporter is not None:
@@ -195,7 +196,7 @@ class Session:
         if self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
             self._peers.meet(within_s=_MEET_S)
-        self._end(State.COMPLETED, STEP_LIMIT)
+        self._end(lambda: (State.COMPLETED, STEP_LIMIT))
         self._close()
         for stream in (sys.stdout, sys.stderr):
             with contextlib.suppress(OSError, ValueError):

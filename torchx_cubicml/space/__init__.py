@@ -1,20 +1,17 @@
 """The search space: parameters with their legal values, constraints, and all configs that are legal.
 
-``search_space`` holds the records; ``expression`` reads and evaluates what a file says in arithmetic; ``legal_configs``
-counts, lists and draws legal configs.
+``search_space`` and ``parameter`` hold the records; ``expression`` reads and evaluates what a file says in arithmetic;
+``legal_configs`` counts, lists and draws legal configs.
 """
 
 from __future__ import annotations
 
+from torchx_cubicml.space.parameter import Landing, LandingKind, Parameter, WorkloadFact
 from torchx_cubicml.space.search_space import (
     Dimension,
-    Landing,
-    LandingKind,
-    Parameter,
     RewriteRules,
     SearchSpace,
     TuneChanges,
-    WorkloadFact,
     computed_global_batch_size,
 )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.conditional import OneIdleChoice
 from torchx_cubicml.space.legal_choices import Check, LegalChoices
 from torchx_cubicml.space.rules import (
     NOT_DATA_PARALLEL,
@@ -15,6 +17,7 @@ from torchx_cubicml.space.rules import (
     does_not_hold,
     dp_degree_expression,
     in_dependency_order,
+    make_idle_rules,
     make_rules,
 )
 from torchx_cubicml.space.unknown import Unknown
@@ -22,8 +25,9 @@ from torchx_cubicml.space.unknown import Unknown
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
+    from torchx_cubicml.space.conditional import Conditional
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.space.rules import Rule
+    from torchx_cubicml.space.rules import Derivation, Rule
     from torchx_cubicml.trial import Config, Scalar, Value
 
 
@@ -35,11 +39,25 @@ class FreeParameter:
         name: of the parameter.
         choices: legal values of one entry.
         blocks: entries of the value that one choice sets, for each choice; ``None`` for a single value.
+        conditional: when it counts; ``None`` for always.
     """
 
     name: str
     choices: tuple[Scalar, ...]
     blocks: tuple[tuple[int, ...], ...] | None = None
+    conditional: Conditional | None = None
+
+    @property
+    def chosen(self) -> str:
+        """The name under which the chosen value stands."""
+        return self.name if self.conditional is None else self.conditional.chosen
+
+    @property
+    def first(self) -> Value:
+        """The value at the first choices."""
+        return (
+            self.choices[0] if self.blocks is None else tuple(self.choices[0] for block in self.blocks for _ in block)
+        )
 
     @property
     def n_dimensions(self) -> int:
@@ -54,7 +72,7 @@ class LegalConfigs:
         self,
         free: Sequence[FreeParameter],
         *,
-        derivations: Mapping[str, Expression],
+        derivations: Mapping[str, Derivation],
         constraints: Sequence[Expression],
         facts: Mapping[str, Value],
     ) -> None:
@@ -64,16 +82,22 @@ class LegalConfigs:
             SpaceError: a name is unknown, or a derivation is circular.
         """
         self._facts, self._constraints = dict(facts), tuple(constraints)
-        self._free = {parameter.name: parameter for parameter in free}
-        self._first, start = {}, 0
+        self._free = {parameter.chosen: parameter for parameter in free}
+        self._start, start = {}, 0
         for parameter in free:
-            self._first[parameter.name] = start
+            self._start[parameter.chosen] = start
             start += parameter.n_dimensions
-        known = {*self._free, *derivations, *facts}
-        derivations = _with_dp_degree(derivations, tuned={*self._free, *derivations}, known=known)
-        _refuse_unknown_names([*derivations.values(), *constraints], known | derivations.keys())
+        conditionals = {item.name: item.conditional for item in free if item.conditional is not None}
+        derivations = {**derivations, **conditionals}
+        tuned = {*derivations, *(item.name for item in free)}
+        derivations = _with_dp_degree(derivations, tuned=tuned, known=tuned | facts.keys())
+        known = tuned | facts.keys() | derivations.keys()
+        _refuse_unknown_names([*derivations.values(), *constraints], known, chosen=set(self._free))
         self._derivations = in_dependency_order(derivations)
-        self._rules = make_rules(self._free, self._derivations, constraints)
+        firsts = {name: parameter.first for name, parameter in self._free.items()}
+        self._rules = make_rules(self._free, self._derivations, constraints) + make_idle_rules(
+            firsts, self._derivations
+        )
         self._sizes = [len(item.choices) for item in free for _ in range(item.n_dimensions)]
         self._index = {
             item.name: {(kind(value), value): index for index, value in enumerate(item.choices)} for item in free
@@ -85,7 +109,7 @@ class LegalConfigs:
         return LegalChoices(self._sizes, [self._check(rule) for rule in self._rules])
 
     def values(self, choice: Sequence[int]) -> dict[str, Value]:
-        """Return the facts, and the values of the free parameters at a choice vector.
+        """Return the facts, and the values chosen for the free parameters at a choice vector.
 
         Raises:
             SpaceError: there is not one index per dimension, or one is out of range.
@@ -101,8 +125,8 @@ class LegalConfigs:
     def complete(self, values: dict[str, Value]) -> str | None:
         """Add the derived values to ``values`` and return ``None``, or the sentence that says which rule is broken."""
         try:
-            for name, expression in self._derivations.items():
-                values[name] = derived_value(name, expression, values)
+            for name, derivation in self._derivations.items():
+                values[name] = derived_value(name, derivation, values)
             for constraint in self._constraints:
                 if not constraint.holds(values):
                     return does_not_hold(constraint, values)
@@ -117,11 +141,26 @@ class LegalConfigs:
             SpaceError: one is missing, or its value is not among the choices.
         """
         indices: list[int] = []
-        for name, parameter in self._free.items():
+        known = self._completed(config)
+        for parameter in self._free.values():
+            name = parameter.name
             if name not in config:
                 raise SpaceError(f"{name} is missing; legal are {_listed(parameter.choices)}")
-            indices.extend(self._encode_value(parameter, config[name]))
+            if parameter.conditional is not None and not parameter.conditional.when.holds(known):
+                _refuse_other_than_idle(parameter.conditional, config[name])
+                indices.extend([0] * parameter.n_dimensions)
+            else:
+                indices.extend(self._encode_value(parameter, config[name]))
         return tuple(indices)
+
+    def _completed(self, config: Config) -> dict[str, Value]:
+        """Return facts, the values of ``config``, and the derived ones that it does not hold and that can be had."""
+        values: dict[str, Value] = {**self._facts, **config}
+        for name, derivation in self._derivations.items():
+            if name not in config:
+                with suppress(SpaceError, KeyError):
+                    values[name] = derived_value(name, derivation, values)
+        return values
 
     def refuse_empty(self) -> None:
         """Check that some config is legal.
@@ -152,7 +191,7 @@ class LegalConfigs:
 
     def _check(self, rule: Rule) -> Check:
         dimensions = {
-            self._first[name] + offset for name in rule.reads for offset in range(self._free[name].n_dimensions)
+            self._start[name] + offset for name in rule.reads for offset in range(self._free[name].n_dimensions)
         }
 
         def holds(choice: Sequence[int]) -> bool:
@@ -167,7 +206,7 @@ class LegalConfigs:
         return Check(frozenset(dimensions), holds, remainder)
 
     def _value(self, name: str, choice: Sequence[int]) -> Value:
-        parameter, start = self._free[name], self._first[name]
+        parameter, start = self._free[name], self._start[name]
         if parameter.blocks is None:
             return parameter.choices[choice[start]]
         return tuple(
@@ -175,7 +214,7 @@ class LegalConfigs:
         )
 
     def _value_so_far(self, name: str, choice: Sequence[int], assigned: Collection[int]) -> Value | Unknown:
-        parameter, start = self._free[name], self._first[name]
+        parameter, start = self._free[name], self._start[name]
         missing = [number for number in range(parameter.n_dimensions) if start + number not in assigned]
         if not missing:
             return self._value(name, choice)
@@ -210,8 +249,8 @@ class LegalConfigs:
 
 
 def _with_dp_degree(
-    derivations: Mapping[str, Expression], *, tuned: set[str], known: set[str]
-) -> Mapping[str, Expression]:
+    derivations: Mapping[str, Derivation], *, tuned: set[str], known: set[str]
+) -> Mapping[str, Derivation]:
     """Add ``dp_degree`` where the config decides it: then it is derived like any other, and must divide exactly."""
     decided_by_config = bool(tuned & {"world_size", *NOT_DATA_PARALLEL})
     if "dp_degree" in known or "world_size" not in known or not decided_by_config:
@@ -219,9 +258,21 @@ def _with_dp_degree(
     return {**derivations, "dp_degree": dp_degree_expression(known)}
 
 
-def _refuse_unknown_names(expressions: Sequence[Expression], known: set[str]) -> None:
+def _refuse_other_than_idle(conditional: Conditional, value: Value) -> None:
+    if value != conditional.idle or _kinds(value) != _kinds(conditional.idle):
+        raise SpaceError(
+            f"{conditional.name} = {value!r:.80} is not legal; it is {conditional.idle!r:.80} unless "
+            f"{conditional.when.source}"
+        )
+
+
+def _kinds(value: Value) -> object:
+    return tuple(map(kind, value)) if isinstance(value, tuple) else kind(value)
+
+
+def _refuse_unknown_names(expressions: Sequence[Derivation], known: set[str], *, chosen: set[str]) -> None:
     for expression in expressions:
-        missing = sorted(expression.names - known)
+        missing = sorted(expression.names - known - chosen)
         if missing:
             hint = (
                 "; it is computed where the command holds micro_batch_size and the world size is known"
@@ -235,6 +286,8 @@ def _refuse_unknown_names(expressions: Sequence[Expression], known: set[str]) ->
 
 
 def _described(rule: Rule) -> str:
+    if isinstance(rule.expression, OneIdleChoice):
+        return rule.expression.conditional.source
     if rule.derives:
         return f"{rule.derives} = {rule.expression.source}"
     return f"{rule.expression.where}: {rule.expression.source!r}"

@@ -1,19 +1,21 @@
-"""What must hold in a legal config: derived values, in dependency order and exact, and constraints."""
+"""What must hold in a legal config: derived values, in dependency order and exact, conditions, and constraints."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeGuard
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.conditional import Conditional, OneIdleChoice
+from torchx_cubicml.space.expression import Expression, parse_expression
 from torchx_cubicml.space.unknown import Unknown
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.trial import Scalar, Value
+    from torchx_cubicml.trial import Value
+
+Derivation: TypeAlias = Expression | Conditional
 
 ALWAYS_THERE = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "global_batch_size")
 """Names that every expression can read without declaring them; ``nnodes`` and ``nproc_per_node`` where known."""
@@ -26,18 +28,18 @@ MAX_DERIVED = 2**63 - 1  # more is no value that a script could read
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One derivation or constraint, and everything that is needed to check it alone.
+    """One derivation, constraint or idle parameter, and everything that is needed to check it alone.
 
     Args:
-        expression: of the derived value, or the predicate.
-        derives: name that it derives; empty for a constraint.
+        expression: of the derived value, or what must hold.
+        derives: name that it derives; empty for what must hold.
         before: derivations that it needs, in dependency order.
         reads: free parameters that it depends on, through derivations too.
     """
 
-    expression: Expression
+    expression: Derivation | OneIdleChoice
     derives: str
-    before: tuple[tuple[str, Expression], ...]
+    before: tuple[tuple[str, Derivation], ...]
     reads: frozenset[str]
 
     def remainder(self, known: Mapping[str, Value | Unknown]) -> Hashable | None:
@@ -47,42 +49,63 @@ class Rule:
         """
         values, undecided = dict(known), []
         try:
-            for name, expression in (*self.before, (self.derives, self.expression)):
-                value = expression.evaluate_partly(values)
-                values[name] = value
+            for name, derivation in self.before:
+                value = derivation.evaluate_partly(values)
                 if isinstance(value, Unknown):
-                    undecided.append(value.key)
-                elif (name and not _may_be_derived(value)) or (not name and value is not True):
+                    # What is chosen cannot fail: of it only what is calculated further is left to decide.
+                    undecided += [value.key] if _can_fail(derivation) else []
+                elif not _may_be_derived(derivation, value):
                     return None
+                values[name] = value
+            last = self._last_remainder(values)
         except SpaceError:
             return None
-        return tuple(undecided)
+        return None if last is None else (*undecided, last)
+
+    def _last_remainder(self, values: Mapping[str, Value | Unknown]) -> Hashable | None:
+        if isinstance(self.expression, OneIdleChoice):
+            return self.expression.remainder(values)
+        value = self.expression.evaluate_partly(values)
+        if isinstance(value, Unknown):
+            return ("undecided", value.key)
+        met = _may_be_derived(self.expression, value) if self.derives else value is True
+        return "met" if met else None
 
     def broken(self, known: Mapping[str, Value]) -> str | None:
         """Return why facts and free values break the rule, ``None`` where they meet it."""
         values = dict(known)
         try:
-            for name, expression in self.before:
-                values[name] = derived_value(name, expression, values)
-            if self.derives:
-                derived_value(self.derives, self.expression, values)
-                return None
-            return None if self.expression.holds(values) else does_not_hold(self.expression, values)
+            for name, derivation in self.before:
+                values[name] = derived_value(name, derivation, values)
+            return self._last_broken(values)
         except SpaceError as error:
             return str(error)
 
+    def _last_broken(self, values: Mapping[str, Value]) -> str | None:
+        if isinstance(self.expression, OneIdleChoice):
+            name = self.expression.conditional.name
+            return f"{name} is idle and has another than its first choice" if self.expression.broken(values) else None
+        if self.derives:
+            derived_value(self.derives, self.expression, values)
+            return None
+        if isinstance(self.expression, Conditional) or self.expression.holds(values):
+            return None
+        return does_not_hold(self.expression, values)
 
-def derived_value(name: str, expression: Expression, values: Mapping[str, Value]) -> Scalar:
-    """Return what ``expression`` gives, exactly.
+
+def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]) -> Value:
+    """Return what a derivation gives, exactly.
 
     Raises:
         SpaceError: it does not divide, is not positive, is too large, or cannot be calculated.
     """
-    value = expression.evaluate(values)
-    if not _may_be_derived(value):
+    value = derivation.evaluate_partly(values)
+    if isinstance(value, Unknown):
+        raise SpaceError(f"{derivation.where}: {name} = {derivation.source}: the result is not known")
+    if not _may_be_derived(derivation, value):
         raise SpaceError(
-            f"{expression.where}: {name} = {expression.source} must be above 0 and at most {MAX_DERIVED}, "
-            f"got {value!r:.40}{_seen(expression, values)}"
+            f"{derivation.where}: {name} = {derivation.source} must be above 0 and at most {MAX_DERIVED}, "
+            f"got {value!r:.40}{_seen(derivation, values)}"
         )
     return value
 
@@ -93,38 +116,59 @@ def does_not_hold(constraint: Expression, values: Mapping[str, Value]) -> str:
 
 
 def make_rules(
-    free: Iterable[str], derivations: Mapping[str, Expression], constraints: Sequence[Expression]
+    free: Iterable[str], derivations: Mapping[str, Derivation], constraints: Sequence[Expression]
 ) -> list[Rule]:
-    """Return a rule for each derivation, in dependency order, and each constraint.
+    """Return a rule for each derived value, in dependency order, and each constraint.
 
     Args:
-        free: names of the free parameters.
-        derivations: derived names and their expressions, in any order.
+        free: names under which chosen values stand.
+        derivations: derived names and their derivations, in any order.
         constraints: predicates.
 
     Raises:
         SpaceError: a derivation is circular; the text names the cycle.
     """
-    free, order = frozenset(free), in_dependency_order(derivations)
+    make, order = _RuleMaker(free, derivations), in_dependency_order(derivations)
+    exact = {name: item for name, item in order.items() if isinstance(item, Expression) or item.derive is not None}
+    return [make.rule(item, item.names, name) for name, item in exact.items()] + [
+        make.rule(item, item.names) for item in constraints
+    ]
 
-    def rule(expression: Expression, derives: str = "") -> Rule:
-        needed = set(expression.names)
-        for name in reversed(order):
+
+def make_idle_rules(first: Mapping[str, Value], derivations: Mapping[str, Derivation]) -> list[Rule]:
+    """Return a rule for each conditional parameter that is chosen: idle, it has its first choice.
+
+    Args:
+        first: the first choice of each free parameter, by the name under which chosen values stand.
+        derivations: derived names and their derivations, in any order.
+    """
+    make = _RuleMaker(first, derivations)
+    chosen = [item for item in derivations.values() if isinstance(item, Conditional) and item.derive is None]
+    return [make.rule(OneIdleChoice(item, first[item.chosen]), item.names) for item in chosen]
+
+
+class _RuleMaker:
+    """Finds for each rule what it needs and reads."""
+
+    def __init__(self, free: Iterable[str], derivations: Mapping[str, Derivation]) -> None:
+        self._free, self._order = frozenset(free), in_dependency_order(derivations)
+
+    def rule(self, expression: Derivation | OneIdleChoice, names: Iterable[str], derives: str = "") -> Rule:
+        needed = set(names)
+        for name in reversed(self._order):
             if name in needed:
-                needed |= order[name].names
-        before = tuple((name, order[name]) for name in order if name in needed)
-        return Rule(expression=expression, derives=derives, before=before, reads=free & needed)
-
-    return [rule(expression, name) for name, expression in order.items()] + [rule(item) for item in constraints]
+                needed |= self._order[name].names
+        before = tuple((name, self._order[name]) for name in self._order if name in needed)
+        return Rule(expression=expression, derives=derives, before=before, reads=self._free & needed)
 
 
-def in_dependency_order(derivations: Mapping[str, Expression]) -> dict[str, Expression]:
+def in_dependency_order(derivations: Mapping[str, Derivation]) -> dict[str, Derivation]:
     """Return the derivations so that each comes after those that it reads.
 
     Raises:
         SpaceError: a derivation is circular; the text names the cycle.
     """
-    ordered: dict[str, Expression] = {}
+    ordered: dict[str, Derivation] = {}
     waiting = dict(derivations)
     while waiting:
         ready = [name for name, expression in waiting.items() if not expression.names & waiting.keys()]
@@ -163,19 +207,27 @@ def dp_degree_expression(known: Iterable[str]) -> Expression:
     return parse_expression(source, where="dp_degree")
 
 
-def _may_be_derived(value: Scalar) -> bool:
-    return isinstance(value, bool | str) or 0 < value <= MAX_DERIVED
+def _may_be_derived(derivation: Derivation, value: Value) -> bool:
+    if isinstance(value, tuple | bool | str):
+        return True
+    if isinstance(derivation, Conditional) and (not _can_fail(derivation) or value == derivation.idle):
+        return True
+    return 0 < value <= MAX_DERIVED
 
 
-def _cycle(waiting: Mapping[str, Expression]) -> list[str]:
+def _can_fail(derivation: Derivation) -> bool:
+    return isinstance(derivation, Expression) or derivation.derive is not None
+
+
+def _cycle(waiting: Mapping[str, Derivation]) -> list[str]:
     path = [next(iter(waiting))]
     while path[-1] not in path[:-1]:
         path.append(min(waiting[path[-1]].names & waiting.keys()))
     return path[path.index(path[-1]) :]
 
 
-def _seen(expression: Expression, values: Mapping[str, Value]) -> str:
-    shown = ", ".join(f"{name}={_short(values[name])}" for name in sorted(expression.names) if name in values)
+def _seen(derivation: Derivation, values: Mapping[str, Value]) -> str:
+    shown = ", ".join(f"{name}={_short(values[name])}" for name in sorted(derivation.names) if name in values)
     return f" with {shown}" if shown else ""
 
 

@@ -7,14 +7,13 @@ how many layers a per-layer parameter has and what the derived parameters are.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from dataclasses import dataclass, field, replace
-from enum import StrEnum
 from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.conditional import Conditional
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
 from torchx_cubicml.space.rules import NOT_DATA_PARALLEL, data_parallel_degree, is_count
 from torchx_cubicml.trial import MAX_ITEMS
@@ -26,77 +25,9 @@ if TYPE_CHECKING:
     import numpy as np
 
     from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.parameter import Parameter, WorkloadFact
+    from torchx_cubicml.space.rules import Derivation
     from torchx_cubicml.trial import Config, Scalar, Value, Workload
-
-
-class LandingKind(StrEnum):
-    """Kinds of places in a command where a value is read and written."""
-
-    FLAG = "flag"
-    ENV = "env"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
-    """Where a parameter or a workload fact stands in a command: a flag with its dashes, or an environment variable."""
-
-    kind: LandingKind
-    name: str
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Parameter:
-    """One tunable knob.
-
-    Args:
-        name: standard name where there is one.
-        choices: legal values in the order of the file, of one entry for a per-layer parameter; empty where derived.
-        per_layer: name of the fact that counts its entries, or the count; ``None`` for a single value.
-        groups: blocks of neighbouring layers that are tuned alike; ``None`` tunes each layer.
-        derive: expression that gives the value; ``None`` for a free parameter.
-        landing: its place in the command; ``None`` for spaces used as a library.
-        default: what the script does where the command does not say; ``None`` where the command must.
-        observe: standard name whose observed value stands for the requested one in training rows.
-        changes_training: whether an ordinary launch may change it although that changes what is trained.
-    """
-
-    name: str
-    choices: tuple[Scalar, ...] = ()
-    per_layer: str | int | None = None
-    groups: int | None = None
-    derive: Expression | None = None
-    landing: Landing | None = None
-    default: Value | None = None
-    observe: str = ""
-    changes_training: bool = False
-
-    def __post_init__(self) -> None:
-        place = f"parameters.{self.name}"
-        if (self.derive is None) != bool(self.choices):
-            raise SpaceError(f"{place} needs choices, or an expression in derive, and not both")
-        kinds = sorted({kind(choice) for choice in self.choices})
-        if len(kinds) > 1:
-            raise SpaceError(f"{place}: choices must be alike, got {' and '.join(kinds)}")
-        repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
-        if repeated:
-            raise SpaceError(f"{place}: choices must differ, got {repeated[0]!r:.80} more than once")
-        if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
-            raise SpaceError(f"{place}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WorkloadFact:
-    """A fact of the workload that the file declares: read from the command, or stated.
-
-    Args:
-        name: standard name where there is one.
-        landing: its place in the command; ``None`` where stated.
-        value: stated value, or what the script does where the command does not say.
-    """
-
-    name: str
-    landing: Landing | None = None
-    value: Value | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +84,7 @@ class SearchSpace:
         tune: what a profiling launch changes besides its config.
         rewrite: when an ordinary launch may be rewritten.
         facts: what ``bind`` fixed: the workload's facts, ``world_size``, ``global_batch_size``...
+        own: the user's own values of the parameters that may be idle, which ``bind`` fixed too.
     """
 
     parameters: tuple[Parameter, ...]
@@ -162,6 +94,7 @@ class SearchSpace:
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
     facts: Mapping[str, Value] = field(default_factory=dict)
+    own: Mapping[str, Value] = field(default_factory=dict)
     _legal_cache: LegalConfigs | None = field(init=False, default=None, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -194,7 +127,11 @@ class SearchSpace:
         tuned = {parameter.name for parameter in self.parameters}
         stated = {fact.name: fact.value for fact in self.workload if fact.landing is None and fact.value is not None}
         facts = _always_there({**stated, **workload}, current, tuned=tuned)
-        bound = replace(self, facts={name: value for name, value in facts.items() if name not in tuned})
+        bound = replace(
+            self,
+            facts={name: value for name, value in facts.items() if name not in tuned},
+            own={item.name: current[item.name] for item in self.parameters if item.when and item.name in current},
+        )
         bound._legal().refuse_empty()
         return bound
 
@@ -209,6 +146,8 @@ class SearchSpace:
 
     def decode(self, choice: Sequence[int]) -> Config | None:
         """Return the config, derived parameters included, at one choice index per dimension; ``None`` where illegal.
+
+        What is chosen for a parameter that is idle does not matter.
 
         Raises:
             SpaceError: there is not one index per dimension, or one is out of range.
@@ -272,19 +211,45 @@ class SearchSpace:
     def _legal(self) -> LegalConfigs:
         legal = self._legal_cache
         if legal is None:
-            derivations = {item.name: item.derive for item in self.parameters if item.derive is not None}
             legal = LegalConfigs(
-                self._free_parameters(), derivations=derivations, constraints=self.constraints, facts=self.facts
+                self._free_parameters(),
+                derivations=self._derivations(),
+                constraints=self.constraints,
+                facts=self.facts,
             )
             object.__setattr__(self, "_legal_cache", legal)  # follows from the other fields alone
         return legal
 
-    def _free_parameters(self) -> list[FreeParameter]:
-        return [
-            FreeParameter(parameter.name, parameter.choices, _blocks(parameter, self.facts))
+    def _derivations(self) -> dict[str, Derivation]:
+        return {
+            parameter.name: self._conditional(parameter, None) or parameter.derive
             for parameter in self.parameters
-            if parameter.derive is None
-        ]
+            if parameter.derive is not None
+        }
+
+    def _free_parameters(self) -> list[FreeParameter]:
+        free = []
+        for parameter in self.parameters:
+            if parameter.derive is None:
+                blocks = _blocks(parameter, self.facts)
+                free.append(
+                    FreeParameter(parameter.name, parameter.choices, blocks, self._conditional(parameter, blocks))
+                )
+        return free
+
+    def _conditional(self, parameter: Parameter, blocks: tuple[tuple[int, ...], ...] | None) -> Conditional | None:
+        """Return when a parameter counts, and what it is else: its default, or the user's own value."""
+        if parameter.when is None:
+            return None
+        idle = parameter.default if parameter.default is not None else self.own.get(parameter.name)
+        if idle is None:
+            raise SpaceError(
+                f"parameters.{parameter.name}: what it is unless {parameter.when.source} is not known: "
+                "neither a default nor the command says"
+            )
+        if blocks is not None and not isinstance(idle, tuple):
+            idle = (idle,) * sum(map(len, blocks))
+        return Conditional(parameter.name, parameter.when, parameter.derive, idle)
 
 
 def computed_global_batch_size(*, workload: Workload, current: Config) -> int | None:

@@ -1,0 +1,67 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.noise import Belief, believe, repeat_noise
+from torchx_cubicml.trial import State, Trial
+
+
+def runs(speeds: list[float], *, batch: int = 1, program: str = "a.py") -> list[Trial]:
+    return [
+        Trial.completed(workload={"program": program}, config={"batch": batch}, tokens_per_second=speed)
+        for speed in speeds
+    ]
+
+
+class TestRepeatNoise:
+    def test_without_repeats_two_per_cent_is_believed(self) -> None:
+        assert repeat_noise([*runs([100.0]), *runs([200.0], batch=2)]) == pytest.approx(0.02, rel=0.01)
+
+    def test_many_repeats_outweigh_the_belief(self) -> None:
+        rng = np.random.default_rng(0)
+        trials = [trial for batch in range(50) for trial in runs(list(np.exp(5 + rng.normal(0, 0.1, 4))), batch=batch)]
+        # 150 degrees of freedom: the estimate's standard deviation is about .006.
+        assert repeat_noise(trials) == pytest.approx(0.1, abs=0.02)
+
+    def test_configs_and_workloads_are_kept_apart(self) -> None:
+        apart = [*runs([100.0, 100.0]), *runs([900.0, 900.0], batch=2), *runs([500.0, 500.0], program="b.py")]
+        assert repeat_noise(apart) < 0.02
+
+    def test_what_was_not_measured_in_the_objective_says_nothing(self) -> None:
+        failed = Trial.infeasible(workload={}, config={})
+        assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == pytest.approx(0.02)
+
+
+class TestBelieve:
+    def test_more_measurements_weigh_more(self) -> None:
+        predicted = Belief(100.0, 0.1)
+        once, often = (believe(predicted, [200.0] * count, noise=0.1) for count in (1, 20))
+        assert once is not None
+        assert often is not None
+        assert once.throughput == pytest.approx((100.0 * 200.0) ** 0.5)
+        assert once.throughput < often.throughput < 200.0
+        assert often.spread < once.spread < 0.1
+
+    def test_measurements_alone_are_their_mean(self) -> None:
+        belief = believe(None, [90.0, 100.0, 111.0], noise=0.1)
+        assert belief is not None
+        assert belief.throughput == pytest.approx((90.0 * 100.0 * 111.0) ** (1 / 3))
+        assert belief.spread == pytest.approx(0.1 / 3**0.5)
+
+    def test_a_prediction_alone_is_kept_and_nothing_stays_nothing(self) -> None:
+        assert believe(Belief(100.0, 0.1), [], noise=0.1) == Belief(100.0, 0.1)
+        assert believe(None, [], noise=0.1) is None
+
+    def test_quantiles_are_log_normal(self) -> None:
+        belief = Belief(100.0, 0.1)
+        assert belief.quantile(0.5) == pytest.approx(100.0)
+        assert belief.quantile(0.9) * belief.quantile(0.1) == pytest.approx(100.0**2)
+
+
+def test_a_trial_stopped_early_is_a_measurement() -> None:
+    early = [
+        Trial(trial_id=str(index), workload={}, config={}, state=State.STOPPED_EARLY, measurement=trial.measurement)
+        for index, trial in enumerate(runs([50.0, 100.0]))
+    ]
+    assert repeat_noise(early) > 0.1

@@ -1,0 +1,31 @@
+from __future__ import annotations
+
+from torchx_cubicml.reasons import against_baseline, nearest_tried, without_effect
+
+CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}
+
+
+def test_a_gain_says_whether_it_is_inside_the_noise() -> None:
+    assert against_baseline(1.4, 1.2, 1.6) == "1.40x your own config (1.20x to 1.60x)"
+    assert "inside the noise" in against_baseline(1.0, 0.9, 1.1)
+    assert "inside the noise" not in against_baseline(0.8, 0.7, 0.9)
+
+
+def test_the_nearest_differs_in_the_fewest_entries() -> None:
+    far = {**CONFIG, "micro_batch_size": 1}
+    near = {**CONFIG, "sharding_strategy": ("NO_SHARD", "FULL_SHARD", "FULL_SHARD")}
+    assert nearest_tried(CONFIG, [far, near]) == "nearest run: sharding_strategy unlike in 1 of 3 entries"
+
+
+def test_one_word_for_all_layers_differs_as_a_whole() -> None:
+    other = {**CONFIG, "sharding_strategy": "FULL_SHARD"}
+    assert nearest_tried(CONFIG, [other]).startswith("nearest run: sharding_strategy FULL_SHARD in place of")
+
+
+def test_with_nothing_run_nothing_is_said() -> None:
+    assert nearest_tried(CONFIG, []) == ""
+    assert without_effect([]) == ""
+
+
+def test_parameters_without_effect_are_named() -> None:
+    assert without_effect(["a", "b"]) == "a, b left as typed: no effect was observed here"

@@ -1,0 +1,107 @@
+"""What a space file declares of one name: a parameter or a workload fact, and its place in a command."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.rules import is_count
+
+if TYPE_CHECKING:
+    from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.trial import Scalar, Value
+
+
+class LandingKind(StrEnum):
+    """Kinds of places in a command where a value is read and written."""
+
+    FLAG = "flag"
+    ENV = "env"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landing:
+    """Where a parameter or a workload fact stands in a command.
+
+    Args:
+        kind: of the place.
+        name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
+            ``section.key=4``), or an environment variable.
+        aliases: other spellings of the same flag.
+        off: the flag that switches it off, where that is not ``--no-`` before its name and absence may mean on.
+        words: values and the texts that say them in the command, where these differ from the value.
+        companions: for a value, flags that must stand beside it, with their values.
+        unless: patterns of flags and files in a command with which absence no longer means the default: they name
+            other defaults.
+    """
+
+    kind: LandingKind
+    name: str
+    aliases: tuple[str, ...] = ()
+    off: str = ""
+    words: tuple[tuple[Scalar, str], ...] = ()
+    companions: tuple[tuple[Scalar, tuple[tuple[str, str], ...]], ...] = ()
+    unless: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parameter:
+    """One tunable knob.
+
+    Args:
+        name: standard name where there is one.
+        choices: legal values in the order of the file, of one entry for a per-layer parameter; empty where derived.
+        per_layer: name of the fact that counts its entries, or the count; ``None`` for a single value.
+        groups: blocks of neighbouring layers that are tuned alike; ``None`` tunes each layer.
+        derive: expression that gives the value; ``None`` for a free parameter.
+        when: the condition under which it counts; else it has its default or, without one, the user's own value.
+        landing: its place in the command; ``None`` where it follows from the others, and for spaces used as a library.
+        default: what the script does where the command does not say; ``None`` where the command must.
+        observe: standard name whose observed value stands for the requested one in training rows.
+        changes_training: whether an ordinary launch may change it although that changes what is trained.
+    """
+
+    name: str
+    choices: tuple[Scalar, ...] = ()
+    per_layer: str | int | None = None
+    groups: int | None = None
+    derive: Expression | None = None
+    when: Expression | None = None
+    landing: Landing | None = None
+    default: Value | None = None
+    observe: str = ""
+    changes_training: bool = False
+
+    def __post_init__(self) -> None:
+        place = f"parameters.{self.name}"
+        if (self.derive is None) != bool(self.choices):
+            raise SpaceError(f"{place} needs choices, or an expression in derive, and not both")
+        kinds = sorted({kind(choice) for choice in self.choices})
+        if len(kinds) > 1:
+            raise SpaceError(f"{place}: choices must be alike, got {' and '.join(kinds)}")
+        repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
+        if repeated:
+            raise SpaceError(f"{place}: choices must differ, got {repeated[0]!r:.80} more than once")
+        if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
+            raise SpaceError(f"{place}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class WorkloadFact:
+    """A fact of the workload that the file declares: read from the command, or stated.
+
+    Args:
+        name: standard name where there is one.
+        landing: its place in the command; ``None`` where stated.
+        value: stated value, or what the script does where the command does not say.
+        optional: whether it is left out where neither the command nor ``value`` says it.
+    """
+
+    name: str
+    landing: Landing | None = None
+    value: Value | None = None
+    optional: bool = False

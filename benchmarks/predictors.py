@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from tables import H100_JOBS, h100_jobs
 
-from torchx_cubicml.evaluate import grade
+from torchx_cubicml.evaluation import grade
 from torchx_cubicml.history import History
 from torchx_cubicml.predictors import PREDICTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.evaluate import ReportCard
+    from torchx_cubicml.evaluation import ReportCard
     from torchx_cubicml.trial import Trial
 
 Split: TypeAlias = "tuple[list[Trial], list[Trial]]"

@@ -6,9 +6,10 @@ import time
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import Suggestion, best_known, repeat_noise, suggest
+from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import config_key
+from torchx_cubicml.noise import repeat_noise
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import State, Trial

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.outlook import Outlook, in_space
+from torchx_cubicml.advisor.outlook import Outlook, in_space
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Measurement, State, Trial

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchx_cubicml.reasons import against_baseline, nearest_tried, without_effect
+from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
 
 CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion, suggest
     from torchx_cubicml.errors import CubicMLError
-    from torchx_cubicml.evaluate import ReportCard, evaluate
+    from torchx_cubicml.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.measure import measure
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.store import TrialStore
@@ -37,13 +37,13 @@ _HOMES = {
     "CubicMLError": "errors",
     "Measurement": "trial",
     "Origin": "trial",
-    "ReportCard": "evaluate",
+    "ReportCard": "evaluation",
     "SearchSpace": "space",
     "State": "trial",
     "Suggestion": "advisor",
     "Trial": "trial",
     "TrialStore": "store",
-    "evaluate": "evaluate",
+    "evaluate": "evaluation",
     "measure": "recorder.measure",
     "suggest": "advisor",
 }

@@ -40,6 +40,7 @@ class Contract:
         scheduler: name of the TorchX scheduler, empty where unknown.
         suggestion: what was promised for the config (predicted throughput, interval, reason), as JSON values.
         step_limit: optimizer steps after which a profiling launch ends; ``None`` for an ordinary launch.
+        trial_id: name of the trial where no scheduler gives one; empty where rank 0 chooses it.
     """
 
     store: str
@@ -51,6 +52,7 @@ class Contract:
     scheduler: str = ""
     suggestion: Mapping[str, object] | None = None
     step_limit: int | None = None
+    trial_id: str = ""
 
 
 def encode_contract(contract: Contract) -> str:
@@ -95,6 +97,7 @@ def decode_contract(value: str) -> Contract:
             scheduler=_text(payload, "scheduler", ""),
             suggestion=_suggestion(payload.get("suggestion")),
             step_limit=_step_limit(payload.get("step_limit")),
+            trial_id=_text(payload, "trial_id", ""),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor import Suggestion, best_known, repeat_noise, suggest
+from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.comparison import Comparison, compare, repeats_of
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.event import Event, EventKind
@@ -19,6 +19,7 @@ from torchx_cubicml.history import config_key, matches
 from torchx_cubicml.launch import read_config
 from torchx_cubicml.launch.app import ComponentLaunch
 from torchx_cubicml.launch.jobs import JobEnd, JobRunner
+from torchx_cubicml.noise import repeat_noise
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.space_file import read_space
 from torchx_cubicml.store import TrialStore, absolute_url, read_trials

@@ -23,7 +23,7 @@ def leave(how):
     os.kill(os.getpid(), getattr(signal, how))
 
 
-print("rank", os.environ["RANK"], sys.argv[1:], flush=True)
+sys.stdout.write(f"rank {os.environ['RANK']} {sys.argv[1:]}\n")  # in one piece, for two write at once
 if os.environ["RANK"] == sys.argv[2]:
     time.sleep(1)  # the others get to run first
     leave(sys.argv[1])

@@ -19,6 +19,6 @@ try:
         optimizer.step()
         optimizer.zero_grad()
         step += 1
-        print(f"rank {dist.get_rank()} took step {step}", flush=True)
+        sys.stdout.write(f"rank {dist.get_rank()} took step {step}\n")
 finally:
     Path(sys.argv[1]).write_text("checkpoint")

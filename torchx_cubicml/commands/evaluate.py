@@ -26,7 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Print the report card."""
-    from torchx_cubicml.evaluate import evaluate
+    from torchx_cubicml.evaluation import evaluate
     from torchx_cubicml.store import read_trials
 
     trials, _ = read_trials(store_url(args), deadline_s=60.0)

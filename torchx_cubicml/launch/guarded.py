@@ -19,7 +19,7 @@ MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
 # One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
-_PROBE = (
+PROBE = (
     "import sys; sys.excepthook = lambda kind, error, trace: print(error); "
     f"import {RECORDER}; from torchx_cubicml.contract import CONTRACT_VERSION as version; "
     f"sys.exit(version != {CONTRACT_VERSION} and "
@@ -73,7 +73,7 @@ def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = F
         python: shell text of the words that start the job's Python; empty where torchrun decides.
         honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
     """
-    ask = f"-c {shlex.quote(_PROBE)} 2>&1); "
+    ask = f"-c {shlex.quote(PROBE)} 2>&1); "
     if torchrun:
         return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {ask}'
     if honours_override:

@@ -54,7 +54,7 @@ def find_flag(
 
     Args:
         args: arguments of a script.
-        flag: its name with dashes.
+        flag: its name with dashes, with a ``=`` at its end where only ``name=value`` counts, dashes or not.
         is_value: whether a word that follows the flag can be its value.
         most_values: words that a value may take.
 
@@ -108,7 +108,7 @@ def write_value(flag: str, texts: Sequence[str], form: Form) -> tuple[str, ...]:
     >>> write_value("--lr", ["0.1"], Form.JOINED), write_value("--opt", ["-O3"], Form.SEPARATE)
     (('--lr=0.1',), ('--opt=-O3',))
     """
-    if form is Form.ATTACHED:
+    if form is Form.ATTACHED or flag.endswith("="):
         return (f"{flag}{texts[0]}",)
     # argparse takes a separate word that begins with a dash for the next flag.
     if form is Form.JOINED or (len(texts) == 1 and not looks_like_value(texts[0])):
@@ -127,10 +127,48 @@ def negation(flag: str) -> str:
 
     Raises:
         LaunchError: ``flag`` is short.
+
+    >>> negation("--compile"), negation("--compile.enable")
+    ('--no-compile', '--compile.no-enable')
     """
     if not flag.startswith("--"):
         raise LaunchError(f"{flag} cannot be switched off: only a long flag has a --no- form")
-    return f"--no-{flag[2:]}"
+    section, dot, key = flag[2:].rpartition(".")
+    return f"--{section}{dot}no-{key}"
+
+
+def negations(flag: str) -> frozenset[str]:
+    """Return every spelling that switches a flag off; none for a short flag and for ``name=value``."""
+    if not flag.startswith("--") or flag.endswith("="):
+        return frozenset()
+    off = negation(flag)
+    section, _, _ = off.rpartition("no-")
+    key = off.removeprefix(f"{section}no-")
+    return frozenset({off, f"{section}no_{key}", f"--no-{flag[2:]}", f"--no_{flag[2:]}"})
+
+
+def keys_in(args: Sequence[str]) -> list[str]:
+    """Return what stands before the ``=`` of the arguments that are no flags, each once and with its ``=``.
+
+    >>> keys_in(["model.n_layer=4", "--lr=1", "+trainer.devices=8", "data.bin"])
+    ['model.n_layer=', '+trainer.devices=']
+    """
+    words = (word.partition("=") for word in args if not word.startswith("-"))
+    return list(dict.fromkeys(f"{key}=" for key, equals, _ in words if equals))
+
+
+def positionals(args: Sequence[str]) -> list[str]:
+    """Return the words that are neither flags nor, as far as one can tell, values of flags.
+
+    >>> positionals(["config.py", "--lr", "0.1", "--n=4", "more.py"])
+    ['config.py', 'more.py']
+    """
+    before = ["", *args]
+    return [
+        word
+        for previous, word in zip(before, args, strict=False)
+        if not word.startswith("-") and ("=" in previous or not previous.startswith("-"))
+    ]
 
 
 def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
@@ -151,6 +189,9 @@ def _occurrence_at(
     args: Sequence[str], index: int, flag: str, is_value: Callable[[str], bool], most_values: int
 ) -> Occurrence | None:
     word = args[index]
+    if flag.endswith("="):
+        text = word.removeprefix(flag)
+        return Occurrence(Form.JOINED, index, index + 1, (text,)) if word.startswith(flag) else None
     if word == flag:
         stop = index + 1
         while stop < min(len(args), index + 1 + most_values) and is_value(args[stop]):
@@ -159,7 +200,7 @@ def _occurrence_at(
         return Occurrence(form, index, stop, tuple(args[index + 1 : stop]))
     if word.startswith(f"{flag}="):
         return Occurrence(Form.JOINED, index, index + 1, (word[len(flag) + 1 :],))
-    if flag.startswith("--") and word in {f"--no-{flag[2:]}", f"--no_{flag[2:]}"}:
+    if word in negations(flag):
         return Occurrence(Form.NEGATED, index, index + 1, ())
     if len(flag) == 2 and word.startswith(flag) and is_value(word[2:]):
         return Occurrence(Form.ATTACHED, index, index + 1, (word[2:],))

@@ -28,6 +28,17 @@ def spell(value: Value) -> str:
     return spell_switch(value, like="true") if isinstance(value, bool) else str(value)
 
 
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values are equal and of one kind: ``True`` is not 1.
+
+    >>> same_value(4, 4.0), same_value(True, 1), same_value((1, 2), (1, 2))
+    (True, False, True)
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(same_value(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
 def spell_switch(value: bool, *, like: str) -> str:
     """Return the word for ``value`` in the style of the word ``like``.
 

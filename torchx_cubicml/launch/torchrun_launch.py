@@ -1,8 +1,8 @@
-"""A ``torchrun`` command as typed in a shell, and the same command recorded: argument by argument, no shell in between."""
+"""A ``torchrun`` command as its arguments came, and the same command recorded; no shell comes in between."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.launch.launch import Launch
@@ -67,7 +67,12 @@ class TorchrunLaunch:
         )
 
     def wrapped(self, script_args: Sequence[str], *, recorder: str) -> list[str]:
-        """Return what follows the word ``torchrun`` where the module ``recorder`` runs the program with other arguments."""
+        """Return the arguments of ``torchrun`` with which the module ``recorder`` runs the program.
+
+        Args:
+            script_args: arguments of the program.
+            recorder: name of the module.
+        """
         parts = self.parts
         # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
         return [
@@ -99,17 +104,12 @@ class TorchrunLaunch:
 
 
 def _preset(env: Mapping[str, str]) -> list[str]:
-    words = [f"--{name}={env[_PREFIX + name.upper()]}" for name in sorted(TORCHRUN_WITH_VALUE) if _is_set(env, name)]
+    variables = {name: _PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
+    words = [f"--{name}={env[variables[name]]}" for name in sorted(TORCHRUN_WITH_VALUE) if variables[name] in env]
     flags = sorted(TORCHRUN_WITHOUT_VALUE - {"help"})
-    return words + [f"--{name}" for name in flags if env.get(_PREFIX + name.upper(), "0").strip() not in {"0", ""}]
-
-
-def _is_set(env: Mapping[str, str], name: str) -> bool:
-    return _PREFIX + name.upper() in env
+    return words + [f"--{name}" for name in flags if env.get(variables[name], "0").strip() not in {"0", ""}]
 
 
 def _shifted(parts: LaunchCommand, *, by: int) -> LaunchCommand:
-    from dataclasses import replace
-
     python = parts.python and slice(parts.python.start - by, parts.python.stop - by)
     return replace(parts, head_stop=parts.head_stop - by, args_start=parts.args_start - by, python=python)

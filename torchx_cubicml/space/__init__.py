@@ -13,6 +13,7 @@ from torchx_cubicml.space.search_space import (
     SearchSpace,
     TuneChanges,
     computed_global_batch_size,
+    implied_values,
 )
 
 __all__ = [
@@ -25,4 +26,5 @@ __all__ = [
     "TuneChanges",
     "WorkloadFact",
     "computed_global_batch_size",
+    "implied_values",
 ]

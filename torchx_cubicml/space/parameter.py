@@ -32,8 +32,9 @@ class Landing:
         name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
             ``section.key=4``), or an environment variable.
         aliases: other spellings of the same flag.
-        off: the flag that switches it off, where that is not ``--no-`` before its name and absence may mean on.
-        words: values and the texts that say them in the command, where these differ from the value.
+        words: values and the texts that say them in the command, where these differ from the value; an empty text is
+            said by leaving the flag out.
+        bare: value that the flag says without one; ``None`` where it says none, or true.
         companions: for a value, flags that must stand beside it, with their values.
         unless: patterns of flags and files in a command with which absence no longer means the default: they name
             other defaults.
@@ -42,8 +43,8 @@ class Landing:
     kind: LandingKind
     name: str
     aliases: tuple[str, ...] = ()
-    off: str = ""
     words: tuple[tuple[Scalar, str], ...] = ()
+    bare: Scalar | None = None
     companions: tuple[tuple[Scalar, tuple[tuple[str, str], ...]], ...] = ()
     unless: tuple[str, ...] = ()
 

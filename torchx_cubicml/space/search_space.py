@@ -15,7 +15,13 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.conditional import Conditional
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
-from torchx_cubicml.space.rules import NOT_DATA_PARALLEL, data_parallel_degree, is_count
+from torchx_cubicml.space.rules import (
+    NOT_DATA_PARALLEL,
+    data_parallel_degree,
+    derived_value,
+    in_dependency_order,
+    is_count,
+)
 from torchx_cubicml.trial import MAX_ITEMS
 
 if TYPE_CHECKING:
@@ -266,6 +272,24 @@ def computed_global_batch_size(*, workload: Workload, current: Config) -> int | 
     )
     counts = [factor for factor in factors if is_count(factor)]
     return math.prod(counts) if len(counts) == len(factors) else None
+
+
+def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the derived parameters that have no place in a command, as far as what is known of it says them.
+
+    Raises:
+        SpaceError: one cannot be what the command says: it does not divide, for one.
+    """
+    implied = {item.name: item.derive for item in space.parameters if item.derive is not None and item.landing is None}
+    values = dict(known)
+    degree = data_parallel_degree(values)
+    if degree is not None:
+        values.setdefault("dp_degree", degree)
+    found: dict[str, Value] = {}
+    for name, expression in in_dependency_order(implied).items():
+        if expression.names <= values.keys():
+            values[name] = found[name] = derived_value(name, expression, values)
+    return found
 
 
 def _always_there(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.acquisition import Acquisition, pick_apart
+from torchx_cubicml.advisor.acquisition import Acquisition, pick_apart
+from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import matches
-from torchx_cubicml.noise import Belief, repeat_noise
-from torchx_cubicml.outlook import Outlook
-from torchx_cubicml.reasons import against_baseline, nearest_tried, without_effect
+from torchx_cubicml.noise import Belief
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.design import first_batch
 from torchx_cubicml.searchers.evolution import Evolution
@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Trial, Workload
 
-__all__ = ["Suggestion", "best_known", "repeat_noise", "suggest"]
 
 _DESIGNED = 12  # launches of a workload before the predictor alone chooses; about what a designed batch holds
 _TOO_RISKY = 0.2  # probability to fit under which a designed launch is left out

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.evaluate import ReportCard, evaluate, grade
+from torchx_cubicml.evaluation import ReportCard, evaluate, grade
 from torchx_cubicml.trial import Measurement, State, Trial
 
 

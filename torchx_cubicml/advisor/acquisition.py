@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.outlook import Outlook
+    from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 

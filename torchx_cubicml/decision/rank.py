@@ -1,0 +1,65 @@
+"""One rank before its program runs: it learns with which arguments, and with which contract.
+
+All of the work is done by a child process, so that the program finds no library loaded and no thread started, and a
+decision that hangs or crashes ends there.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.contract import CONTRACT_VARIABLE
+from torchx_cubicml.decision.agreement import Answer, deadline_s
+from torchx_cubicml.recorder.notice import notice, warn
+from torchx_cubicml.recorder.run_program import parse_program
+from torchx_cubicml.settings import child_environment, export, read_job_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.recorder.run_program import Program
+
+_STARTING_S = 40.0  # for the child to load torch while all other ranks do
+_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
+
+
+def settle(arguments: Sequence[str]) -> list[str]:
+    """Return the recorder's arguments as all ranks have agreed on them, and set the environment that goes with them.
+
+    Where no agreement is reached, the program's arguments stay as typed.
+    """
+    program = parse_program(arguments)
+    try:
+        answer = _ask(program)
+    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+        answer = Answer()
+        if read_job_environment().rank == 0:
+            warn(f"arguments stay as typed: {error}")
+    for line in answer.lines:
+        notice(line)
+    export({**answer.env, **({CONTRACT_VARIABLE: answer.contract} if answer.contract else {})})
+    script_args = program.arguments if answer.args is None else answer.args
+    return ["--", *(["-m"] if program.is_module else []), program.name, *script_args]
+
+
+def _ask(program: Program) -> Answer:
+    question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
+    # Without -P a file in the working directory could stand in for a module of the standard library.
+    command = [sys.executable, "-P", "-W", "ignore", "-m", "torchx_cubicml.decision.agreement"]
+    environment = child_environment({})
+    path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
+    done = subprocess.run(
+        command,
+        input=json.dumps(question),
+        env={**environment, "PYTHONPATH": os.pathsep.join(path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        timeout=deadline_s() + _STARTING_S,
+        check=True,
+    )
+    return Answer.from_json(json.loads(done.stdout))

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.predictors.base import Prediction, Predictor
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.feasibility import Feasibility
+from torchx_cubicml.predictors.greybox import Greybox
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-PREDICTORS: dict[str, Callable[[], Predictor]] = {"boosting": Boosting}
+PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "boosting": Boosting,
+    "roofline": partial(Greybox, n_trees=0),
+    "greybox": Greybox,
+}
 """Name of a method -> how to make one with its default settings."""
 
 DEFAULT_PREDICTOR = "boosting"

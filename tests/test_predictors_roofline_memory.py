@@ -1,0 +1,82 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.predictors.roofline import Roofline
+
+GIB = 2.0**30
+ROW = {
+    "n_layers": 24,
+    "d_model": 2048,
+    "d_ff": 8192,
+    "seq_len": 1024,
+    "micro_batch_size": 4,
+    "world_size": 8,
+    "device": "NVIDIA A100-SXM4-80GB",
+}
+PARAMS = 24 * 12 * 2048**2
+TOKENS = 4 * 1024
+
+
+def memory_of(**changes: object) -> dict[str, float]:
+    parts = Roofline().memory([{**ROW, **changes}])  # type: ignore[dict-item]
+    return {name: float(value[0]) for name, value in parts.items()}
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "gradients", "optimizer"),
+    [("NO_SHARD", 1, 1, 1), ("SHARD_GRAD_OP", 1, 8, 8), ("FULL_SHARD", 8, 8, 8)],
+)
+def test_each_fsdp_stage_divides_one_state_more(strategy: str, weights: int, gradients: int, optimizer: int) -> None:
+    memory = memory_of(sharding_strategy=strategy)
+    assert memory["weights"] == pytest.approx(2 * PARAMS / weights)
+    assert memory["gradients"] == pytest.approx(4 * PARAMS / gradients)
+    assert memory["optimizer"] == pytest.approx(12 * PARAMS / optimizer)
+    assert (memory["gathered"] > 0) == (strategy == "FULL_SHARD")
+
+
+def test_zero_stage_one_divides_the_optimizer_alone() -> None:
+    memory = memory_of(zero_stage=1)
+    assert (memory["weights"], memory["gradients"]) == pytest.approx((2 * PARAMS, 4 * PARAMS))
+    assert memory["optimizer"] == pytest.approx(12 * PARAMS / 8)
+
+
+def test_hybrid_sharding_divides_within_a_node() -> None:
+    memory = memory_of(sharding_strategy="HYBRID_SHARD", world_size=32)
+    assert memory["optimizer"] == pytest.approx(12 * PARAMS / 8)
+
+
+def test_layers_under_different_strategies_add_up() -> None:
+    whole, sharded = (memory_of(sharding_strategy=word)["optimizer"] for word in ("NO_SHARD", "FULL_SHARD"))
+    mixed = memory_of(sharding_strategy=("FULL_SHARD",) * 12 + ("NO_SHARD",) * 12)["optimizer"]
+    assert mixed == pytest.approx((whole + sharded) / 2)
+
+
+def test_activations_are_those_of_korthikanti() -> None:
+    assert memory_of()["activations"] == pytest.approx(24 * 34 * TOKENS * 2048)
+    scores = 5 * 16 * 1024 * TOKENS  # heads x sequence, per token
+    assert memory_of(attention_kernel="eager")["activations"] == pytest.approx(24 * (34 * TOKENS * 2048 + scores))
+    split = 24 * TOKENS * 2048 * (24 / 8 + 10)
+    assert memory_of(tp_degree=8, sequence_parallel=False)["activations"] == pytest.approx(split)
+    assert memory_of(tp_degree=8)["activations"] == pytest.approx(24 * 34 * TOKENS * 2048 / 8)
+
+
+def test_recomputation_keeps_the_input_of_each_layer_and_one_whole_layer() -> None:
+    kept = memory_of(activation_checkpointing="full")["activations"]
+    assert kept == pytest.approx((24 * 2 + 34) * TOKENS * 2048)
+
+
+def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages() -> None:
+    few, many = (memory_of(pp_degree=4, gradient_accumulation_steps=rounds)["activations"] for rounds in (2, 16))
+    assert few == pytest.approx(6 * 2 * 34 * TOKENS * 2048)
+    assert many == pytest.approx(6 * 4 * 34 * TOKENS * 2048)
+
+
+def test_the_vocabulary_takes_its_logits() -> None:
+    assert memory_of(vocab_size=50000)["logits"] == pytest.approx(12 * TOKENS * 50000)
+
+
+def test_rows_that_are_not_covered_have_no_memory() -> None:
+    parts = Roofline().memory([ROW, {"n_layers": 4}])
+    assert [np.isnan(value).tolist() for value in parts.values()] == [[False, True]] * len(parts)

@@ -1,0 +1,121 @@
+"""The formulas of the ``roofline``, and trees on what they get wrong.
+
+The trees learn the logarithm of measured over predicted throughput, clipped: a job that ran ten times slower than it
+should have teaches nothing about its neighbours. They see the row's own columns and what carries over between scales,
+such as shares of time and throughput per device. What they say fades with the distance to what was measured, where the
+formulas stand alone.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.boosting import Boosting
+from torchx_cubicml.predictors.forest import Forest
+from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.roofline.predictor import (
+    NOISE_FLOOR,
+    Roofline,
+    conformal_scale,
+    measured_in_order,
+    variance_of_modes,
+    widened,
+)
+from torchx_cubicml.predictors.threads import one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.history import History
+    from torchx_cubicml.predictors.roofline.predictor import Outline
+    from torchx_cubicml.trial import Value
+
+_CLIP = 1.0  # log ratio beyond which a row is an accident
+_FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
+_PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
+_PRIOR_TRIALS = 3.0  # how many trials that belief weighs
+_SPENT = 10.0  # constants that a calibration makes use of, about
+
+
+class Greybox:
+    """The ``greybox`` predictor.
+
+    Rows that do not name what the formulas need are left to ``Boosting``, which is fitted on all rows when the first of
+    them is asked for.
+
+    Args:
+        n_trees: randomised trees; without any the calibrated formulas stand alone.
+    """
+
+    def __init__(self, *, n_trees: int = 100) -> None:
+        self.n_trees = n_trees
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        self.seed_ = int(rng.integers(2**31))
+        self.history_ = history
+        self.boosting_: Boosting | None = None
+        self.forest_: Forest | None = None
+        self.roofline_ = Roofline().fit(history, rng=np.random.default_rng(self.seed_))
+        if self.n_trees and self.roofline_.n_measured_ > 1:
+            with one_thread():
+                self._learn_rest(history)
+        return self
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for encoded rows; see ``Predictor``."""
+        if not self.roofline_.n_measured_:
+            return self._without_formulas(features)
+        outline = self.roofline_.outline(features)
+        covered = outline.covered
+        throughput, spread = np.empty(len(features)), np.empty(len(features))
+        if covered.any():
+            known = self._with_formulas(features[covered], outline)
+            throughput[covered], spread[covered] = known.throughput, known.spread
+        if not covered.all():
+            other = self._without_formulas(features[~covered])
+            throughput[~covered], spread[~covered] = other.throughput, other.spread
+        return Prediction(throughput=throughput, spread=spread)
+
+    def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
+        """Return the seconds per step of each part by the calibrated formulas; empty for an uncovered ``row``."""
+        return self.roofline_.explain(row)
+
+    def _with_formulas(self, features: NDArray[np.float64], outline: Outline) -> Prediction:
+        if self.forest_ is None:
+            return self.roofline_.predict(features)
+        middle, deviation = self.forest_.predict(self._inputs(features, outline))
+        logarithm = outline.logarithm + middle * np.exp(-outline.beyond / _FADE)
+        spread = widened(self.scale_ * self._raw_spread(outline, deviation), outline)
+        return Prediction(throughput=np.exp(logarithm), spread=spread)
+
+    def _without_formulas(self, features: NDArray[np.float64]) -> Prediction:
+        if self.boosting_ is None:
+            self.boosting_ = Boosting().fit(self.history_, rng=np.random.default_rng(self.seed_))
+        return self.boosting_.predict(features)
+
+    def _learn_rest(self, history: History) -> None:
+        features, throughput = measured_in_order(history)
+        outline = self.roofline_.outline(features)
+        features, throughput = features[outline.covered], throughput[outline.covered]
+        self.inputs_ = Inputs.of(features, history.columns.categorical)
+        rest = np.log(throughput) - outline.logarithm
+        inputs = self._inputs(features, outline)
+        self.forest_ = Forest(inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_)
+        middle, deviation = self.forest_.out_of_bag(inputs)
+        errors = np.abs(rest - middle) * np.sqrt(1.0 + _SPENT / len(rest))
+        self.scale_ = conformal_scale(errors, self._raw_spread(outline, deviation))
+
+    def _inputs(self, features: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:
+        return np.hstack([self.inputs_.dense(features), outline.traits])
+
+    def _raw_spread(self, outline: Outline, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+        n_measured = self.roofline_.n_measured_
+        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + n_measured)
+        # What the trees disagree on holds part of the doubt between the modes.
+        return np.asarray(np.sqrt(NOISE_FLOOR**2 + belief + deviation**2 + 0.5 * variance_of_modes(outline)))

@@ -1,0 +1,8 @@
+"""An analytic model of transformer trainings, calibrated on history: step time and memory, part by part."""
+
+from __future__ import annotations
+
+from torchx_cubicml.predictors.roofline.hardware import Hardware, find_hardware
+from torchx_cubicml.predictors.roofline.predictor import Outline, Roofline
+
+__all__ = ["Hardware", "Outline", "Roofline", "find_hardware"]

@@ -1,0 +1,60 @@
+"""The free constants of the formulas: a default and how far off it may be, before anything was measured.
+
+All are positive and live on a logarithmic scale. Bandwidths are shares of what the hardware's data sheet promises, so
+that what one cluster taught carries over to another device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from numpy.typing import NDArray
+
+Constants: TypeAlias = "Mapping[str, float]"
+
+# name -> (default, standard deviation of its logarithm, in words)
+PRIORS: dict[str, tuple[float, float, str]] = {
+    "gemm_efficiency": (0.6, 0.3, "share of the peak that large matrix products reach"),
+    "half_tokens": (300.0, 1.0, "tokens per micro batch at which they reach half of it"),
+    "half_width": (150.0, 1.0, "width per tensor-parallel rank at which they reach half of it"),
+    "launch_s": (1.5e-3, 1.0, "least time of a layer, forward and backward: the host issues its kernels"),
+    "micro_batch_s": (1e-3, 1.0, "least time of a micro batch besides"),
+    "link_tp": (0.8, 0.5, "share of the node's link that tensor-parallel collectives reach"),
+    "link_tp_latency_s": (30e-6, 1.0, "of one such collective, times log2 of the ranks"),
+    "network_tp": (0.8, 0.5, "share of the network's bandwidth that they reach across nodes"),
+    "network_tp_latency_s": (150e-6, 1.0, "of one such collective"),
+    "network_tp_hops": (0.5, 0.5, "power of the nodes by which that latency grows"),
+    "tp_contention_s": (
+        2e-5,
+        2.0,
+        "more per layer and rank where pipeline and tensor parallelism meet over several nodes",
+    ),
+    "pp_bandwidth": (0.4, 0.7, "share of the network (or link) that point-to-point transfers reach"),
+    "pp_latency_s": (0.3e-3, 1.0, "of one micro batch between two stages"),
+    "unbalance": (0.3, 1.0, "how far stages are cut by layers alone (1) and not by time (0)"),
+    "link_dp": (0.5, 0.5, "share of the node's link that data-parallel collectives reach"),
+    "network_dp": (0.5, 0.5, "share of the network's bandwidth that they reach"),
+    "network_dp_rails": (0.5, 0.5, "power of the ranks per node by which that bandwidth grows"),
+    "dp_latency_s": (0.2e-3, 1.0, "per layer and step"),
+    "network_dp_hops": (0.3, 0.5, "power of the nodes by which that latency grows"),
+    "overlap": (1.0, 0.7, "share of the backward pass under which they hide"),
+    "memory_bandwidth": (0.45, 0.7, "share of the memory's bandwidth that the optimizer reaches"),
+    "step_s": (5e-3, 1.0, "per step, whatever the config"),
+    "low_bit": (0.6, 0.3, "share of fp8's advantage that is left"),
+    "compiled": (1.1, 0.2, "speed of compiled kernels relative to others"),
+    "plain_attention": (1.0, 0.5, "passes of the scores of attention through memory, in sixteens"),
+}
+NAMES = tuple(PRIORS)
+CENTRE: NDArray[np.float64] = np.log([default for default, _, _ in PRIORS.values()])
+WIDTH: NDArray[np.float64] = np.array([width for _, width, _ in PRIORS.values()])
+DEFAULTS: Constants = {name: default for name, (default, _, _) in PRIORS.items()}
+
+
+def constants_of(logarithms: NDArray[np.float64]) -> Constants:
+    """Return the constants whose logarithms stand in the order of ``NAMES``."""
+    return dict(zip(NAMES, np.exp(logarithms).tolist(), strict=True))

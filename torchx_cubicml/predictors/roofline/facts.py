@@ -1,0 +1,147 @@
+"""Standard names read out of rows, or back out of encoded columns, as arrays."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.features import Columns
+    from torchx_cubicml.trial import Scalar, Value
+
+NUMBERS = (
+    "cp_degree",
+    "d_ff",
+    "d_model",
+    "dp_degree",
+    "dp_replicate_degree",
+    "dp_shard_degree",
+    "ep_degree",
+    "global_batch_size",
+    "gradient_accumulation_steps",
+    "micro_batch_size",
+    "n_active_experts",
+    "n_experts",
+    "n_heads",
+    "n_kv_heads",
+    "n_layers",
+    "n_params",
+    "nnodes",
+    "nproc_per_node",
+    "pp_degree",
+    "seq_len",
+    "tp_degree",
+    "virtual_pp_degree",
+    "vocab_size",
+    "world_size",
+    "zero_stage",
+)
+WORDS = (
+    "activation_checkpointing",
+    "attention_kernel",
+    "compile",
+    "device",
+    "pp_schedule",
+    "precision",
+    "sequence_parallel",
+    "sharding_strategy",
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Facts:
+    """What ``n`` rows say under the standard names.
+
+    Args:
+        n: rows.
+        numbers: name -> float64 ``[n]``, NaN where unknown; a name that no row knows may be absent.
+        shares: name -> word -> share of the layers that it stands for, float64 ``[n]``; one value for all layers has
+            share 1, and all shares are 0 where the fact is unknown.
+    """
+
+    n: int
+    numbers: Mapping[str, NDArray[np.float64]]
+    shares: Mapping[str, Mapping[str, NDArray[np.float64]]]
+
+    @classmethod
+    def from_rows(cls, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return what ``rows`` say."""
+        numbers = {name: np.array([_number(row.get(name)) for row in rows], dtype=np.float64) for name in NUMBERS}
+        shares: defaultdict[str, dict[str, NDArray[np.float64]]] = defaultdict(dict)
+        for name in WORDS:
+            for index, row in enumerate(rows):
+                entries = _entries(row.get(name))
+                for entry in entries:
+                    share = shares[name].setdefault(str(entry), np.zeros(len(rows)))
+                    share[index] += 1.0 / len(entries)
+        return cls(n=len(rows), numbers=numbers, shares=shares)
+
+    def number(self, name: str, default: float | NDArray[np.float64] = np.nan) -> NDArray[np.float64]:
+        """Return a number, ``default`` where it is unknown or not positive, float64 ``[n]``."""
+        value = self.numbers.get(name)
+        if value is None:
+            return np.broadcast_to(np.asarray(default, dtype=np.float64), (self.n,))
+        return np.where(value > 0, value, default)
+
+    def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
+        """Return the share of layers under any of ``words``, float64 ``[n]``; 0 where unknown."""
+        known = self.shares.get(name, {})
+        return sum((known[word] for word in words if word in known), np.zeros(self.n))
+
+    def known(self, name: str) -> NDArray[np.bool_]:
+        """Return where a fact in words is known, bool ``[n]``."""
+        return np.asarray(self.share(name, self.shares.get(name, {})) > 0.0)
+
+
+class Decoder:
+    """Reads the facts back out of rows that ``columns`` encoded.
+
+    Args:
+        columns: what the columns mean.
+        rows: those that the columns were learned from; they name the categories.
+    """
+
+    def __init__(self, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
+        place = {name: index for index, name in enumerate(columns.names)}
+        self.numbers = {name: place[name] for name in NUMBERS if name in place and not columns.categorical[place[name]]}
+        self.shares: dict[tuple[str, str], int] = {}
+        self.codes: dict[tuple[str, str], tuple[int, float]] = {}
+        for name in WORDS:
+            prefix = f"{name}.share("
+            found = {text[len(prefix) : -1]: index for text, index in place.items() if text.startswith(prefix)}
+            self.shares |= {(name, word): index for word, index in found.items()}
+            if name in place and columns.categorical[place[name]]:
+                self._learn_codes(name, place[name], columns, rows)
+
+    def _learn_codes(self, name: str, place: int, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
+        # Python takes True for 1, the columns do not: both are kept apart by their text.
+        values = {str(row[name]): row[name] for row in rows if name in row}
+        codes = columns.encode([{name: value} for value in values.values()])[:, place] if values else np.empty(0)
+        for word, code in zip(values, codes.tolist(), strict=True):
+            if not np.isnan(code):
+                self.codes[name, word] = place, code
+
+    def facts(self, features: NDArray[np.float64]) -> Facts:
+        """Return the facts of encoded rows, float64 ``[n, n_columns]``."""
+        shares: defaultdict[str, dict[str, NDArray[np.float64]]] = defaultdict(dict)
+        for (name, word), place in self.shares.items():
+            shares[name][word] = np.nan_to_num(features[:, place])
+        for (name, word), (place, code) in self.codes.items():
+            shares[name][word] = (features[:, place] == code).astype(np.float64)
+        numbers = {name: features[:, place] for name, place in self.numbers.items()}
+        return Facts(n=len(features), numbers=numbers, shares=shares)
+
+
+def _entries(value: Value | None) -> tuple[Scalar, ...]:
+    return () if value is None else value if isinstance(value, tuple) else (value,)
+
+
+def _number(value: Value | None) -> float:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan

@@ -1,0 +1,220 @@
+"""The ``roofline`` as a predictor: facts in, calibrated throughput out, and where its seconds go."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
+from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
+from torchx_cubicml.predictors.roofline.layout import Layout
+from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.threads import one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.history import History
+    from torchx_cubicml.predictors.roofline.calibration import Expected
+    from torchx_cubicml.trial import Value
+
+NOISE_FLOOR = 0.02  # log spread between repeats of one config on a quiet machine
+_PRIOR_SPREAD = 0.5  # log error believed before anything was measured
+_PRIOR_TRIALS = 3.0  # how many trials that belief weighs
+_SPENT = 10.0  # constants that a calibration makes use of, about: its errors on its own rows are that much too small
+_PER_DOUBLING = 0.15  # log error more for each doubling beyond the range of what was measured
+_FORGET = 2.0  # doublings beyond it over which the frequency of the slow mode is forgotten
+_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
+_FEWEST_FOR_CALIBRATION = 10
+_EDGES = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outline:
+    """What the formulas say of ``n`` encoded rows, ``n_covered`` of which name all that they need.
+
+    Args:
+        covered: bool ``[n]``.
+        logarithm: of the throughput expected, float64 ``[n_covered]``, and so below.
+        slower: by how much the logarithm would fall in the slow mode.
+        slow: probability of the slow mode.
+        beyond: doublings outside the range of what was measured.
+        thin: doublings outside the range where many were.
+        traits: what the rows are like in terms that carry over between scales and devices: time shares, both modes'
+            throughput per device, tokens per micro batch and the like, ``[n_covered, n_traits]``.
+    """
+
+    covered: NDArray[np.bool_]
+    logarithm: NDArray[np.float64]
+    slower: NDArray[np.float64]
+    slow: NDArray[np.float64]
+    beyond: NDArray[np.float64]
+    thin: NDArray[np.float64]
+    traits: NDArray[np.float64]
+
+
+class Roofline:
+    """Analytic step time of transformers, with its constants calibrated on history.
+
+    It needs ``n_layers``, ``d_model`` (or ``n_params``), ``seq_len``, ``micro_batch_size`` and ``world_size`` (or
+    degrees that multiply to it). For rows that do not name them it steps aside: their prediction is NaN, and
+    ``covers`` tells which they are. Unlike ``predict``, ``explain`` and ``memory`` serve before ``fit``, with the
+    default constants. The unit of a history's throughput, tokens or samples, is the one that fits better.
+    """
+
+    def __init__(self) -> None:
+        self.calibration_ = Calibration()
+        self.level_ = 0.0
+        self.n_measured_ = 0
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Calibrate on the measured rows of ``history`` that are covered; see ``Predictor``."""
+        self.decoder_ = Decoder(history.columns, history.rows)
+        features, throughput = measured_in_order(history)
+        layout = self._layout(features)
+        covered = layout.covered
+        self._calibrate(layout.rows(covered), throughput[covered], rng)
+        return self
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for encoded rows, NaN where they are not covered; see ``Predictor``."""
+        throughput, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
+        if self.n_measured_:
+            outline = self.outline(features)
+            throughput[outline.covered] = np.exp(outline.logarithm)
+            spread[outline.covered] = widened(self.scale_ * self._raw_spread(outline), outline)
+        return Prediction(throughput=throughput, spread=spread)
+
+    def covers(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return which encoded rows name all that is needed, bool ``[n]``."""
+        return self._layout(features).covered
+
+    def outline(self, features: NDArray[np.float64]) -> Outline:
+        """Return what the formulas say of encoded rows."""
+        layout = self._layout(features)
+        covered = layout.covered
+        return self._outline(layout.rows(covered), covered)
+
+    def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
+        """Return the seconds per step that each part of ``PARTS`` takes; empty where the row is not covered.
+
+        >>> row = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 16}
+        >>> seconds = Roofline().explain({**row, "tp_degree": 8, "device": "NVIDIA H100 80GB HBM3"})
+        >>> max(seconds, key=seconds.get), seconds["bubble"]
+        ('compute', 0.0)
+        """
+        layout = Layout.of(Facts.from_rows([row]))
+        if not layout.covered[0]:
+            return {}
+        parts = step_time(layout, self.calibration_.constants).parts()
+        return {name: float(seconds[0] * np.exp(-self.level_)) for name, seconds in parts.items()}
+
+    def memory(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[np.float64]]:
+        """Return the bytes that each part takes on the fullest device at its peak, NaN where not covered, ``[n]``."""
+        layout = Layout.of(Facts.from_rows(rows))
+        return {name: np.where(layout.covered, part, np.nan) for name, part in memory_parts(layout).items()}
+
+    def _layout(self, features: NDArray[np.float64]) -> Layout:
+        return Layout.of(self.decoder_.facts(features))
+
+    def _calibrate(self, layout: Layout, throughput: NDArray[np.float64], rng: np.random.Generator) -> None:
+        self.n_measured_ = len(throughput)
+        self.level_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_SPREAD, 1.0, False
+        if not self.n_measured_:
+            self.calibration_ = Calibration()
+            return
+        self.per_sample_ = _counts_samples(layout, throughput)
+        work = layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0)
+        with one_thread():
+            self.calibration_ = calibrate(layout, work / throughput, rng=rng)
+        # A handful of large jobs does not make their scale known.
+        few = int(np.sqrt(self.n_measured_)) - 1
+        places = np.sort(_places(layout), axis=0)
+        self.range_ = places[0], places[-1]
+        self.dense_range_ = places[few], places[-1 - few]
+        outline = self._outline(layout, np.ones(self.n_measured_, dtype=np.bool_))
+        errors = np.log(throughput) - outline.logarithm
+        self.level_ = float(np.median(errors))
+        errors = np.abs(errors - self.level_) * np.sqrt(1.0 + _SPENT / self.n_measured_)
+        trust = self.n_measured_ / (self.n_measured_ + _PRIOR_TRIALS)
+        self.error_ = float(np.sqrt(trust * np.median(errors) ** 2 * 1.4826**2 + (1 - trust) * _PRIOR_SPREAD**2))
+        self.scale_ = conformal_scale(errors, self._raw_spread(outline))
+
+    def _outline(self, layout: Layout, covered: NDArray[np.bool_]) -> Outline:
+        expected = self.calibration_.expect(layout)
+        work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
+        places = _places(layout)
+        return Outline(
+            covered=covered,
+            logarithm=work - expected.logarithm + self.level_,
+            slower=expected.slow - expected.fast,
+            slow=expected.chance,
+            beyond=_outside(places, *self.range_),
+            thin=_outside(places, *self.dense_range_),
+            traits=_traits(layout, expected, places),
+        )
+
+    def _raw_spread(self, outline: Outline) -> NDArray[np.float64]:
+        return np.asarray(np.sqrt(self.error_**2 + variance_of_modes(outline)))
+
+
+def variance_of_modes(outline: Outline) -> NDArray[np.float64]:
+    """Return the variance of the logarithm that not knowing a job's mode makes."""
+    return np.asarray(outline.slow * (1.0 - outline.slow) * outline.slower**2)
+
+
+def widened(spread: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:
+    """Return ``spread``, float64 ``[n]``, with what is added outside of where jobs are many.
+
+    Each doubling adds an error; and how often the slow mode comes is forgotten: it may as well be every second job.
+    """
+    forgotten = (0.25 - outline.slow * (1.0 - outline.slow)) * outline.slower**2
+    share = 1.0 - np.exp(-outline.thin / _FORGET)
+    variance = spread**2 + share * forgotten + (_PER_DOUBLING * outline.thin) ** 2
+    return np.asarray(np.maximum(np.sqrt(variance), NOISE_FLOOR))
+
+
+def measured_in_order(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return features and throughput of the measured rows in an order that does not depend on theirs."""
+    measured = np.isfinite(history.throughput) & (history.throughput > 0)
+    features, throughput = history.features[measured], history.throughput[measured]
+    order = np.lexsort(np.column_stack([throughput, features]).T)
+    return features[order], throughput[order]
+
+
+def conformal_scale(errors: NDArray[np.float64], spreads: NDArray[np.float64]) -> float:
+    """Return the factor on ``spreads`` that makes 80 % intervals hold four fifths of ``errors``, 1 for too few."""
+    if len(errors) < _FEWEST_FOR_CALIBRATION:
+        return 1.0
+    share = min(1.0, 0.8 * (len(errors) + 1) / len(errors))  # split conformal's correction for a finite sample
+    return float(np.clip(np.quantile(errors / spreads, share) / _Z_80, 0.2, 5.0))
+
+
+def _counts_samples(layout: Layout, throughput: NDArray[np.float64]) -> bool:
+    seconds = step_time(layout, Calibration().constants).total()
+    tokens = np.log(layout.tokens_per_step / seconds / throughput)
+    return bool(np.abs(np.median(tokens - np.log(layout.sequence))) < np.abs(np.median(tokens)))
+
+
+def _traits(layout: Layout, expected: Expected, places: NDArray[np.float64]) -> NDArray[np.float64]:
+    total = np.exp(expected.fast)
+    shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
+    seconds = np.column_stack([expected.logarithm, expected.fast, expected.slow])
+    per_device = np.log(layout.tokens_per_step / layout.world)[:, None] - seconds
+    table: NDArray[np.float64] = np.column_stack([*shares, per_device, seconds, expected.chance, places])
+    return np.nan_to_num(table)
+
+
+def _outside(places: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray((np.maximum(low - places, 0.0) + np.maximum(places - high, 0.0)).sum(axis=1))
+
+
+def _places(layout: Layout) -> NDArray[np.float64]:
+    columns: list[NDArray[np.float64]] = [np.log2(getattr(layout, name)) for name in _EDGES]
+    return np.column_stack(columns)

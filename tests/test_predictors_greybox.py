@@ -53,8 +53,13 @@ def error(predictor: Boosting | Greybox, known: list[Trial], asked: list[Trial])
 
 
 def test_it_beats_boosting_where_the_scale_is_new() -> None:
-    known, asked = trials_of(120, (8, 16, 32), odd=0.9), trials_of(120, (128, 256), seed=1, odd=0.9)
-    assert error(Greybox(), known, asked) < 0.5 * error(Boosting(), known, asked)
+    errors: dict[type[Boosting | Greybox], list[float]] = {Boosting: [], Greybox: []}
+    for seed in range(10, 13):
+        known = trials_of(120, (8, 16, 32), seed=seed, odd=0.9)
+        asked = trials_of(120, (128, 256), seed=seed + 10, odd=0.9)
+        for make, found in errors.items():
+            found.append(error(make(), known, asked))
+    assert np.mean(errors[Greybox]) < 0.3 * np.mean(errors[Boosting])
 
 
 def test_the_trees_learn_what_the_formulas_miss() -> None:

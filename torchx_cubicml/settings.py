@@ -83,6 +83,11 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     return {**os.environ, **changes}
 
 
+def export(changes: Mapping[str, str]) -> None:
+    """Set variables in this process's own environment, for the program that it is about to run."""
+    os.environ.update(changes)
+
+
 def default_store_url() -> str:
     """Return the path of the store that serves where none is named.
 

@@ -6,6 +6,7 @@ decision that hangs or crashes ends there.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import subprocess
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
 from torchx_cubicml.decision.agreement import Answer, deadline_s
-from torchx_cubicml.recorder.notice import notice, warn
+from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.recorder.run_program import parse_program
 from torchx_cubicml.settings import child_environment, export, read_job_environment
 
@@ -39,11 +40,16 @@ def settle(arguments: Sequence[str]) -> list[str]:
         answer = Answer()
         if read_job_environment().rank == 0:
             warn(f"arguments stay as typed: {error}")
-    for line in answer.lines:
-        notice(line)
+    _tell(answer.lines)
     export({**answer.env, **({CONTRACT_VARIABLE: answer.contract} if answer.contract else {})})
     script_args = program.arguments if answer.args is None else answer.args
     return ["--", *(["-m"] if program.is_module else []), program.name, *script_args]
+
+
+def _tell(lines: Sequence[str]) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # no stderr, or a closed one
+        sys.stderr.write("".join(f"{line}\n" for line in lines))
+        sys.stderr.flush()
 
 
 def _ask(program: Program) -> Answer:

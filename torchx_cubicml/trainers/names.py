@@ -1,4 +1,4 @@
-"""Tables, no logic: the standard names, and which flag of a trainer means which of them."""
+"""The standard names, and the flags on whose meaning trainers agree."""
 
 from __future__ import annotations
 

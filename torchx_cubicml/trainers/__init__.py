@@ -1,0 +1,39 @@
+"""Tables, no logic: the standard names, and which flag of which trainer means which of them."""
+
+from __future__ import annotations
+
+from torchx_cubicml.trainers.deepspeed import DEEPSPEED
+from torchx_cubicml.trainers.hugging_face import HUGGING_FACE
+from torchx_cubicml.trainers.megatron_lm import MEGATRON_LM
+from torchx_cubicml.trainers.names import (
+    CHANGES_TRAINING,
+    FLAG_MEANINGS,
+    NOT_OUTPUT_WORDS,
+    OUTPUT_WORDS,
+    SHARDING_STRATEGIES,
+    STANDARD_PARAMETERS,
+    STANDARD_WORDS,
+    WORKLOAD_NAMES,
+)
+from torchx_cubicml.trainers.nanogpt import NANOGPT
+from torchx_cubicml.trainers.table import Trainer, TrainerFlag
+from torchx_cubicml.trainers.torchtitan import TORCHTITAN
+
+TRAINERS: dict[str, Trainer] = {
+    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, HUGGING_FACE, DEEPSPEED, NANOGPT)
+}
+"""Trainers whose flags are known, by the name that a space file gives."""
+
+__all__ = [
+    "CHANGES_TRAINING",
+    "FLAG_MEANINGS",
+    "NOT_OUTPUT_WORDS",
+    "OUTPUT_WORDS",
+    "SHARDING_STRATEGIES",
+    "STANDARD_PARAMETERS",
+    "STANDARD_WORDS",
+    "TRAINERS",
+    "WORKLOAD_NAMES",
+    "Trainer",
+    "TrainerFlag",
+]

@@ -1,0 +1,68 @@
+"""What a trainer's table says: records, no logic."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, TypeAlias
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.trial import Scalar
+
+AccumulationScope: TypeAlias = Literal["per rank", "whole job", "implied"]
+"""What a trainer's accumulation counts.
+
+Micro batches per step of each data-parallel rank, or of all of them together; ``implied`` where it has no such flag and
+accumulates until the global batch that it is given is full.
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainerFlag:
+    """One flag of a trainer.
+
+    Args:
+        flag: as it is typed, with a ``=`` at its end where the value must follow at once.
+        choices: legal values that are tried where a space file says ``"auto"``; empty where it must list them.
+        default: what the trainer does without the flag; ``None`` where it must be there or other files may say.
+        words: values and the texts that say them, where these differ; an empty text is said by leaving the flag out.
+        bare: value that the flag says without one; ``None`` where it says none, or true.
+        companions: for a value, flags that must stand beside it, with their values.
+        when: condition under which it counts; empty for always.
+    """
+
+    flag: str
+    choices: tuple[Scalar, ...] = ()
+    default: Scalar | None = None
+    words: tuple[tuple[Scalar, str], ...] = ()
+    bare: Scalar | None = None
+    companions: tuple[tuple[Scalar, tuple[tuple[str, str], ...]], ...] = ()
+    when: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trainer:
+    """A trainer: which of its flags means which standard name.
+
+    Args:
+        name: as a space file says it.
+        flags: standard name of a parameter or of a workload fact -> flag.
+        accumulation: what its accumulation counts.
+        constraints: what it demands of a config.
+        other_defaults: patterns of flags and of files in a command that bring other defaults than the table's.
+        both_dashes: whether its flags can be typed with ``-`` in the place of ``_``.
+        programs: patterns of its scripts and modules, as regular expressions.
+        source: text in its script by which it is known; empty where the flags tell.
+        marks: flags by which a command is known to be its own: two of them, or one beside its program.
+    """
+
+    name: str
+    flags: Mapping[str, TrainerFlag]
+    accumulation: AccumulationScope
+    constraints: tuple[str, ...] = ()
+    other_defaults: tuple[str, ...] = ()
+    both_dashes: bool = False
+    programs: tuple[str, ...] = ()
+    source: str = ""
+    marks: frozenset[str] = frozenset()

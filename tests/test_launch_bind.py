@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config, same_value, write_config
 from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space_file import parse_space
 
 if TYPE_CHECKING:
@@ -260,3 +261,167 @@ def test_what_would_not_be_read_back_is_not_written() -> None:
     declared = space(parameter("a", ("x", "y"), "-a"))
     with pytest.raises(LaunchError, match="parameter a cannot be set to '9'"):
         write_config(launch("-a", "x"), declared, {"a": 9})
+
+
+def spaced(text: str) -> SearchSpace:
+    return parse_space(text, where="s.toml")
+
+
+def test_entries_are_bounded() -> None:
+    declared = space(parameter("sharding", ("F", "N"), per_layer="n_layers", default="F"), facts=LAYERS)
+    with pytest.raises(LaunchError, match=r"must be a whole number from 1 to 4096 .* got 1000000000"):
+        read_config(launch("--n_layer", "1000000000"), declared)
+
+
+@pytest.mark.parametrize("spelling", ["--x_y=", "x.y=", "+x.y=", "++x.y="])
+def test_what_must_follow_at_once_is_added_so(spelling: str) -> None:
+    declared = spaced(f'[parameters.p]\nchoices = [1, 2]\ndefault = 1\nflag = "{spelling.lstrip("+")}"\n')
+    assert write_config(launch("a", "--b", "1"), declared, {"p": 2}).script_args == (
+        "a",
+        "--b",
+        "1",
+        f"{spelling.lstrip('+')}2",
+    )
+    assert write_config(launch(f"{spelling}1", "c"), declared, {"p": 2}).script_args == (f"{spelling}2", "c")
+
+
+def test_a_key_is_no_positional_and_no_flag() -> None:
+    declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "p="\n')
+    assert read_config(launch("p", "pp=3", "--p=4", "p=2"), declared)[1] == {"p": 2}
+    with pytest.raises(LaunchError, match=r"flag p= of parameter p is not in the command .*; flags there: --p, q="):
+        read_config(launch("--p=4", "q=2"), declared)
+
+
+def test_a_flag_typed_without_the_equals_that_it_wants_is_told() -> None:
+    declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "--batch="\ndefault = 1\n')
+    with pytest.raises(LaunchError, match="--batch in the command may stand for --batch="):
+        read_config(launch("--batch", "2"), declared)
+
+
+def test_a_list_after_a_key_stands_in_brackets() -> None:
+    declared = spaced('[parameters.p]\nchoices = ["a", "b"]\nper_layer = 2\nflag = "p="\ndefault = "a"\n')
+    assert write_config(launch(), declared, {"p": ("a", "b")}).script_args == ("p=[a,b]",)
+    assert write_config(launch("p=[b]"), declared, {"p": ("a", "a")}).script_args == ("p=[a,a]",)
+
+
+ALIASED = Landing(kind=LandingKind.FLAG, name="--batch_size", aliases=("--batch-size",))
+
+
+def test_a_flag_of_two_spellings_keeps_the_one_that_was_typed() -> None:
+    declared = space(Parameter(name="b", choices=(1, 2), landing=ALIASED, default=1))
+    for typed in ("--batch_size", "--batch-size"):
+        assert write_config(launch(typed, "2"), declared, {"b": 1}).script_args == (typed, "1")
+    assert write_config(launch(), declared, {"b": 2}).script_args == ("--batch_size", "2")
+    both = launch("--batch_size", "2", "--batch-size", "1")
+    assert read_config(both, declared)[1] == {"b": 1}
+    with pytest.raises(LaunchError, match="stands 2 times"):
+        write_config(both, declared, {"b": 2})
+
+
+RECOMPUTE = Landing(
+    kind=LandingKind.FLAG,
+    name="--granularity",
+    words=(("none", ""), ("whole", "full")),
+    companions=(("whole", (("--method", "uniform"), ("--num", "1"))),),
+)
+WORDS_OF = space(Parameter(name="a", choices=("none", "part", "whole"), landing=RECOMPUTE, default="none"))
+
+
+@pytest.mark.parametrize(
+    ("typed", "value", "expected"),
+    [
+        ("-x", "whole", "-x --granularity full --method uniform --num 1"),
+        ("--granularity full --method block --num 4 -x", "none", "-x"),
+        ("--granularity full --method block -x", "part", "--granularity part -x"),
+        ("--granularity part --method block", "whole", "--granularity full --method block --num 1"),
+    ],
+)
+def test_words_absence_and_companions(typed: str, value: str, expected: str) -> None:
+    assert write_config(launch(*typed.split()), WORDS_OF, {"a": value}).script_args == tuple(expected.split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "value", "expected"),
+    [
+        ("", "full", "--ck"),
+        ("--ck", "none", "--ck False"),
+        ("--ck True -x", "none", "--ck False -x"),
+        ("--ck False", "full", "--ck True"),
+        ("--ck out.txt", "none", "--ck False out.txt"),
+    ],
+)
+def test_a_switch_between_words(typed: str, value: str, expected: str) -> None:
+    place = Landing(kind=LandingKind.FLAG, name="--ck", words=(("none", "False"), ("full", "True")), bare="full")
+    declared = space(Parameter(name="ck", choices=("none", "full"), landing=place, default="none"))
+    assert write_config(launch(*typed.split()), declared, {"ck": value}).script_args == tuple(expected.split())
+
+
+def test_a_default_is_not_believed_beside_a_file_of_others() -> None:
+    place = Landing(kind=LandingKind.FLAG, name="--n", unless=("--config", "*.py"))
+    declared = space(
+        Parameter(name="n", choices=(1, 2), landing=place, default=1),
+        facts=(WorkloadFact(name="m", landing=replace(place, name="--m"), value=3, optional=True),),
+    )
+    assert read_config(launch("--data", "x.py"), declared) == (
+        {"program": "train.py", "world_size": 2, "m": 3},
+        {"n": 1},
+    )
+    assert read_config(launch("x.py", "--n=2"), declared)[1] == {"n": 2}
+    assert "m" not in read_config(launch("x.py", "--n=2"), declared)[0]
+    for args in (["--config=a.toml"], ["x.py"]):
+        with pytest.raises(LaunchError, match=r"flag --n of parameter n is not in the command, where (--config|x.py) "):
+            read_config(launch(*args), declared)
+
+
+def test_an_optional_fact_is_left_out_where_the_command_does_not_say_it() -> None:
+    facts = (WorkloadFact(name="n", landing=flag("--n"), optional=True),)
+    env = (WorkloadFact(name="e", landing=Landing(kind=LandingKind.ENV, name="E"), optional=True),)
+    declared = space(facts=(*facts, *env))
+    assert read_config(launch(), declared)[0] == {"program": "train.py", "world_size": 2}
+    assert read_config(launch("--n", "3", E="1"), declared)[0] == {
+        "program": "train.py",
+        "world_size": 2,
+        "n": 3,
+        "e": 1,
+    }
+
+
+def test_what_has_no_place_follows_from_the_others() -> None:
+    derive = parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where="x")
+    declared = space(
+        parameter("micro_batch_size", (1, 2, 4)),
+        Parameter(name="gradient_accumulation_steps", derive=derive),
+        facts=(WorkloadFact(name="global_batch_size", landing=flag("--global")),),
+    )
+    before = launch("--micro_batch_size", "2", "--global", "16")
+    workload, config = read_config(before, declared)
+    assert config == {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
+    bound = declared.bind(workload=workload, current=config)
+    assert bound.facts["global_batch_size"] == 16
+    after = write_config(before, declared, {"micro_batch_size": 4, "gradient_accumulation_steps": 2})
+    assert after.script_args == ("--micro_batch_size", "4", "--global", "16")
+    with pytest.raises(LaunchError, match=r"the command does not fit the space file: .* is not a whole number"):
+        read_config(launch("--micro_batch_size", "2", "--global", "17"), declared)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.sampled_from(["--{}=", "{}=", "--a.{}", "--{}"]),
+    st.lists(st.integers(0, 99), min_size=2, max_size=3, unique=True),
+    UNKNOWN,
+    UNKNOWN,
+    st.data(),
+)
+def test_the_laws_hold_in_every_form(
+    form: str, choices: list[int], first: list[str], last: list[str], data: st.DataObject
+) -> None:
+    declared = spaced(f'[parameters.p]\nchoices = {choices}\nflag = "{form.format("p")}"\ndefault = {choices[0]}\n')
+    typed, wanted = (data.draw(st.sampled_from(choices)) for _ in range(2))
+    joined = form if form.endswith("=") else f"{form}="
+    word = data.draw(st.sampled_from([[f"{joined.format('p')}{typed}"], []]))
+    before = launch(*first, *word, *last)
+    assert write_config(before, declared, read_config(before, declared)[1]) == before
+    after = write_config(before, declared, {"p": wanted})
+    assert read_config(after, declared)[1] == {"p": wanted}
+    rest = iter(after.script_args)
+    assert all(item in rest for item in [*first, *last])

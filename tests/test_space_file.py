@@ -131,7 +131,7 @@ WRONG = {
     "nested too deep": ("objective = " + "[" * 5000, ["not TOML"]),
     "too long": ("#" * (MAX_BYTES + 1), ["at most 262144"]),
     "no parameters": ('objective = "tokens_per_second"', ["parameters: at least one parameter"]),
-    "a parameter that is no table": ("[parameters]\np = 1", ["parameters.p: a table is wanted, got 1"]),
+    "a parameter that is no table": ("[parameters]\np = 1", ["parameters.p: a table is wanted", "beside trainer = one of megatron-lm", "got 1"]),
     "an objective that is none": (
         'objective = "loss"\n' + ONE,
         ["objective", "tokens_per_second, samples_per_second", "loss"],

@@ -154,7 +154,7 @@ def _decided_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=DECISION)),
         env={**variables, CONTRACT_VARIABLE: ""},
-        lines=(told(f"rank 0 decides for all ranks when they have met; recorded in {settled['store']}"),),
+        lines=(told("rank 0 decides for all ranks, when they have met"),),
     )
 
 

@@ -1,8 +1,8 @@
 """The child process of one rank: rank 0's works the decision out, and all of them agree on it or on none.
 
 What counts is one key in the TCPStore that torchrun's agents keep for the job, written once: by rank 0 with its
-decision, when every rank has come with the same command; or by whoever waits in vain, with nothing. Every rank does what
-stands there, so that no two run different arguments. A rank that has not come cannot be told, and then nobody is
+decision, when every rank has come with the same command; or by whoever waits in vain, with nothing. Every rank does as
+that key says, so that no two run different arguments. A rank that has not come cannot be told, and then nobody is
 rewritten.
 """
 

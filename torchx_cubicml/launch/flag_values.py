@@ -116,7 +116,7 @@ def _absent(args: Sequence[str], place: FlagPlace) -> Value:
     if place.elsewhere:
         raise LaunchError(
             f"flag {place.flag} of {place.owner} is not in the command, where {place.elsewhere} may say it: "
-            "write the flag out, or state a default in the space file"
+            "write the flag out, or state its value in the space file"
         )
     if place.default is not None:
         return place.default

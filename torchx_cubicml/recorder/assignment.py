@@ -58,10 +58,11 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         ContractError: the launcher's contract is damaged or of another version.
     """
     job = read_job_environment(environment)
-    trial_id = trial_id_of(job) or (new_id("trial") if job.rank == 0 else "")
+    contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
+    trial_id = trial_id_of(job) or contract.trial_id or (new_id("trial") if job.rank == 0 else "")
     return Assignment(
         job=job,
-        contract=decode_contract(job.contract) if job.contract else _own_contract(program, job, environment),
+        contract=contract,
         declared=bool(job.contract),
         trial_id=trial_id,
         write_deadline_s=_seconds(option("write_deadline_s", environment)),

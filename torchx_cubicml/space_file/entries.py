@@ -1,6 +1,7 @@
 """One parameter or one workload fact of a space file.
 
 - A parameter has legal values, or is derived; a derived one has no values of its own and is never per layer.
+- ``when`` says under which condition it counts.
 - ``per_layer`` is a workload fact or a count; ``groups`` tunes that many blocks of neighbouring layers alike.
 - ``default`` is what the script does where the command does not say; it has the type of the legal values.
 - ``observe`` names the standard parameter whose observed value counts in place of the requested one.
@@ -10,6 +11,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
@@ -19,12 +21,17 @@ from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space_file.choices import RANGE_KEYS, read_choices
 from torchx_cubicml.space_file.places import LANDING_KEYS, read_landing
 from torchx_cubicml.space_file.table import closest
-from torchx_cubicml.trainers import STANDARD_PARAMETERS
+from torchx_cubicml.space_file.trainer_flags import check_values, known_of, read_short_form
+from torchx_cubicml.trainers import STANDARD_PARAMETERS, TRAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
+    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space_file.table import Table
+    from torchx_cubicml.space_file.trainer_flags import Known
+    from torchx_cubicml.trainers import Trainer
     from torchx_cubicml.trial import Scalar, Value
 
 PARAMETER_KEYS = (
@@ -34,15 +41,19 @@ PARAMETER_KEYS = (
     "per_layer",
     "groups",
     "derive",
+    "when",
     "default",
     "observe",
     "changes_training",
 )
 FACT_KEYS = (*LANDING_KEYS, "default")
+_TRAINERS = ", ".join(TRAINERS)
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
 
-def read_parameter(tables: Table, name: str, *, facts: Sequence[str], where: str) -> Parameter:
+def read_parameter(
+    tables: Table, name: str, *, facts: Sequence[str], where: str, trainer: Trainer | None = None
+) -> Parameter:
     """Return the parameter ``[parameters.name]``.
 
     Args:
@@ -50,35 +61,40 @@ def read_parameter(tables: Table, name: str, *, facts: Sequence[str], where: str
         name: of the parameter.
         facts: names of the workload facts, one of which may count its entries.
         where: the file.
+        trainer: whose table fills in what is not said.
 
     Raises:
         SpaceError: a rule is broken.
     """
+    if not isinstance(tables.raw(name), dict):
+        if trainer is None:
+            raise tables.error(name, f"a table is wanted; a value is enough beside trainer = one of {_TRAINERS}")
+        return _told_where(where, lambda: read_short_form(tables, name, trainer))
     table = tables.table(name, legal=PARAMETER_KEYS)
     derive = table.text("derive")
     if derive is not None:
         beside = [key for key in NOT_BESIDE_DERIVE if key in table]
         if beside:
             raise table.error(beside[0], "a derived parameter takes no such key")
-    choices = read_choices(table) if derive is None else ()
-    per_layer = _read_per_layer(table, facts)
-    groups, landing, observe = table.count("groups"), read_landing(table), _read_observe(table)
+    known = known_of(trainer, name) if not any(key in table for key in LANDING_KEYS) else None
+    choices = _read_choices(table, known, trainer) if derive is None else ()
+    per_layer, when = _read_per_layer(table, facts), table.text("when")
     default = _read_default(table, choices, per_layer)
-    expression = parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None
-    try:
-        return Parameter(
+    return _told_where(
+        where,
+        lambda: Parameter(
             name=name,
             choices=choices,
             per_layer=per_layer,
-            groups=groups,
-            derive=expression,
-            landing=landing,
-            default=default,
-            observe=observe,
+            groups=table.count("groups"),
+            derive=parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None,
+            when=_read_when(table, when, known),
+            landing=_known_landing(known, default) if known is not None else read_landing(table),
+            default=known.default if default is None and known is not None else default,
+            observe=_read_observe(table),
             changes_training=table.switch("changes_training"),
-        )
-    except SpaceError as error:
-        raise SpaceError(f"{where}: {error}") from None
+        ),
+    )
 
 
 def read_fact(tables: Table, name: str) -> WorkloadFact:
@@ -91,6 +107,35 @@ def read_fact(tables: Table, name: str) -> WorkloadFact:
         return WorkloadFact(name=name, value=tables.value(name))
     table = tables.table(name, legal=FACT_KEYS)
     return WorkloadFact(name=name, landing=read_landing(table), value=table.value("default"))
+
+
+def _told_where(where: str, make: Callable[[], Parameter]) -> Parameter:
+    """Return what ``make`` makes; its errors name the file."""
+    try:
+        return make()
+    except SpaceError as error:
+        raise error if str(error).startswith(where) else SpaceError(f"{where}: {error}") from None
+
+
+def _read_choices(table: Table, known: Known | None, trainer: Trainer | None) -> tuple[Scalar, ...]:
+    if known is None or trainer is None:
+        return read_choices(table)
+    if known.choices and not any(key in table for key in ("choices", *RANGE_KEYS)):
+        return known.choices
+    choices = read_choices(table)
+    check_values(table, "choices", choices, trainer, name=table.name)
+    return choices
+
+
+def _read_when(table: Table, when: str | None, known: Known | None) -> Expression | None:
+    if when is None:
+        return known.when if known is not None else None
+    return parse_expression(when, where=f"{table.place}.when")
+
+
+def _known_landing(known: Known, default: Value | None) -> Landing:
+    """Return a trainer's flag; where the user states its default, no other file is asked for it."""
+    return known.landing if default is None else replace(known.landing, unless=())
 
 
 def _read_per_layer(table: Table, facts: Sequence[str]) -> str | int | None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 LANDING_KEYS = ("flag", "env")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
-_FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*")
+_FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
@@ -31,7 +31,7 @@ def read_landing(table: Table) -> Landing:
         raise SpaceError(f"{table.place}: one place in the command is wanted, {' or '.join(LANDING_KEYS)}, got {got}")
     name = table.text(stated[0]) or ""
     _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
-    return Landing(kind=LandingKind(stated[0]), name=name)
+    return Landing(kind=LandingKind(stated[0]), name=name, aliases=_aliases(name))
 
 
 def read_tune(table: Table) -> TuneChanges:
@@ -58,8 +58,14 @@ def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:
     return changes
 
 
+def _aliases(name: str) -> tuple[str, ...]:
+    """Return the spellings with which Hydra adds a key: ``+section.key=4`` and ``++section.key=4``."""
+    return (f"+{name}", f"++{name}") if name.endswith("=") and not name.startswith("-") else ()
+
+
 def _check_name(table: Table, key: str, name: str, *, kind: LandingKind) -> None:
     pattern = _FLAG if kind is LandingKind.FLAG else _VARIABLE
     if not pattern.fullmatch(name):
-        wanted = "a flag with its dashes, such as '--batch_size'" if kind is LandingKind.FLAG else "a variable's name"
+        flag = "a flag with its dashes, such as '--batch_size', or what stands before a value, such as 'model.layers=',"
+        wanted = flag if kind is LandingKind.FLAG else "a variable's name"
         raise table.error(key, f"{wanted} is wanted")

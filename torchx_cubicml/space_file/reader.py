@@ -3,6 +3,7 @@
 - Every parameter, and every workload fact that is no constant, stands at one place in the command; no two share one.
 - Expressions read parameters, workload facts and the names that are always there, and nothing else.
 - A name is one that an expression can read.
+- ``trainer`` names a table that says where its parameters stand, and what they can be.
 """
 
 from __future__ import annotations
@@ -13,22 +14,25 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import LandingKind, SearchSpace
+from torchx_cubicml.space.conditional import Conditional
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space_file.entries import read_fact, read_parameter
 from torchx_cubicml.space_file.places import read_tune
 from torchx_cubicml.space_file.rewrite_rules import read_rewrite
 from torchx_cubicml.space_file.table import Table, closest
+from torchx_cubicml.space_file.trainer_flags import is_left_to_trainer, read_trainer, with_trainer
 from torchx_cubicml.trial import OBJECTIVES
 
 if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.rules import Derivation
 
 MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite")
+ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite", "trainer")
 
 
 def read_space(path: str | Path) -> SearchSpace:
@@ -67,16 +71,26 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     objective = root.text("objective")
     if objective is not None and objective not in OBJECTIVES:
         raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
-    facts, parameters = root.table("workload", legal=None), root.table("parameters", legal=None)
+    facts, parameters, trainer = (
+        root.table("workload", legal=None),
+        root.table("parameters", legal=None),
+        read_trainer(root),
+    )
     _check_names(facts, parameters)
+    counted = [*facts, *(trainer.flags if trainer is not None else ())]
+    declared = [name for name in parameters if not is_left_to_trainer(parameters, name, trainer)]
     space = SearchSpace(
-        parameters=tuple(read_parameter(parameters, name, facts=list(facts), where=where) for name in parameters),
+        parameters=tuple(
+            read_parameter(parameters, name, facts=counted, where=where, trainer=trainer) for name in declared
+        ),
         constraints=_read_constraints(root),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
         tune=read_tune(root.table("tune", legal=("args", "env"))),
         rewrite=read_rewrite(root, list(parameters)),
     )
+    if trainer is not None:
+        space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_expressions(space, where)
     _check_places(space, where)
     return space
@@ -122,10 +136,17 @@ def _read_constraints(root: Table) -> tuple[Expression, ...]:
 
 
 def _check_expressions(space: SearchSpace, where: str) -> None:
-    derivations = {item.name: item.derive for item in space.parameters if item.derive is not None}
+    derivations: dict[str, Derivation] = {
+        item.name: item.derive for item in space.parameters if item.derive is not None
+    }
+    derivations |= {
+        item.name: Conditional(item.name, item.when, item.derive, "")
+        for item in space.parameters
+        if item.when is not None
+    }
     declared = [item.name for item in space.parameters] + [fact.name for fact in space.workload]
     known = list(dict.fromkeys([*declared, *ALWAYS_THERE]))
-    for expression in (*derivations.values(), *space.constraints):
+    for expression in _expressions(space):
         for name in sorted(expression.names.difference(known)):
             raise SpaceError(
                 f"{expression.where}: {expression.source!r}: {name} is not declared{closest(name, known)}; "
@@ -137,11 +158,22 @@ def _check_expressions(space: SearchSpace, where: str) -> None:
         raise SpaceError(f"{where}: {error}") from None
 
 
+def _expressions(space: SearchSpace) -> list[Expression]:
+    """Return every expression of a space."""
+    said = [expression for item in space.parameters for expression in (item.derive, item.when)]
+    return [expression for expression in said if expression is not None] + list(space.constraints)
+
+
 def _check_places(space: SearchSpace, where: str) -> None:
     owners: dict[tuple[LandingKind, str], str] = {}
     landings = [(f"workload.{item.name}", item.landing) for item in space.workload]
     landings += [(f"parameters.{item.name}", item.landing) for item in space.parameters]
-    places = [(owner, landing.kind, landing.name) for owner, landing in landings if landing is not None]
+    places = [
+        (owner, landing.kind, name)
+        for owner, landing in landings
+        if landing is not None
+        for name in (landing.name, *landing.aliases)
+    ]
     places += [("tune.args", LandingKind.FLAG, flag) for flag in space.tune.args]
     places += [("tune.env", LandingKind.ENV, variable) for variable in space.tune.env]
     for owner, landing_kind, name in places:

@@ -53,6 +53,11 @@ class Table:
         return len(self._content)
 
     @property
+    def name(self) -> str:
+        """The last part of its dotted name."""
+        return self._name.rpartition(".")[2]
+
+    @property
     def place(self) -> str:
         """File and dotted name, for messages."""
         return f"{self._where}: {self._name}" if self._name else self._where

@@ -11,7 +11,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
@@ -20,7 +19,7 @@ from torchx_cubicml.space_file.table import closest
 from torchx_cubicml.trainers import TRAINERS, WORKLOAD_NAMES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable
 
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space_file.table import Table
@@ -84,16 +83,13 @@ def is_left_to_trainer(tables: Table, name: str, trainer: Trainer | None) -> boo
     return trainer is not None and name == ACCUMULATION and tables.raw(name) == AUTO
 
 
-def read_short_form(tables: Table, name: str, trainer: Trainer | None) -> Parameter:
+def read_short_form(tables: Table, name: str, trainer: Trainer) -> Parameter:
     """Return the parameter ``name = "auto"``, ``name = 4`` or ``name = [1, 2, 4]`` of ``[parameters]``.
 
     Raises:
-        SpaceError: no trainer is named that knows it, or a value is none that the trainer takes.
+        SpaceError: the trainer does not know it, or a value is none that the trainer takes.
     """
     known = known_of(trainer, name)
-    if trainer is None:
-        legal = ", ".join(TRAINERS)
-        raise tables.error(name, f"a table is wanted; only beside trainer = ..., one of {legal}, is a value enough")
     if known is None:
         raise tables.error(
             name,
@@ -136,7 +132,7 @@ def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> 
         trainer: that it names.
         accumulates: whether accumulation must follow whatever is tuned.
     """
-    names = {item.name for item in (*space.parameters, *space.workload)}
+    names = {item.name for item in space.parameters} | {item.name for item in space.workload}
     tuned = [item.name for item in space.parameters]
     parameters = list(space.parameters)
     if ACCUMULATION not in names and (accumulates or any(name in _IN_BATCH for name in tuned)):
@@ -168,7 +164,7 @@ def _accumulation(trainer: Trainer) -> list[Parameter]:
 def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[WorkloadFact]:
     """Return the facts that the trainer's flags say; those that no expression reads may be absent."""
     needed = _with_mesh(_names_read(space))
-    places = [item.landing for item in (*space.parameters, *space.workload)]
+    places = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
     taken = {*space.tune.args, *(place.name for place in places if place is not None)}
     facts = []
     for name, flag in trainer.flags.items():

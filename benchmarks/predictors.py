@@ -9,15 +9,16 @@ import argparse
 import statistics
 import sys
 import time
+from collections import defaultdict
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from tables import H100_JOBS, h100_jobs
+from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
 from torchx_cubicml.evaluation import grade
-from torchx_cubicml.history import History
-from torchx_cubicml.predictors import PREDICTORS
+from torchx_cubicml.history import History, training_row
+from torchx_cubicml.predictors import PREDICTORS, Feasibility
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -56,6 +57,12 @@ def split_by_scale(trials: Sequence[Trial], large: int, seed: int) -> Split:
     return train, [trial for index, trial in enumerate(beyond) if index not in told]
 
 
+def split_by_date(trials: Sequence[Trial], _seed: int) -> Split:
+    """Return the trials of the first date, and all later ones."""
+    first = min(trial.started_at for trial in trials)
+    return [t for t in trials if t.started_at == first], [t for t in trials if t.started_at > first]
+
+
 LINES: dict[str, Callable[[Sequence[Trial], int], Split]] = {
     "30 random jobs known": lambda trials, seed: split_at_random(trials, 30, seed),
     "100 random jobs known": lambda trials, seed: split_at_random(trials, 100, seed),
@@ -63,14 +70,20 @@ LINES: dict[str, Callable[[Sequence[Trial], int], Split]] = {
     f"<= {LARGEST_KNOWN} GPUs known": lambda trials, seed: split_by_scale(trials, 0, seed),
     "the same and 10 larger": lambda trials, seed: split_by_scale(trials, 10, seed),
 }
+FSDP_LINES: dict[str, Callable[[Sequence[Trial], int], Split]] = {
+    **{known: LINES[known] for known in list(LINES)[:3]},
+    "first date known": split_by_date,
+}
+PROPOSALS = (1, 3, 5, 10)
+FEWEST_IN_CELL = 20  # completed trials of a workload that is left out
 
 
-def table(trials: Sequence[Trial], *, seeds: int) -> str:
+def table(trials: Sequence[Trial], lines_of: dict[str, Callable[[Sequence[Trial], int], Split]], *, seeds: int) -> str:
     """Return the table of all predictors on all lines, mean over ``seeds``."""
     lines = [
         f"{'known':24s} {'predictor':12s} {'tau':>6s} {'first proposal':>15s} {'coverage':>9s} {'fit, predict':>13s}"
     ]
-    for known, split in LINES.items():
+    for known, split in lines_of.items():
         for name in PREDICTORS:
             started = time.perf_counter()
             cards = [_card(trials, split, name, known, seed) for seed in range(seeds)]
@@ -80,6 +93,34 @@ def table(trials: Sequence[Trial], *, seeds: int) -> str:
                 f"{_mean(cards, 'coverage'):9.2f} {seconds:11.1f} s"
             )
     return "\n".join(lines)
+
+
+def cells(trials: Sequence[Trial]) -> str:
+    """Return how good the best of the first few proposals is for a workload that is left out, mean over workloads."""
+    groups: defaultdict[object, list[Trial]] = defaultdict(list)
+    for trial in trials:
+        groups[trial.workload["program"], trial.workload["world_size"]].append(trial)
+    cells = [group for group in groups.values() if sum(t.measurement is not None for t in group) >= FEWEST_IN_CELL]
+    lines = [f"{len(cells)} workloads left out in turn; share of the best known that the best of k proposals reaches"]
+    lines.append(f"{'':24s} {'predictor':12s} " + " ".join(f"{f'k = {k}':>7s}" for k in PROPOSALS))
+    for name in PREDICTORS:
+        shares = np.mean([_shares(trials, cell, name) for cell in cells], axis=0)
+        lines.append(f"{'':24s} {name:12s} " + " ".join(f"{share:7.3f}" for share in shares))
+    return "\n".join(lines)
+
+
+def _shares(trials: Sequence[Trial], cell: Sequence[Trial], name: str) -> list[float]:
+    left_out = {trial.trial_id for trial in cell}
+    known = [trial for trial in trials if trial.trial_id not in left_out]
+    history = History.from_trials(known, objective="tokens_per_second")
+    rows = [training_row(trial) for trial in cell]
+    features = history.columns.encode(rows)
+    rng = np.random.default_rng(0)
+    predicted = PREDICTORS[name]().fit(history, rng=rng).predict(features).throughput
+    score = predicted * Feasibility().fit(history, rng=rng).probability(features, rows)
+    speeds = [trial.measurement.tokens_per_second if trial.measurement else None for trial in cell]
+    reached = np.array([speed or 0.0 for speed in speeds])[np.argsort(-score)]
+    return [float(reached[:k].max() / reached.max()) for k in PROPOSALS]
 
 
 def cost(trials: Sequence[Trial], *, count: int = 10_000) -> str:
@@ -130,7 +171,13 @@ def main() -> int:
             "tau: Kendall's, on completed trials outside training. First proposal: share of the best that the held-out",
             "trials of a workload reach, mean over workloads; what failed counts 0. Coverage: of 80 % intervals.",
             "",
-            table(trials, seeds=args.seeds),
+            table(trials, LINES, seeds=args.seeds),
+            "",
+            cells(trials),
+            "",
+            f"{FSDP_JOBS.name}: 300 completed trials, few configs per workload",
+            "",
+            table(fsdp_jobs(), FSDP_LINES, seeds=args.seeds),
             "",
             cost(trials),
         ]

@@ -9,6 +9,7 @@ from torchx_cubicml.trial import Config, Measurement, State, Trial, Workload
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"
+FSDP_JOBS = DATA / "llm_foundry_mpt.csv"
 
 _WORKLOAD = ("n_params", "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "seq_len")
 _NAMES = {
@@ -48,4 +49,34 @@ def _trial(number: int, row: dict[str, str]) -> Trial:
         config=config,
         state=State.COMPLETED if ran else State.UNKNOWN,
         measurement=Measurement(tokens_per_second=speed) if speed is not None else None,
+    )
+
+
+def fsdp_jobs(path: Path = FSDP_JOBS) -> list[Trial]:
+    """Return the rows as trials of whole-job throughput, begun on the date on which they were first published."""
+    with path.open(newline="") as file:
+        return [_fsdp_trial(number, row) for number, row in enumerate(csv.DictReader(file))]
+
+
+def _fsdp_trial(number: int, row: dict[str, str]) -> Trial:
+    facts = ("n_params", "n_layers", "d_model", "n_heads", "vocab_size", "seq_len", "global_batch_size")
+    world_size = int(row["n_gpus"])
+    return Trial(
+        trial_id=f"row-{number:05d}",
+        workload={
+            "program": row["model"],
+            "world_size": world_size,
+            "device": row["gpu_type"],
+            **{name: int(row[name]) for name in facts},
+        },
+        config={
+            "micro_batch_size": int(row["micro_batch_size"]),
+            "gradient_accumulation_steps": int(row["grad_accum"]),
+            "sharding_strategy": row["sharding_strategy"],
+            "activation_checkpointing": "full" if row["activation_checkpointing"] == "True" else "none",
+            "precision": row["precision"],
+        },
+        state=State.COMPLETED,
+        measurement=Measurement(tokens_per_second=float(row["tokens_per_sec_per_gpu"]) * world_size),
+        started_at=row["first_seen_date"],
     )

@@ -18,7 +18,7 @@ SPACE = "examples/gpt.toml"
 STORE = ".demo/store"
 REPEATS = 3
 TRAINING = shlex.split(
-    "dist.ddp -j 1x2 --script examples/train_gpt.py -- --n_layer 4 --n_embd 128 --block_size 64 --steps 20 "
+    "dist.ddp -j 1x2 --script examples/train_gpt.py -- --n_layer 4 --n_embd 128 --block_size 64 --steps 12 "
     "--batch_size 2 --accumulate 8 --sharding FULL_SHARD --activation_checkpointing full --out_dir .demo/out"
 )
 

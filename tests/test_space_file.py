@@ -9,7 +9,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.errors import CubicMLError, SpaceError
+from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.space import Landing, LandingKind, SearchSpace, TuneChanges
 from torchx_cubicml.space_file import parse_space, read_space
 from torchx_cubicml.space_file.reader import MAX_BYTES
@@ -131,7 +132,10 @@ WRONG = {
     "nested too deep": ("objective = " + "[" * 5000, ["not TOML"]),
     "too long": ("#" * (MAX_BYTES + 1), ["at most 262144"]),
     "no parameters": ('objective = "tokens_per_second"', ["parameters: at least one parameter"]),
-    "a parameter that is no table": ("[parameters]\np = 1", ["parameters.p: a table is wanted", "beside trainer = one of megatron-lm", "got 1"]),
+    "a parameter that is no table": (
+        "[parameters]\np = 1",
+        ["parameters.p: a table is wanted", "beside trainer = one of megatron-lm", "got 1"],
+    ),
     "an objective that is none": (
         'objective = "loss"\n' + ONE,
         ["objective", "tokens_per_second, samples_per_second", "loss"],
@@ -356,3 +360,144 @@ def test_reads_what_an_editor_writes() -> None:
         path = Path(folder) / "windows.toml"
         path.write_bytes(EXAMPLE.replace("\n", "\r\n").encode())
         assert read_space(path) == read_space(ROOT / "examples" / "gpt.toml")
+
+
+MEGATRON = 'trainer = "megatron-lm"\n[parameters]\n'
+WRONG_SHORT_FORMS = {
+    "an unknown trainer": (
+        'trainer = "megatron"\n' + ONE,
+        ["trainer: legal are megatron-lm, torchtitan", "'megatron'"],
+    ),
+    "a trainer that is no text": ("trainer = 1\n" + ONE, ["trainer: a text"]),
+    "a parameter that the trainer does not know": (
+        MEGATRON + 'tp_degre = "auto"',
+        ["parameters.tp_degre: trainer 'megatron-lm' has no flag", "did you mean 'tp_degree'?", "micro_batch_size"],
+    ),
+    "nothing is proposed": (MEGATRON + 'ep_degree = "auto"', ["parameters.ep_degree: values to try are wanted"]),
+    "another kind": (MEGATRON + 'tp_degree = "two"', ["parameters.tp_degree: a number is wanted by trainer", "'two'"]),
+    "one of another kind": (MEGATRON + "tp_degree = [1, true]", ["tp_degree: a number is wanted", "[1, True]"]),
+    "a word that is none": (
+        MEGATRON + 'activation_checkpointing = "ful"',
+        ["legal with trainer 'megatron-lm' are none, selective, full; did you mean 'full'?"],
+    ),
+    "an empty list": (MEGATRON + "tp_degree = []", ["parameters.tp_degree: a list of 1 to"]),
+    "one value twice": (MEGATRON + "tp_degree = [1, 1]", ["x.toml: parameters.tp_degree: choices must differ"]),
+    "a date": (MEGATRON + "tp_degree = 2020-01-01", ["tp_degree: a value must be"]),
+    "accumulation that the trainer has not": (
+        MEGATRON + "gradient_accumulation_steps = 4",
+        ["gradient_accumulation_steps: trainer 'megatron-lm' has no flag of its own"],
+    ),
+    "a word in a table": (
+        'trainer = "hf"\n[parameters.sharding_strategy]\nchoices = ["FULL"]',
+        ["parameters.sharding_strategy.choices: legal with trainer 'hf' are FULL_SHARD"],
+    ),
+    "a table of nothing known": (
+        'trainer = "hf"\n[parameters.x]\nchoices = ["FULL"]',
+        ["parameters.x: one place in the command is wanted"],
+    ),
+    "a condition of a stranger": (
+        '[parameters.p]\nchoices = [1]\nflag = "-p"\nwhen = "q > 1"',
+        ["x.toml: parameters.p.when: 'q > 1': q is not declared"],
+    ),
+    "a condition that is no expression": (
+        '[parameters.p]\nchoices = [1]\nflag = "-p"\nwhen = "q >"',
+        ["parameters.p.when: 'q >': not an expression"],
+    ),
+    "a condition on itself": (
+        '[parameters.p]\nchoices = [1]\nflag = "-p"\nwhen = "p > 1"',
+        ["x.toml: a derivation is circular: p <- p"],
+    ),
+    "a key without its equals": (
+        '[parameters.p]\nchoices = [1]\nflag = "model.layers"',
+        ["parameters.p.flag: a flag with its dashes", "'model.layers='"],
+    ),
+    "a key in another spelling": (
+        '[parameters.p]\nchoices = [1]\nflag = "p="\n[parameters.q]\nchoices = [1]\nflag = "p="',
+        ["flag p= is the place of both parameters.p and parameters.q"],
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "parts"), WRONG_SHORT_FORMS.values(), ids=WRONG_SHORT_FORMS)
+def test_what_is_wrong_with_a_trainer_or_a_condition_is_told(text: str, parts: list[str]) -> None:
+    test_what_is_wrong_is_told(text, parts)
+
+
+def test_short_forms() -> None:
+    space = parse(MEGATRON + "tp_degree = [1, 2]\npp_degree = 4\nsequence_parallel = true\ncp_degree = 'auto'")
+    assert {item.name: item.choices for item in space.parameters} == {
+        "tp_degree": (1, 2),
+        "pp_degree": (4,),
+        "sequence_parallel": (True,),
+        "cp_degree": (1, 2, 4, 8),
+        "gradient_accumulation_steps": (),
+    }
+
+
+TRAINED = """\
+trainer = "megatron-lm"
+objective = "tokens_per_second"
+[workload]
+n_heads = 8
+[parameters]
+tp_degree = "auto"
+pp_degree = [1, 2]
+sequence_parallel = "auto"
+distributed_optimizer = true
+gradient_accumulation_steps = "auto"
+activation_checkpointing = ["none", "full"]
+[parameters.micro_batch_size]
+low = 1
+high = 8
+scale = "log2"
+[parameters.chunks]
+choices = [2, 4]
+default = 1
+flag = "pipeline.chunks="
+when = "pp_degree > 1 and tp_degree in (1, 2)"
+[[constraints]]
+require = "chunks <= gradient_accumulation_steps"
+"""
+TRAINED_LINES = TRAINED.splitlines()
+COMMAND = "--micro-batch-size 2 --global-batch-size 32 --num-layers 4 --num-attention-heads 8 --pipeline.chunks=2"
+SHORT_VALUES = ['"auto"', "true", "[1, 2]", "[]", '"full"', '"tp_degree > 1"', "-1", '"hf"', '"nanogpt"', "{}"]
+
+
+def survives_a_command(text: str) -> None:
+    """As ``survives``, and a command is read and written under it, or refused in our words."""
+    survives(text)
+    command = Launch(program="t.py", script_args=tuple(COMMAND.split()), world_size=8)
+    try:
+        space = parse(text)
+        workload, config = read_config(command, space)
+        assert write_config(command, space, config) == command
+        bound = space.bind(workload=workload, current=config)
+        for drawn in bound.sample(2, rng=np.random.default_rng(0)):
+            assert read_config(write_config(command, space, drawn), space)[1] == drawn
+    except CubicMLError:
+        pass
+
+
+def test_the_file_that_is_mutated_is_legal() -> None:
+    command = Launch(program="t.py", script_args=tuple(COMMAND.split()), world_size=8)
+    space = parse(TRAINED)
+    workload, config = read_config(command, space)
+    assert space.bind(workload=workload, current=config).size() > 20
+
+
+@settings(max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.too_slow])
+@given(st.data())
+def test_a_mutated_file_of_a_trainer_is_a_space_or_a_space_error(data: st.DataObject) -> None:
+    lines = list(TRAINED_LINES)
+    for _ in range(data.draw(st.integers(1, 3))):
+        at = data.draw(st.integers(0, len(lines) - 1))
+        key, equals, value = lines[at].partition(" = ")
+        new = data.draw(st.sampled_from([*SHORT_VALUES, *NOISE, value]))
+        other = data.draw(st.sampled_from([*TRAINED_LINES, *KEY_VALUES, *NOISE]))
+        lines[at : at + 1] = data.draw(
+            st.sampled_from(
+                [[], [f"{key}{equals}{new}"], [lines[at], other], [other], [f"{other.split(' ')[0]} = {new}"]]
+            )
+        )
+        lines = lines or [""]
+    survives_a_command("\n".join(lines))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -11,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.starter import starter
-from torchx_cubicml.launch import Launch, read_config
+from torchx_cubicml.launch import Launch, change_for_profiling, read_config
 from torchx_cubicml.space_file import parse_space
-from torchx_cubicml.starter import script_help, starter_space, unredirected_outputs
+from torchx_cubicml.starter import script_help, starter, starter_space, unredirected_outputs
 from torchx_cubicml.starter.argparse_help import parse_help
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 ROOT = Path(__file__).parent.parent
+COMMANDS = json.loads((Path(__file__).parent / "data" / "trainers.json").read_text())
 EXAMPLE = str(ROOT / "examples" / "train_gpt.py")
 
 HELP = """\
@@ -322,3 +323,73 @@ def test_help_of_other_tools() -> None:
     flags = {flag.name: flag for flag in parse_help(text)}
     assert flags["--requirement"].takes_value
     assert not flags["--no-deps"].takes_value
+
+
+class TestTrainers:
+    @pytest.mark.parametrize("trainer", COMMANDS)
+    def test_a_documented_command_is_recognised(self, trainer: str, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("exec(open('configurator.py').read())" if trainer == "nanogpt" else "import argparse")
+        user = Launch(program=str(script), script_args=tuple(shlex.split(COMMANDS[trainer]["command"])), world_size=8)
+        text = starter_space(user, "")
+        assert f'trainer = "{trainer}"' in text
+        space = parse_space(text, where="starter.toml")
+        workload, config = read_config(user, space)
+        bound = space.bind(workload=workload, current=config)
+        assert config in bound
+        assert bound.size() > 3
+        assert "not yet" not in text
+        assert unredirected_outputs(user, space) == ()
+
+    def test_megatron(self) -> None:
+        command = (
+            COMMANDS["megatron-lm"]["command"]
+            .replace("--micro-batch-size 2", "--micro-batch-size 6")
+            .replace("128", "96")
+        )
+        text = starter_space(launch(command, world_size=8), "")
+        assert "micro_batch_size = [1, 2, 4, 6, 8, 16, 32] # now 6\n" in text
+        assert 'tp_degree = "auto" # 1, 2, 4, 8; now 2\n' in text
+        assert 'activation_checkpointing = "auto" # "none", "selective", "full"; now "none"\n' in text
+        assert "[tune] # what a profiling launch changes besides" in text
+        assert 'args = { "--save" = "{scratch}/{launch_id}" }' in text
+
+    def test_what_the_command_hides_is_told(self) -> None:
+        user = Launch(
+            program="torchtitan.train",
+            is_module=True,
+            script_args=("--module", "llama3", "--activation_checkpoint.mode", "full"),
+            world_size=8,
+        )
+        text = starter_space(user, "")
+        assert (
+            '# tp_degree = "auto" # not yet: flag --parallelism.tensor_parallel_degree of parameter tp_degree' in text
+        )
+        space = parse_space(text, where="x")
+        assert choices(space) == {"activation_checkpointing": ("none", "selective", "full")}
+
+    def test_nothing_fits_so_the_command_is_read_as_any(self) -> None:
+        user = Launch(program="torchtitan.train", is_module=True, script_args=("--module", "llama3"), world_size=8)
+        assert choices(parse_space(starter_space(user, ""), where="x")) == {"omp_num_threads": (1, 2, 4)}
+
+    def test_nanogpt_writes_elsewhere_while_profiled(self, tmp_path: Path) -> None:
+        (tmp_path / "train.py").write_text("exec(open('configurator.py').read())")
+        for args, tuned in (((), {"--out_dir="}), (("--out_dir=mine", "--log=x"), {"--out_dir=", "--log="})):
+            user = Launch(program=str(tmp_path / "train.py"), script_args=args, world_size=1)
+            space = parse_space(starter_space(user, ""), where="x")
+            assert set(space.tune.args) == tuned
+            changed = change_for_profiling(user, space, {"scratch": "s", "launch_id": "1"})
+            assert changed.script_args == ("--out_dir=s/1", "--log=s/1-2")[: len(tuned)]
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "--micro-batch-size 2",
+            "--batch_size=8 --gradient_accumulation_steps=4",
+            "--output_dir x",
+            "--zero_stage 2",
+            "",
+        ],
+    )
+    def test_others_are_not(self, command: str) -> None:
+        assert "trainer =" not in starter_space(launch(command), HELP)

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, component_args = split_command(args.command)
     launch = ComponentLaunch.parse(name, component_args).launch
-    text = starter_space(launch, script_help(launch))
+    text = starter_space(launch, script_help(launch, tell=_tell))
     if not args.output:
         sys.stdout.write(text)
         return 0
@@ -34,5 +34,9 @@ def run(args: argparse.Namespace) -> int:
     if path.exists():
         raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
     path.write_text(text, encoding="utf-8")
-    print(f"torchx-cubicml: wrote {path}; read it, then: torchx cubicml tune --space {path} ...", file=sys.stderr)  # noqa: T201 - the command line's own output
+    _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
     return 0
+
+
+def _tell(text: str) -> None:
+    print(f"torchx-cubicml: {text}", file=sys.stderr)  # noqa: T201 - the command line's own output

@@ -8,135 +8,35 @@ rewritten.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import sys
 import threading
 import time
-from dataclasses import asdict, dataclass, field, replace
-from datetime import timedelta
-from typing import TYPE_CHECKING, NoReturn, Self
+from dataclasses import replace
+from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
+from torchx_cubicml.decision.answer import Answer, deadline_s
+from torchx_cubicml.decision.ballot import NOTHING, Ballot, connected
 from torchx_cubicml.settings import child_environment, option, read_job_environment
+from torchx_cubicml.trial import new_id
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
-
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    from torchx_cubicml.contract import Contract
     from torchx_cubicml.launch import Launch
+    from torchx_cubicml.rewriter import Options, Rewritten
     from torchx_cubicml.settings import JobEnvironment
 
-DEADLINE_S = 20.0  # for rank 0 to read the store (5 s), to decide, and for all ranks to come
 _LONGER_S = 3.0  # the others wait, so that rank 0 can say why nothing was decided
-_PAUSE_S = 0.05
-_NOTHING = "nothing"  # followed by the reason
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Answer:
-    """What a rank is to do.
+class Decides(Protocol):
+    """Works out what is to be run; called once each, ``typed`` first, in a thread."""
 
-    Args:
-        args: arguments of the program; ``None`` for those that were typed.
-        env: environment variables that are set besides.
-        contract: encoded contract of the launch; empty where there is none.
-        lines: what this rank tells on stderr.
-    """
+    def typed(self) -> Answer:
+        """Return what records the command and changes nothing."""
 
-    args: tuple[str, ...] | None = None
-    env: Mapping[str, str] = field(default_factory=dict)
-    contract: str = ""
-    lines: tuple[str, ...] = ()
-
-    @classmethod
-    def from_json(cls, payload: Mapping[str, object]) -> Self:
-        """Return the answer that ``to_json`` wrote.
-
-        Raises:
-            ValueError: it did not.
-        """
-        args, env, contract, lines = (payload.get(name) for name in ("args", "env", "contract", "lines"))
-        if not (isinstance(env, dict) and isinstance(contract, str) and isinstance(lines, list)):
-            raise ValueError("the answer is damaged")
-        return cls(
-            args=tuple(map(str, args)) if isinstance(args, list) else None,
-            env={str(name): str(value) for name, value in env.items()},
-            contract=contract,
-            lines=tuple(map(str, lines)),
-        )
-
-    def to_json(self) -> str:
-        """Return JSON on one line."""
-        return json.dumps(asdict(self))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Decision:
-    """What rank 0 has worked out: for all ranks, and for itself where they do not agree."""
-
-    agreed: Answer
-    typed: Answer
-
-
-class Ballot:
-    """The one key that counts, in the store of a job.
-
-    Args:
-        store: of the job's agents.
-        job: says who is voting.
-        question: the command; only ranks with the same one can agree.
-    """
-
-    def __init__(self, store: TCPStore, job: JobEnvironment, question: str) -> None:
-        self._store = store
-        self._size = job.world_size
-        prefix = "torchx_cubicml/decision/"
-        came = f"{prefix}{job.attempt[0]}.{job.attempt[1]}"
-        self._verdict = f"{prefix}verdict"
-        self._alike = f"{came}/{hashlib.sha256(question.encode()).hexdigest()}"
-        self._came = f"{came}/all"
-
-    @property
-    def verdict(self) -> str:
-        """What was decided, such as before a restart; empty where nothing is yet."""
-        return bytes(self._store.get(self._verdict)).decode() if self._store.check([self._verdict]) else ""
-
-    def come(self) -> None:
-        """Say that this rank will do what is decided."""
-        self._store.add(self._alike, 1)
-        self._store.add(self._came, 1)
-
-    def obstacle(self, *, until: float) -> str:
-        """Wait until every rank has come, and return why they cannot agree, in words; empty where they can."""
-        while (came := self._store.add(self._came, 0)) < self._size:
-            if time.monotonic() > until:
-                return f"only {came} of {self._size} ranks came in time"
-            time.sleep(_PAUSE_S)
-        return "" if self._store.add(self._alike, 0) >= self._size else "not all ranks were started alike"
-
-    def decide(self, verdict: str) -> str:
-        """Write the verdict where none is written, and return the one that counts."""
-        return bytes(self._store.compare_set(self._verdict, "", verdict)).decode()
-
-    def wait(self, *, until: float) -> str:
-        """Return the verdict, which is nothing where none came in time."""
-        while not (verdict := self.verdict):
-            if time.monotonic() > until:
-                return self.decide(f"{_NOTHING}: a rank has waited too long")
-            time.sleep(_PAUSE_S)
-        return verdict
-
-
-def deadline_s() -> float:
-    """Return the seconds within which a decision counts."""
-    try:
-        seconds = float(option("decision_deadline_s") or DEADLINE_S)
-    except ValueError:
-        return DEADLINE_S
-    return seconds if 0 < seconds < 3600 else DEADLINE_S
+    def wanted(self) -> Answer:
+        """Return what all ranks are to run."""
 
 
 def main() -> NoReturn:
@@ -144,131 +44,134 @@ def main() -> NoReturn:
     question = sys.stdin.read()
     job = read_job_environment()
     try:
-        answer = answer_of(job, question, lambda: decide(job, json.loads(question)))
+        answer = answer_of(job, question, Deciding(Command.read(job, question)))
     except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
-        line = _told(f"arguments stay as typed: the ranks cannot agree: {type(error).__name__}: {error}")
-        answer = Answer(lines=() if job.rank else (line,))
+        why = f"the ranks cannot agree: {type(error).__name__}: {error}"
+        answer = Answer() if job.rank else Answer().because(why)
     sys.stdout.write(answer.to_json())
     sys.stdout.flush()
     os._exit(0)  # whatever hangs in a thread
 
 
-def answer_of(job: JobEnvironment, question: str, work: Callable[[], Decision]) -> Answer:
+def answer_of(job: JobEnvironment, question: str, deciding: Deciding) -> Answer:
     """Return what this rank is to do.
 
     Args:
         job: says who and where this rank is.
         question: the command of this rank.
-        work: makes the decision, on rank 0.
+        deciding: makes the decision, on rank 0.
     """
     end = time.monotonic() + deadline_s()
+    if job.rank == 0:
+        deciding.start()
+    ballot = Ballot(connected(job, within_s=deadline_s()), job, question)
+    verdict = ballot.verdict
     if job.rank:
-        ballot = Ballot(_connected(job), job, question)
-        verdict = ballot.verdict
         if not verdict:
             ballot.come()
             verdict = ballot.wait(until=end + _LONGER_S)
         return replace(_read(verdict) or Answer(), lines=())
-    working = _Working(work)
-    ballot = Ballot(_connected(job), job, question)
-    verdict = ballot.verdict
-    if verdict:
-        return _read(verdict) or replace(working.result(end).typed, lines=())
-    ballot.come()
-    decision = working.result(end)
-    why_not = ballot.obstacle(until=end) if decision.agreed.args is not None else ""
-    verdict = ballot.decide(f"{_NOTHING}: {why_not}" if why_not else decision.agreed.to_json())
+    if not verdict:
+        ballot.come()
+        wanted = deciding.wanted(until=end)
+        why_not = ballot.obstacle(until=end) if wanted.args is not None else ""
+        verdict = ballot.decide(f"{NOTHING}{why_not}" if why_not else wanted.to_json())
     agreed = _read(verdict)
-    if agreed is not None:
-        return agreed
-    reason = verdict.removeprefix(f"{_NOTHING}: ")
-    return replace(decision.typed, lines=(*decision.typed.lines, _told(f"arguments stay as typed: {reason}")))
+    return agreed if agreed is not None else deciding.typed(verdict.removeprefix(NOTHING), until=end)
 
 
-def decide(job: JobEnvironment, command: Mapping[str, object]) -> Decision:
-    """Work out what all ranks are to run."""
-    from torchx_cubicml.launch import Launch
-    from torchx_cubicml.rewriter import Options, rewrite
-    from torchx_cubicml.trial import new_id
+class Command:
+    """The command of rank 0, and what it is to be recorded and rewritten with.
 
-    args = command["args"]
-    launch = Launch(
-        program=str(command["program"]),
-        is_module=bool(command["is_module"]),
-        script_args=tuple(map(str, args)) if isinstance(args, list) else (),
-        env=child_environment({}),
-        world_size=job.world_size,
-        nnodes=job.nnodes,
-        nproc_per_node=job.world_size // job.nnodes,
-    )
-    options = Options(
-        space=option("space") or "", store=option("store") or "", mode=option("mode") or "", flags="--cubicml-"
-    )
-    trial_id = new_id("trial")
-    rewritten = rewrite(launch, options)
-    if rewritten.suggestion is None:
-        typed = _answer(launch, launch, rewritten.contract, trial_id, rewritten.lines)
-        return Decision(agreed=typed, typed=typed)
-    as_typed = rewrite(launch, replace(options, mode="record"))
-    return Decision(
-        agreed=_answer(launch, rewritten.launch, rewritten.contract, trial_id, rewritten.lines),
-        typed=_answer(launch, launch, as_typed.contract, trial_id, as_typed.lines),
-    )
+    Args:
+        launch: as typed.
+        options: of the user.
+    """
+
+    def __init__(self, launch: Launch, options: Options) -> None:
+        self._launch = launch
+        self._options = options
+        self._trial_id = new_id("trial")
+
+    @classmethod
+    def read(cls, job: JobEnvironment, question: str) -> Self:
+        """Return the command that a rank was started with, with the options that ``cubicrun`` has passed on."""
+        from torchx_cubicml.launch import Launch
+        from torchx_cubicml.rewriter import Options
+
+        words = json.loads(question)
+        launch = Launch(
+            program=str(words["program"]),
+            is_module=bool(words["is_module"]),
+            script_args=tuple(map(str, words["args"])),
+            env=child_environment({}),
+            world_size=job.world_size,
+            nnodes=job.nnodes,
+            nproc_per_node=job.world_size // job.nnodes,
+        )
+        given = {name: option(name) or "" for name in ("space", "store", "mode")}
+        return cls(launch, Options(**given, flags="--cubicml-"))
+
+    def typed(self) -> Answer:
+        """Return what records the command and changes nothing."""
+        from torchx_cubicml.rewriter import rewrite
+
+        return self._answer(rewrite(self._launch, replace(self._options, mode="record")))
+
+    def wanted(self) -> Answer:
+        """Return what all ranks are to run: rewritten where that promises a gain."""
+        from torchx_cubicml.rewriter import rewrite
+
+        return self._answer(rewrite(self._launch, self._options))
+
+    def _answer(self, rewritten: Rewritten) -> Answer:
+        from torchx_cubicml.contract import encode_contract
+
+        contract, typed, wanted = rewritten.contract, self._launch, rewritten.launch
+        return Answer(
+            args=wanted.script_args if rewritten.suggestion is not None else None,
+            env={name: value for name, value in wanted.env.items() if typed.env.get(name) != value},
+            contract=encode_contract(replace(contract, trial_id=self._trial_id)) if contract is not None else "",
+            lines=rewritten.lines,
+        )
 
 
-class _Working:
+class Deciding:
     """A decision in the making, in a thread that may hang as long as it likes."""
 
-    def __init__(self, work: Callable[[], Decision]) -> None:
-        self._made: list[Decision] = []
-        self._error = ""
-        self._thread = threading.Thread(target=self._run, args=(work,), daemon=True)
+    def __init__(self, command: Decides) -> None:
+        self._command = command
+        self._typed = Answer()
+        self._wanted: Answer | None = None
+        self._typed_is_made = threading.Event()
+        self._error = "the decision took too long"
+        self._thread = threading.Thread(target=self._run, daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
         self._thread.start()
 
-    def result(self, end: float) -> Decision:
-        """Return the decision, by which nothing changes where it failed or is not made before ``end``."""
-        self._thread.join(max(end - time.monotonic(), 0.0))
-        if self._made:
-            return self._made[0]
-        line = _told(f"arguments stay as typed: {self._error or 'the decision took too long'}")
-        nothing = Answer(lines=(line,))
-        return Decision(agreed=nothing, typed=nothing)
+    def wanted(self, *, until: float) -> Answer:
+        """Return the decision, by which nothing changes where it failed or is not made in time."""
+        self._thread.join(max(until - time.monotonic(), 0.0))
+        return self._wanted or self._typed.because(self._error)
 
-    def _run(self, work: Callable[[], Decision]) -> None:
+    def typed(self, reason: str, *, until: float) -> Answer:
+        """Return what changes nothing, and says why."""
+        self._typed_is_made.wait(max(until - time.monotonic(), 0.0))
+        return self._typed.because(reason)
+
+    def _run(self) -> None:
         try:
-            self._made.append(work())
+            self._typed = self._command.typed()
+            self._typed_is_made.set()
+            self._wanted = self._command.wanted()
         except Exception as error:  # noqa: BLE001 - told by who waits
             self._error = f"{type(error).__name__}: {error}"
 
 
-def _answer(typed: Launch, wanted: Launch, contract: Contract | None, trial_id: str, lines: tuple[str, ...]) -> Answer:
-    from torchx_cubicml.contract import encode_contract
-
-    return Answer(
-        args=wanted.script_args if wanted is not typed else None,
-        env={name: value for name, value in wanted.env.items() if typed.env.get(name) != value},
-        contract=encode_contract(replace(contract, trial_id=trial_id)) if contract is not None else "",
-        lines=lines,
-    )
-
-
-def _connected(job: JobEnvironment) -> TCPStore:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    if job.store_address is None:
-        raise ConnectionError("torchrun has set no MASTER_ADDR and MASTER_PORT")
-    host, port = job.store_address
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=deadline_s()), wait_for_workers=False)
-
-
 def _read(verdict: str) -> Answer | None:
-    return None if verdict.startswith(_NOTHING) else Answer.from_json(json.loads(verdict))
-
-
-def _told(text: str) -> str:
-    from torchx_cubicml.telling import told
-
-    return told(text)
+    return None if verdict.startswith(NOTHING) else Answer.from_json(json.loads(verdict))
 
 
 if __name__ == "__main__":

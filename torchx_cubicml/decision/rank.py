@@ -14,7 +14,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
-from torchx_cubicml.decision.agreement import Answer, deadline_s
+from torchx_cubicml.decision.answer import Answer, deadline_s
 from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.recorder.run_program import parse_program
 from torchx_cubicml.settings import child_environment, export, read_job_environment
@@ -35,7 +35,7 @@ def settle(arguments: Sequence[str]) -> list[str]:
     """
     program = parse_program(arguments)
     try:
-        answer = _ask(program)
+        answer = _ask_twice(program)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
         answer = Answer()
         if read_job_environment().rank == 0:
@@ -50,6 +50,14 @@ def _tell(lines: Sequence[str]) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no stderr, or a closed one
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
+
+
+def _ask_twice(program: Program) -> Answer:
+    """Return the answer of a child process, of another where the first has died: the others may count on this rank."""
+    try:
+        return _ask(program)
+    except (subprocess.CalledProcessError, ValueError):
+        return _ask(program)
 
 
 def _ask(program: Program) -> Answer:

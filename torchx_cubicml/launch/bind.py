@@ -65,7 +65,8 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
         count = _entries(parameter, {**workload, **config})
         written = _write_parameter(written, parameter, space, value, count)
     _, read_back = read_config(written, space)
-    for name, value in {**current, **config}.items():
+    landed = {item.name: current[item.name] for item in space.parameters if item.landing is not None}
+    for name, value in {**landed, **config}.items():
         if name in read_back and not same_value(read_back[name], value):
             raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
     return written

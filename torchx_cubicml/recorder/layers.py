@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
-from itertools import compress
 from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.live import live_instances
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -49,14 +49,7 @@ def live_modules() -> list[nn.Module]:
     """Return every module of this process: tens of milliseconds, once."""
     from torch.nn import Module
 
-    module_types, waiting = {Module}, [Module]
-    while waiting:
-        new = [kind for kind in type.__subclasses__(waiting.pop()) if kind not in module_types]
-        module_types.update(new)
-        waiting += new
-    objects = gc.get_objects()
-    # By type and not by isinstance, which asks each object, and a lazy one may begin to load what it stands for.
-    return list(compress(objects, map(module_types.__contains__, map(type, objects))))
+    return live_instances(Module)
 
 
 def modules_around(parameters: Iterable[object]) -> list[nn.Module]:

@@ -13,6 +13,7 @@ from torchx_cubicml.recorder.sharding import read_sharding
 if TYPE_CHECKING:
     from torch import nn
 
+    from torchx_cubicml.recorder.pipeline import Pipeline
     from torchx_cubicml.trial import Value
 
 
@@ -35,7 +36,9 @@ class Seen:
     activation_checkpointing: str = ""
 
 
-def observe(root: nn.Module, optimizer: object, seen: Seen, *, world_size: int) -> dict[str, Value]:
+def observe(
+    root: nn.Module, optimizer: object, seen: Seen, *, world_size: int, pipeline: Pipeline | None = None
+) -> dict[str, Value]:
     """Return the facts that are known, under their standard names.
 
     Args:
@@ -43,9 +46,15 @@ def observe(root: nn.Module, optimizer: object, seen: Seen, *, world_size: int) 
         optimizer: that steps it; ``None`` where none has.
         seen: what the hooks saw.
         world_size: of the job.
+        pipeline: that ``root`` is a stage of.
     """
-    sharding = read_sharding(root, world_size=world_size)
+    pp_degree = pipeline.degree if pipeline is not None else 1
+    sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
     facts: dict[str, Value] = {**software_facts(), **sharding.facts(), "compile": is_compiled(root)}
+    if pipeline is not None:
+        facts.update(pipeline.facts())
+    elif sharding.layout is not None:
+        facts["pp_degree"] = 1
     known: dict[str, Value | None] = {
         "n_layers": len(repeated_blocks(root)) or None,
         "precision": short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root) or None,
@@ -53,7 +62,7 @@ def observe(root: nn.Module, optimizer: object, seen: Seen, *, world_size: int) 
         "optimizer": type(optimizer).__name__ if optimizer is not None else None,
         "device": _device_name(root) or None,
         "micro_batch_size": seen.samples,
-        "seq_len": seen.seq_len,
+        "seq_len": seen.seq_len if facts.get("cp_degree", 1) == 1 else None,  # how much of it a rank sees is not known
         "gradient_accumulation_steps": seen.forwards,
     }
     if seen.samples and seen.forwards and sharding.dp_degree:
@@ -94,3 +103,10 @@ def _device_name(root: nn.Module) -> str:
     from torch import cuda
 
     return cuda.get_device_name()
+
+
+def observe_stage(stage: nn.Module, *, world_size: int, pp_degree: int) -> dict[str, Value]:
+    """Return the facts that one stage of a pipeline adds to those of the whole model."""
+    facts = read_sharding(stage, world_size=world_size, pp_degree=pp_degree).facts()
+    n_layers = len(repeated_blocks(stage)) or count_alone(stage)
+    return {**facts, "n_layers": n_layers}

@@ -7,10 +7,11 @@ its fact out.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.layers import repeated_blocks, unwrap
+from torchx_cubicml.recorder.mesh import read_layout
 from torchx_cubicml.recorder.parameters import count_parameters
 
 if TYPE_CHECKING:
@@ -18,10 +19,11 @@ if TYPE_CHECKING:
 
     from torch import nn
 
+    from torchx_cubicml.recorder.mesh import Layout
     from torchx_cubicml.trial import Value
 
 # They spread a model in ways of their own, which are not read here.
-_FOREIGN = ("deepspeed", "megatron", "colossalai", "torch.distributed.pipelining")
+_FOREIGN = ("deepspeed", "megatron", "colossalai")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +33,10 @@ class Sharding:
     Args:
         strategy: per wrapped repeated layer, or one word for the whole model; empty where unknown.
         root_strategy: of what no inner wrapper holds; empty where there is no such wrapper.
-        dp_degree: ranks that consume batches of their own; ``None`` where unknown.
+        dp_degree: ranks, or groups of them, that consume batches of their own; ``None`` where unknown.
+        dp_replicate_degree: of these, how many hold the whole model each on its own; ``None`` where unknown.
+        dp_shard_degree: over how many of these one copy is spread; ``None`` where unknown.
+        layout: of the device meshes; ``None`` where another library lays the ranks out.
         n_params: of the whole model, not of this rank's shards; ``None`` where unknown.
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
@@ -40,6 +45,9 @@ class Sharding:
     strategy: str | tuple[str, ...] = ""
     root_strategy: str = ""
     dp_degree: int | None = None
+    dp_replicate_degree: int | None = None
+    dp_shard_degree: int | None = None
+    layout: Layout | None = None
     n_params: int | None = None
     n_trainable_params: int | None = None
     low_precision: str = ""
@@ -50,10 +58,13 @@ class Sharding:
             "sharding_strategy": self.strategy or None,
             "root_sharding_strategy": self.root_strategy or None,
             "dp_degree": self.dp_degree,
+            "dp_replicate_degree": self.dp_replicate_degree,
+            "dp_shard_degree": self.dp_shard_degree,
             "n_params": self.n_params,
             "n_trainable_params": self.n_trainable_params,
         }
-        return {name: value for name, value in known.items() if value is not None}
+        of_mesh = self.layout.facts() if self.layout is not None else {}
+        return of_mesh | {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,38 +73,63 @@ class _Unit:
 
     module: nn.Module  # unwrapped
     strategy: str
-    dp_degree: int | None
+    replicas: int | None  # copies of what it holds
+    shards: int | None  # ranks that one copy is spread over
+    mesh: object = None
     low_precision: str = ""
     members: frozenset[int] = field(default_factory=frozenset)  # ids of the wrappers within, itself included
 
+    @property
+    def degree(self) -> int:
+        """Ranks that average their gradients; 0 where unknown."""
+        return (self.replicas or 0) * (self.shards or 0)
 
-def read_sharding(root: nn.Module, *, world_size: int) -> Sharding:
+
+def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sharding:
     """Return how ``root`` is spread over ``world_size`` ranks.
 
-    A model in no wrapper is taken to be data parallel with its gradients synchronised by the script: each rank consumes
-    batches of its own, which is what a throughput counts. Where a library of another kind of parallelism is at work, or
-    tensor parallelism leaves no way to tell, the degree stays unknown, and with it the throughput.
+    A model in no wrapper is taken to be data parallel with its gradients synchronised by the script: each rank, or each
+    group of ranks that shares the work on a batch, consumes batches of its own, which is what a throughput counts.
+    Where a library of another kind of parallelism is at work, or a mesh leaves no way to tell, the degree stays
+    unknown, and with it the throughput.
+
+    Args:
+        root: the model, or the part of it that a stage of a pipeline holds.
+        world_size: of the job.
+        pp_degree: ranks that a batch passes through.
     """
     units = [unit for module in root.modules() for unit in _units_of(module)]
     foreign = any(name in sys.modules for name in _FOREIGN)
+    layout = None if foreign else read_layout(root, data_meshes=[unit.mesh for unit in units if unit.mesh is not None])
     n_params, n_trainable = (None, None) if foreign else count_parameters(root)
+    known = Sharding(layout=layout, n_params=n_params, n_trainable_params=n_trainable)
     if not units:
-        return Sharding(
-            strategy="" if foreign else "NONE",
-            dp_degree=None if foreign else _unwrapped_dp_degree(root, world_size),
-            n_params=n_params,
-            n_trainable_params=n_trainable,
-        )
+        degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None
+        known = replace(known, dp_degree=degree, dp_replicate_degree=degree, dp_shard_degree=degree and 1)
+        return known if foreign else replace(known, strategy="NONE")
     around, inner = _split(units)
-    degrees = [unit.dp_degree for unit in units if unit.dp_degree is not None]
-    return Sharding(
+    replicas, shards = _degrees(units, layout, world_size // pp_degree)
+    return replace(
+        known,
         strategy=_strategies(root, inner) or units[0].strategy,
         root_strategy=around.strategy if around is not None and inner else "",
-        dp_degree=max(degrees, default=None),
-        n_params=n_params,
-        n_trainable_params=n_trainable,
+        dp_degree=replicas * shards if replicas and shards else None,
+        dp_replicate_degree=replicas,
+        dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
     )
+
+
+def _degrees(units: Sequence[_Unit], layout: Layout | None, ranks: int) -> tuple[int | None, int | None]:
+    """Return copies and shards by data parallelism of the wrapper over the most ranks; experts can have fewer."""
+    widest = max(units, key=lambda unit: unit.degree)
+    replicas, shards = widest.replicas, widest.shards
+    # Parameters are usually sharded over the ranks that share a sequence, too; those consume no batches of their own.
+    if layout is not None and layout.tp_degree and layout.cp_degree > 1 and widest.degree * layout.tp_degree == ranks:
+        over_shards = shards is not None and shards % layout.cp_degree == 0
+        shards = shards // layout.cp_degree if shards is not None and over_shards else shards
+        replicas = replicas if over_shards or replicas is None else replicas // layout.cp_degree
+    return replicas, shards
 
 
 def _split(units: Sequence[_Unit]) -> tuple[_Unit | None, Sequence[_Unit]]:
@@ -112,18 +148,26 @@ def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
 
 def _units_of(module: nn.Module) -> list[_Unit]:
     if type(module).__name__ == "DistributedDataParallel":
-        return [_unit(module, "DDP", _size(getattr(module, "process_group", None)))]
+        return [_unit(module, "DDP", (_size(getattr(module, "process_group", None)), 1))]
     if type(module).__name__ == "FullyShardedDataParallel":
         return [_fsdp1_unit(module)]
     get_state = getattr(type(module), "_get_fsdp_state", None)  # of the class: wrappers pass on what they lack
     return _fsdp2_units(module, get_state(module)) if get_state is not None else []
 
 
-def _unit(module: nn.Module, strategy: str, dp_degree: int | None, low_precision: object = None) -> _Unit:
+def _unit(
+    module: nn.Module,
+    strategy: str,
+    spread: tuple[int | None, int | None],
+    low_precision: object = None,
+    mesh: object = None,
+) -> _Unit:
     return _Unit(
         module=unwrap(module),
         strategy=strategy,
-        dp_degree=dp_degree,
+        replicas=spread[0],
+        shards=spread[1],
+        mesh=mesh,
         low_precision=str(low_precision) if low_precision is not None else "",
         members=frozenset(id(inner) for inner in module.modules()),
     )
@@ -131,12 +175,13 @@ def _unit(module: nn.Module, strategy: str, dp_degree: int | None, low_precision
 
 def _fsdp1_unit(module: nn.Module) -> _Unit:
     strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
-    degree = _size(getattr(module, "process_group", None))
-    if "HYBRID" in strategy and degree is not None:
-        between_nodes = _size(getattr(module, "_inter_node_pg", None))
-        degree = degree * between_nodes if between_nodes is not None else None
+    size, spread = _size(getattr(module, "process_group", None)), (1, None)
+    if "HYBRID" in strategy:
+        spread = (_size(getattr(module, "_inter_node_pg", None)), size)
+    elif strategy:
+        spread = (size, 1) if strategy == "NO_SHARD" else (1, size)
     policy = getattr(module, "mixed_precision", None)
-    return _unit(module, strategy, degree, getattr(policy, "param_dtype", None))
+    return _unit(module, strategy, spread, getattr(policy, "param_dtype", None))
 
 
 def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
@@ -148,13 +193,15 @@ def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
 
 
 def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
-    mesh = getattr(group, "mesh_info", None)
+    info = getattr(group, "mesh_info", None)
     policy = getattr(getattr(group, "mp_policy", None), "param_dtype", None)
-    shards, replicas = getattr(mesh, "shard_mesh_size", None), getattr(mesh, "replicate_mesh_size", 1)
+    mesh, shards = getattr(info, "mesh", None), getattr(info, "shard_mesh_size", None)
+    replicas = getattr(info, "replicate_mesh_size", 1)
     if shards is None:  # `replicate` is built on the same ground
-        return _unit(module, "DDP" if replicas > 1 else "", replicas if replicas > 1 else None, policy)
+        replicas = replicas if replicas > 1 else None
+        return _unit(module, "DDP" if replicas else "", (replicas, 1), policy, mesh)
     after_forward = getattr(getattr(group, "post_forward_mesh_info", None), "shard_mesh_size", None)
-    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), shards * replicas, policy)
+    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), (replicas, shards), policy, mesh)
 
 
 def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None) -> str:
@@ -170,12 +217,3 @@ def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None
 
 def _size(group: Any) -> int | None:
     return int(group.size()) if group is not None else None
-
-
-def _unwrapped_dp_degree(root: nn.Module, world_size: int) -> int | None:
-    meshes = {getattr(parameter, "device_mesh", None) for parameter in root.parameters()} - {None}
-    if not meshes:
-        return world_size
-    # Tensor parallelism: over all ranks they work on one batch; else the rest of the ranks may do anything.
-    mesh: Any = meshes.pop()
-    return 1 if not meshes and mesh.ndim == 1 and mesh.size() == world_size else None

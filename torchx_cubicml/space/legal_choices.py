@@ -358,7 +358,7 @@ def _components(length: int, checks: Iterable[Check]) -> list[list[int]]:
         merged = set().union(*(group[dimension] for dimension in check.dimensions))
         for dimension in merged:
             group[dimension] = merged
-    return [sorted(members) for dimension, members in enumerate(group) if dimension == min(members)]
+    return sorted(sorted(members) for members in {id(members): members for members in group}.values())
 
 
 def _assignment_order(dimensions: Sequence[int], checks: Sequence[Check]) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,18 +14,20 @@ from torchx_cubicml.launch.spelling import number
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space import LandingKind
 from torchx_cubicml.starter.argparse_help import MAX_HELP, FlagHelp, parse_help
-from torchx_cubicml.starter.text import KnownFlag, starter_text
-from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS
+from torchx_cubicml.starter.text import KnownFlag, starter_text, tune_lines
+from torchx_cubicml.starter.trainer_starter import recognised, trainer_text
+from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trainers import Trainer
 
 HELP_TIMEOUT_S = 60.0  # a script may import torch before it looks at its arguments
 
-_PARSER = re.compile(rb"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
+_PARSER = re.compile(r"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
 _PLACE = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
 _RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
 _NAMES_NOTHING = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
@@ -45,6 +48,12 @@ def starter_space(launch: Launch, help_text: str) -> str:
         flags.append(flag)
         meanings.add(flag.meaning)
     uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
+    trainer = recognised(launch, _source(launch)[0])
+    if trainer is not None:
+        outputs = _with_outputs([flag for flag in flags if flag.destination], trainer)
+        text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
+        if text is not None:
+            return text
     return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
 
 
@@ -89,10 +98,11 @@ def unredirected_outputs(launch: Launch, space: SearchSpace) -> tuple[str, ...]:
     Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
     """
     landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
-    declared = {landing.name for landing in landings if landing is not None and landing.kind is LandingKind.FLAG}
+    places = [landing for landing in landings if landing is not None and landing.kind is LandingKind.FLAG]
+    declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
     suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
     suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
-    settled = declared | space.tune.args.keys()
+    settled = declared | {name.rstrip("=") for name in space.tune.args}
     if "WANDB_MODE" in space.tune.env:
         settled |= {name for name, _ in suspects if "wandb" in name.lower()}
     return tuple(name for name, value in suspects if name not in settled and _may_be_destination(name, value))
@@ -123,17 +133,32 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
     )
 
 
-def _why_not_asked(launch: Launch) -> str:
+def _with_outputs(destinations: list[KnownFlag], trainer: Trainer) -> list[KnownFlag]:
+    """Return the destinations, and those to which the trainer writes unasked, as it takes them."""
+    joined = all(flag.flag.endswith("=") for flag in trainer.flags.values())
+    found = [replace(flag, name=f"{flag.name}=") for flag in destinations] if joined else destinations
+    known = {flag.name for flag in found}
+    return [*found, *(KnownFlag(name=name, destination=True) for name in trainer.outputs if name not in known)]
+
+
+def _source(launch: Launch) -> tuple[str, str]:
+    """Return the text of the program, and why there is none."""
     path = Path(*launch.program.split(".")) if launch.is_module else Path(launch.program)
-    places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
-    found = next((place for place in places if place.is_file()), None)
-    if not launch.program or found is None:
-        return "its file is not to be found here"
     try:
-        content = found.read_bytes()
-    except OSError as error:
-        return f"its file cannot be read: {error}"
-    return "" if _PARSER.search(content) else "no argument parser is to be seen in its file"
+        places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
+        found = next((place for place in places if place.is_file()), None)
+        if not launch.program or found is None:
+            return "", "its file is not to be found here"
+        return found.read_bytes().decode(errors="replace"), ""
+    except (OSError, ValueError) as error:
+        return "", f"its file cannot be read: {error}"
+
+
+def _why_not_asked(launch: Launch) -> str:
+    source, reason = _source(launch)
+    if reason:
+        return reason
+    return "" if _PARSER.search(source) else "no argument parser is to be seen in its file"
 
 
 def _present(name: str, args: Sequence[str]) -> str | None:
@@ -154,13 +179,16 @@ def _normal(name: str) -> str:
 
 def _may_be_destination(name: str, value: str | None) -> bool:
     normal = _normal(name)
-    if normal in FLAG_MEANINGS or normal.startswith("no_") or value is None:
+    if normal in FLAG_MEANINGS or normal in _TUNED or normal.startswith("no_") or value is None:
         return False
     words = f"_{normal}_"
     suspicious = any(f"_{word}_" in words for word in OUTPUT_WORDS)
     harmless = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
     says_nothing = value.lower() in _NAMES_NOTHING - {""} or number(value) is not None
     return suspicious and not harmless and not says_nothing
+
+
+_TUNED = frozenset(_normal(flag.flag.rstrip("=")) for trainer in TRAINERS.values() for flag in trainer.flags.values())
 
 
 def _is_offered_destination(name: str) -> bool:

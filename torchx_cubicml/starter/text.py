@@ -72,19 +72,30 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
     destinations = [flag for flag in flags if flag.destination]
     used = {*facts.values(), *(meanings[name] for name in written), *destinations}
     sections = [
-        [
-            f"# Search space for {_one_line(program)}: what may be tuned, and where it stands in the command.",
-            "# Written by `torchx cubicml init`: take away what must not change, and add values worth a try.",
-        ],
-        ['objective = "tokens_per_second" # of the whole job; or "samples_per_second"'],
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
         [] if active else _NOTHING_KNOWN,
         _constraints(command) if active else [],
-        _tune(destinations, uses_wandb=uses_wandb),
+        tune_lines(destinations, uses_wandb=uses_wandb),
         _left_alone(flag for flag in flags if flag.present is not None and flag not in used),
     ]
-    return "\n\n".join("\n".join(lines) for lines in sections if lines) + "\n"
+    return headed(program, [], sections)
+
+
+def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
+    """Return the text of a starter file.
+
+    Args:
+        program: what the command starts.
+        first: lines that come before all tables.
+        sections: lines of each further section; an empty one is left out.
+    """
+    head = [
+        f"# Search space for {one_line(program)}: what may be tuned, and where it stands in the command.",
+        "# Written by `torchx cubicml init`: take away what must not change, and add values worth a try.",
+    ]
+    objective = 'objective = "tokens_per_second" # of the whole job; or "samples_per_second"'
+    return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,7 +149,7 @@ def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
         per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
         return _table(flag, choices=choices)
-    lines = [f"per_layer = {_toml(per_layer)} # groups = 4 would tune four blocks of layers alike"]
+    lines = [f"per_layer = {toml(per_layer)} # groups = 4 would tune four blocks of layers alike"]
     return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
@@ -200,16 +211,16 @@ def _table(
 ) -> list[str]:
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
-        table.append(f"choices = [{', '.join(map(_toml, choices))}]")
-    table += [*lines, f"flag = {_toml(flag.name)}"]
+        table.append(f"choices = [{', '.join(map(toml, choices))}]")
+    table += [*lines, f"flag = {toml(flag.name)}"]
     default = _default(flag.default, kind(choices[0]) if choices else "a number")
-    return table if default is None else [*table, f"default = {_toml(default)} # where the command does not say"]
+    return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
 
 
 def _fact(name: str, flag: KnownFlag) -> str:
     default = _default(flag.default, "a number")
-    stated = "" if default is None else f", default = {_toml(default)}"
-    return f"{name} = {{ flag = {_toml(flag.name)}{stated} }}"
+    stated = "" if default is None else f", default = {toml(default)}"
+    return f"{name} = {{ flag = {toml(flag.name)}{stated} }}"
 
 
 def _constraints(command: _Command) -> list[str]:
@@ -222,11 +233,16 @@ def _constraints(command: _Command) -> list[str]:
     return lines
 
 
-def _tune(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
+def tune_lines(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
+    """Return ``[tune]``: what a profiling launch changes besides, so that it touches no file of the user.
+
+    Args:
+        destinations: flags that name what is written.
+        uses_wandb: whether it is to be kept out of Weights & Biases.
+    """
     places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
     args = [
-        f"{_toml(flag.name)} = {_toml(_sent_to(flag, place))}"
-        for flag, place in zip(destinations, places, strict=False)
+        f"{toml(flag.name)} = {toml(_sent_to(flag, place))}" for flag, place in zip(destinations, places, strict=False)
     ]
     lines = [f"args = {{ {', '.join(args)} }}"] if args else []
     lines += ['env = { WANDB_MODE = "disabled" }'] if uses_wandb else []
@@ -234,7 +250,7 @@ def _tune(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
 
 
 def _left_alone(flags: Iterable[KnownFlag]) -> list[str]:
-    names = ", ".join(_one_line(flag.name) for flag in flags)
+    names = ", ".join(one_line(flag.name) for flag in flags)
     return [f"# Left as they are: {names}"] if names else []
 
 
@@ -256,7 +272,8 @@ def _default(text: str | None, wanted: str) -> Scalar | None:
     return number(text) if wanted == "a number" else switch_value(text)
 
 
-def _toml(value: Scalar) -> str:
+def toml(value: Scalar) -> str:
+    """Return a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -264,5 +281,6 @@ def _toml(value: Scalar) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F").encode(errors="replace").decode()
 
 
-def _one_line(text: str) -> str:
-    return "".join(character if character.isprintable() else " " for character in text)[:200]
+def one_line(text: str, *, most: int = 200) -> str:
+    """Return a text on one line, for a comment."""
+    return "".join(character if character.isprintable() else " " for character in text)[:most]

@@ -20,9 +20,9 @@ from torchx_cubicml.trainers.table import Trainer, TrainerFlag
 from torchx_cubicml.trainers.torchtitan import TORCHTITAN
 
 TRAINERS: dict[str, Trainer] = {
-    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, HUGGING_FACE, DEEPSPEED, NANOGPT)
+    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, DEEPSPEED, HUGGING_FACE, NANOGPT)
 }
-"""Trainers whose flags are known, by the name that a space file gives."""
+"""Trainers whose flags are known, by the name that a space file gives; a command is that of the first that fits."""
 
 __all__ = [
     "CHANGES_TRAINING",

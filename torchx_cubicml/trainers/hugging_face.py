@@ -34,19 +34,6 @@ HUGGING_FACE = Trainer(
     accumulation="per rank",
     other_defaults=("--config", "*.json", "*.yaml", "*.yml"),
     both_dashes=True,
-    programs=(r"(?:.*/)?run_(?:clm|mlm|plm|glue|qa|squad|translation|summarization|swag|ner)[a-z_]*\.py",),
-    marks=frozenset(
-        {
-            "--per_device_train_batch_size",
-            "--per_device_eval_batch_size",
-            "--gradient_accumulation_steps",
-            "--gradient_checkpointing",
-            "--output_dir",
-            "--model_name_or_path",
-            "--num_train_epochs",
-            "--fsdp",
-            "--logging_steps",
-            "--report_to",
-        }
-    ),
+    marks=(frozenset({"--per_device_train_batch_size", "--output_dir"}),),
+    outputs=("--output_dir",),
 )

@@ -39,18 +39,5 @@ MEGATRON_LM = Trainer(
     accumulation="implied",
     constraints=("n_heads % tp_degree == 0", "n_layers % pp_degree == 0"),
     other_defaults=("--yaml-cfg", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"),
-    programs=(r"(?:.*/)?pretrain_[a-z0-9_]+\.py",),
-    marks=frozenset(
-        {
-            "--micro-batch-size",
-            "--tensor-model-parallel-size",
-            "--pipeline-model-parallel-size",
-            "--num-attention-heads",
-            "--transformer-impl",
-            "--use-mcore-models",
-            "--use-distributed-optimizer",
-            "--recompute-granularity",
-            "--train-iters",
-        }
-    ),
+    marks=(frozenset({"--micro-batch-size", "--global-batch-size"}),),
 )

@@ -20,4 +20,5 @@ NANOGPT = Trainer(
     accumulation="whole job",
     other_defaults=("*.py",),
     source="configurator.py",
+    outputs=("--out_dir=",),
 )

@@ -52,9 +52,10 @@ class Trainer:
         constraints: what it demands of a config.
         other_defaults: patterns of flags and of files in a command that bring other defaults than the table's.
         both_dashes: whether its flags can be typed with ``-`` in the place of ``_``.
-        programs: patterns of its scripts and modules, as regular expressions.
-        source: text in its script by which it is known; empty where the flags tell.
-        marks: flags by which a command is known to be its own: two of them, or one beside its program.
+        programs: patterns of the scripts and modules that are it, as regular expressions.
+        source: text by which its script is known; empty where it has none.
+        marks: sets of flags: a command that has all of one set is its own.
+        outputs: flags of what it writes even where the command does not say so.
     """
 
     name: str
@@ -65,4 +66,5 @@ class Trainer:
     both_dashes: bool = False
     programs: tuple[str, ...] = ()
     source: str = ""
-    marks: frozenset[str] = frozenset()
+    marks: tuple[frozenset[str], ...] = ()
+    outputs: tuple[str, ...] = ()

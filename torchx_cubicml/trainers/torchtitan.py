@@ -39,15 +39,9 @@ TORCHTITAN = Trainer(
     other_defaults=("*",),
     both_dashes=True,
     programs=(r"torchtitan\.train", r"(?:.*/)?torchtitan/train\.py"),
-    marks=frozenset(
-        {
-            "--training.local_batch_size",
-            "--training.seq_len",
-            "--parallelism.tensor_parallel_degree",
-            "--parallelism.data_parallel_shard_degree",
-            "--activation_checkpoint.mode",
-            "--job.config_file",
-            "--compile.enable",
-        }
+    marks=(
+        frozenset({"--training.local_batch_size"}),
+        frozenset({"--parallelism.tensor_parallel_degree"}),
+        frozenset({"--activation_checkpoint.mode"}),
     ),
 )

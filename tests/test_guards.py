@@ -90,6 +90,11 @@ def test_what_changes_the_training_is_known_by_name_or_flag(name: str, flag: str
     assert changes_training(one(name, flag)) is expected
 
 
+def test_another_spelling_of_a_flag_tells_as_much() -> None:
+    landing = Landing(kind=LandingKind.FLAG, name="-p", aliases=("--dtype",))
+    assert changes_training(Parameter(name="knob", choices=(1, 2), landing=landing))
+
+
 def test_what_changes_the_training_is_held_unless_it_says_that_it_may_change() -> None:
     space = SearchSpace(
         parameters=(one("precision", "--a"), one("lr", "--b", changes_training=True), one("tp_degree", "--c")),
@@ -110,6 +115,15 @@ def test_no_legal_config_of_a_held_space_moves_a_frozen_parameter(frozen: set[st
         assert {name: full[name] for name in frozen} == {name: current[name] for name in frozen}
         batch = [c["micro_batch_size"] * c["gradient_accumulation_steps"] / c["tp_degree"] for c in (full, current)]  # type: ignore[operator]
         assert batch[0] == batch[1]
+
+
+def test_a_frozen_parameter_stays_where_another_would_make_it_idle() -> None:
+    text = '[parameters.tp_degree]\nchoices = [1, 2]\nflag = "--tp"\n'
+    text += '[parameters.overlap]\nchoices = [0, 1]\nflag = "--overlap"\ndefault = 0\nwhen = "tp_degree > 1"\n'
+    space = parse_space(text, where="space.toml")
+    current: Config = {"tp_degree": 2, "overlap": 1}
+    bound = hold(space, current, {"overlap"}).bind(workload=WORKLOAD, current=current)
+    assert list(bound.configs()) == [current]
 
 
 def test_a_frozen_value_outside_of_the_space_stays() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import signal
 import socket
@@ -16,7 +17,7 @@ from torch.distributed.run import get_args_parser
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.settings import default_store_url
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.torchrun import FLAGS, Plan, own_options, plan_of
+from torchx_cubicml.torchrun import FLAGS, Plan, main, own_options, plan_of
 from torchx_cubicml.trial import Origin, State, Trial, Value
 
 SPACE = """
@@ -243,6 +244,56 @@ def test_without_a_store_the_default_one_serves(folder: Path, monkeypatch: pytes
     assert decode_contract(planned("t.py").env[CONTRACT_VARIABLE]).store == default_store_url()
 
 
+class Became(Exception):
+    """This process would be another now."""
+
+
+def become(monkeypatch: pytest.MonkeyPatch, *words: str, refusals: int = 0) -> list[list[str]]:
+    """Return the commands that the process tried to become, of which the system refuses the first."""
+    tried: list[list[str]] = []
+
+    def execve(path: str, argv: list[str], env: dict[str, str]) -> None:
+        tried.append(argv)
+        if len(tried) <= refusals:
+            raise OSError(7, "Argument list too long")
+        raise Became
+
+    monkeypatch.setattr("os.execve", execve)
+    monkeypatch.setattr("sys.argv", ["cubicrun", *words])
+    with pytest.raises(Became):
+        main()
+    return tried
+
+
+def test_a_recorded_command_that_is_too_long_runs_as_typed(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recorded, typed = become(monkeypatch, "t.py", "1", refusals=1)
+    assert recorded[4:] == ["-m", "torchx_cubicml.recorder", "--", "t.py", "1"]
+    assert typed[4:] == ["t.py", "1"]
+    assert capsys.readouterr().err.endswith("launched as typed and not recorded: Argument list too long\n")
+
+
+def test_help_tells_our_options_before_those_of_torchrun(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (command,) = become(monkeypatch, "--help")
+    assert command[1:] == ["-P", "-m", "torch.distributed.run", "--help"]
+    told, error = capsys.readouterr()
+    assert "--cubicml-space FILE" in told
+    assert error == ""
+
+
+def test_without_a_word_torchrun_says_what_it_wants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (command,) = become(monkeypatch)
+    assert command[1:] == ["-P", "-m", "torch.distributed.run"]
+
+
+def test_a_closed_stderr_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("sys.stderr", None)
+    assert len(become(monkeypatch, "t.py")) == 1
+
+
 # Real launches.
 
 CUBICRUN = (sys.executable, "-m", "torchx_cubicml.torchrun")
@@ -386,5 +437,6 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
     reasons = [line for line in ends[0][2].splitlines() if "arguments stay as typed: " in line]
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
-        assert "only 1 of 2 ranks came in time" in reasons[0]
+        # On a machine under load rank 0 itself can take as long.
+        assert re.search("only 1 of 2 ranks came in time|the decision took too long", reasons[0])
         assert recorded(folder).origin is Origin.USER

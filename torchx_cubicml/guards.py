@@ -41,8 +41,9 @@ def changes_training(parameter: Parameter) -> bool:
     ... )
     (True, False)
     """
-    flag = parameter.landing.name if parameter.landing is not None else ""
-    names = {parameter.name, parameter.observe, flag.strip("-=").rpartition(".")[2].replace("-", "_").lower()}
+    flags = [parameter.landing.name, *parameter.landing.aliases] if parameter.landing is not None else []
+    of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
+    names = {parameter.name, parameter.observe, *of_flags}
     return any(FLAG_MEANINGS.get(name, name) in CHANGES_TRAINING for name in names)
 
 
@@ -65,7 +66,7 @@ def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchS
         value = current.get(parameter.name)
         if parameter.name not in names or value is None:
             parameters.append(parameter)
-        elif parameter.derive is not None and not isinstance(value, tuple):
+        elif not isinstance(value, tuple) and (parameter.derive is not None or parameter.when is not None):
             parameters.append(parameter)
             constraints.append(_equals(parameter.name, value))
         elif (only := _only_choice(parameter, current)) is not None:

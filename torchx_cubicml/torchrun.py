@@ -6,12 +6,13 @@ the size of the job is known only in the job, and on several nodes, rank 0 decid
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, encode_contract
 from torchx_cubicml.errors import LaunchError
@@ -58,17 +59,14 @@ def main() -> NoReturn:
     """Become torchrun."""
     given, args = own_options(sys.argv[1:])
     if args[:1] in (["-h"], ["--help"]):
-        sys.stdout.write(HELP)
+        _say(sys.stdout, HELP)
     typed = Plan(args=tuple(args))
     plan = plan_of(given, args) if args else typed
-    sys.stderr.write("".join(f"{line}\n" for line in plan.lines))
-    for stream in (sys.stdout, sys.stderr):
-        stream.flush()
+    _say(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     try:
         _become(plan)
     except OSError as error:  # what was added to the command makes it too long for the system
-        sys.stderr.write(f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
-        sys.stderr.flush()
+        _say(sys.stderr, f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
         _become(typed)
 
 
@@ -184,6 +182,12 @@ def _ask_python(command: TorchrunLaunch) -> None:
         raise LaunchError(
             f"{python[0]} cannot load the recorder: {asked.stdout.strip() or asked.stderr.strip()[-200:]}"
         )
+
+
+def _say(stream: TextIO, text: str) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream is closed
+        stream.write(text)
+        stream.flush()
 
 
 def _become(plan: Plan) -> NoReturn:

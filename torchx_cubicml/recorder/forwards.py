@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, loader_batch_size
 from torchx_cubicml.recorder.layers import holds_all
+from torchx_cubicml.recorder.pipeline import read_pipeline
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -160,7 +161,10 @@ class Forwards:
         self._model = weakref.ref(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
-        self.is_whole = id(module) in self._whole
+        pipeline = read_pipeline()
+        # Any stage of a pipeline sees the samples of the whole batch, of which there is one in the pipeline at a time.
+        is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
+        self.is_whole = id(module) in self._whole or is_stage
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is None:
             self._sample_size = loader_batch_size()

@@ -45,6 +45,14 @@ def repeated_blocks(root: nn.Module) -> list[nn.Module]:
     return largest
 
 
+def has_single_block(part: nn.Module) -> bool:
+    """Whether a part of a model holds a list of modules with one layer left in it."""
+    from torch.nn import ModuleDict, ModuleList
+
+    containers = [module for module in part.modules() if isinstance(module, ModuleDict | ModuleList)]
+    return any(sum(1 for child in container.children() if any(child.children())) == 1 for container in containers)
+
+
 def live_modules() -> list[nn.Module]:
     """Return every module of this process: tens of milliseconds, once."""
     from torch.nn import Module

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.layers import repeated_blocks
+from torchx_cubicml.recorder.layers import has_single_block, repeated_blocks
 from torchx_cubicml.recorder.parameters import device_kind, parameter_format, short_format
 from torchx_cubicml.recorder.sharding import read_sharding
 
@@ -108,5 +108,4 @@ def _device_name(root: nn.Module) -> str:
 def observe_stage(stage: nn.Module, *, world_size: int, pp_degree: int) -> dict[str, Value]:
     """Return the facts that one stage of a pipeline adds to those of the whole model."""
     facts = read_sharding(stage, world_size=world_size, pp_degree=pp_degree).facts()
-    n_layers = len(repeated_blocks(stage)) or count_alone(stage)
-    return {**facts, "n_layers": n_layers}
+    return {**facts, "n_layers": len(repeated_blocks(stage)) or int(has_single_block(stage))}

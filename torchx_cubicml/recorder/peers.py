@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 _CONNECT_S = 3.0
 _PAUSE_S = 0.02
+_PATIENCE_S = 30.0  # of a search in the background
 
 T = TypeVar("T")
 
@@ -35,7 +36,9 @@ class Peers:
         self._prefix = "torchx_cubicml/{}.{}/".format(*job.attempt)
         self._lock = threading.Lock()
         self._store: TCPStore | None = None
-        self._posting: threading.Thread | None = None
+        self._posting: dict[str, threading.Thread] = {}
+        self._gathering: threading.Thread | None = None
+        self._gathered: list[str] = []
 
     @property
     def exist(self) -> bool:
@@ -43,18 +46,19 @@ class Peers:
         return self._job.world_size > 1 and self._job.store_address is not None
 
     def post(self, name: str, value: str, *, within_s: float = 0.0) -> None:
-        """Publish a value in the background; it is lost where the one before is still on its way.
+        """Publish a value in the background; it is lost where the one before of that name is on its way.
 
         Args:
             name: under which the others find it.
             value: small.
             within_s: seconds to wait for it to arrive.
         """
-        if not self.exist or (self._posting is not None and self._posting.is_alive()):
+        before = self._posting.get(name)
+        if not self.exist or (before is not None and before.is_alive()):
             return
-        self._posting = _start(lambda: self._connect().set(self._prefix + name, value))
+        self._posting[name] = _start(lambda: self._connect().set(self._prefix + name, value))
         if within_s:
-            self._posting.join(within_s)
+            self._posting[name].join(within_s)
 
     def ask(self, name: str, *, within_s: float) -> str:
         """Return what a rank has posted under ``name``, waiting for it; empty past the limit."""
@@ -67,6 +71,21 @@ class Peers:
         if not self.exist:
             return 0.0
         return _limited(self._largest_memory, within_s) or 0.0
+
+    def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
+        """Return what ranks have posted under the names, once all of it was found; empty before.
+
+        Args:
+            names: the same at each call.
+            within_s: seconds to wait for the search, which goes on in the background.
+        """
+        if not self.exist or self._gathered:
+            return self._gathered
+        if self._gathering is None or not self._gathering.is_alive():
+            self._gathering = _start(lambda: self._find_all(names))
+        if within_s:
+            self._gathering.join(within_s)
+        return self._gathered
 
     def meet(self, *, within_s: float) -> None:
         """Wait until every rank has come here, or until the limit."""
@@ -91,6 +110,10 @@ class Peers:
                 return ""
             time.sleep(_PAUSE_S)
         return bytes(store.get(key)).decode()
+
+    def _find_all(self, names: Sequence[str]) -> None:
+        values = [self._wait_for(name, _PATIENCE_S) for name in names]
+        self._gathered = values if all(values) else []
 
     def _largest_memory(self) -> float:
         store = self._connect()

@@ -14,6 +14,7 @@ from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.measure import measure
 from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.notice import notice, warn
+from torchx_cubicml.recorder.pipeline import add_up
 from torchx_cubicml.recorder.reporter import Reporter
 from torchx_cubicml.recorder.torch_hooks import on_every_step, once_torch_is_imported
 from torchx_cubicml.settings import read_job_environment
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.peers import Peers
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.training import Training
+    from torchx_cubicml.trial import Value
 
 _ASK_S = 3.0  # for what another rank has posted, where this process is about to end
 _MEET_S = 10.0
@@ -143,11 +145,24 @@ class Session:
             self._leave(training)
 
     def _tell_progress(self, training: Training) -> None:
+        facts = self._facts(training)
         if self._reporter is not None:
-            self._reporter.learn(training.facts(), training.measurement())
+            self._reporter.learn(facts, training.measurement())
             self._reporter.measured()
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()))
+
+    def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
+        """Return the facts of the training; a pipeline's ranks hand each other what their stages add to them."""
+        facts = training.facts()
+        if self._peers is None or not training.n_stages:
+            return facts
+        for number, word in training.stage_words.items():
+            self._peers.post(f"stage/{number}", word, within_s=within_s)
+        if not self._assignment.leads:
+            return facts
+        words = self._peers.gather([f"stage/{number}" for number in range(training.n_stages)], within_s=within_s)
+        return facts | add_up(words)
 
     def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
         """Tell how the program ended; waiting for the store is left to ``_close``."""
@@ -163,9 +178,10 @@ class Session:
         if training is None:
             return
         training.conclude()
+        facts = self._facts(training, within_s=_ASK_S)
         if self._reporter is not None:
             others = self._peers.memory_gib(within_s=_ASK_S) if self._peers is not None else 0.0
-            self._reporter.learn(training.facts(), training.measurement(peak_memory=others))
+            self._reporter.learn(facts, training.measurement(peak_memory=others))
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
 

@@ -16,7 +16,8 @@ from torchx_cubicml.recorder.clocks import CudaClock, HostClock
 from torchx_cubicml.recorder.forwards import Forwards
 from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks
 from torchx_cubicml.recorder.memory import peak_memory_gib
-from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, software_facts
+from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, observe_stage, software_facts
+from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
 from torchx_cubicml.recorder.steps import Step, steady_state
 from torchx_cubicml.trial import Measurement
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.clocks import Clock
     from torchx_cubicml.recorder.forwards import Guard, Work
+    from torchx_cubicml.recorder.pipeline import Pipeline
     from torchx_cubicml.trial import Value
 
 FIRST_REPORT = 8  # steps; then at 16, 32, ...
@@ -38,6 +40,8 @@ _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the
 class Training:
     """One training as its hooks tell of it.
 
+    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number.
+
     Args:
         guard: for each hook.
         world_size: of the job.
@@ -45,6 +49,8 @@ class Training:
 
     def __init__(self, guard: Guard, *, world_size: int) -> None:
         self.steps = 0
+        self.n_stages = 0
+        self.stage_words: dict[int, str] = {}
         self._guard = guard
         self._world_size = world_size
         self._forwards = Forwards(guard)
@@ -110,9 +116,11 @@ class Training:
             return None
         degree = self._facts.get("dp_degree")
         scale = 1 if self._explicit else degree if isinstance(degree, int) else None
+        # Of a sequence that several ranks share, this rank may see all or its part.
+        tokens = steady.tokens_per_second if self._explicit or self._facts.get("cp_degree", 1) == 1 else None
         return Measurement(
             samples_per_second=_scaled(steady.samples_per_second, scale),
-            tokens_per_second=_scaled(steady.tokens_per_second, scale),
+            tokens_per_second=_scaled(tokens, scale),
             steps_counted=steady.counted,
             warmup_steps=self._timed - steady.counted + 1,  # the first step has a beginning that nobody saw
             step_time_s=steady.step_time_s,
@@ -206,7 +214,18 @@ class Training:
             )
             self._probe = None
         if model is not None:
-            self._facts = observe(model, leading, seen, world_size=self._world_size)
+            pipeline = read_pipeline()
+            self._facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
+            if pipeline is not None:
+                self._tell_stages(pipeline)
+
+    def _tell_stages(self, pipeline: Pipeline) -> None:
+        self.n_stages = pipeline.n_stages
+        self._facts = {name: value for name, value in self._facts.items() if name not in OF_A_STAGE}
+        self.stage_words = {
+            number: stage_word(observe_stage(stage, world_size=self._world_size, pp_degree=pipeline.degree))
+            for number, stage in pipeline.stages.items()
+        }
 
     def _seq_len(self) -> int | None:
         samples, tokens = self._forwards.samples_per_forward, self._forwards.tokens_per_forward

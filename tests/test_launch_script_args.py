@@ -32,12 +32,23 @@ from torchx_cubicml.launch.script_args import (
         (["--compile", "--lr", "1"], "--compile", Form.SWITCH, ()),
         (["--no-compile"], "--compile", Form.NEGATED, ()),
         (["--no_compile"], "--compile", Form.NEGATED, ()),
+        (["--compile.no-enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--compile.no_enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--no-compile.enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--compile.enable=true"], "--compile.enable", Form.JOINED, ("true",)),
+        (["model.width=4"], "model.width=", Form.JOINED, ("4",)),
+        (["--width==4"], "--width=", Form.JOINED, ("=4",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
 def test_every_form_is_found(args: list[str], flag: str, form: Form, texts: tuple[str, ...]) -> None:
     (found,) = find_flag(["train", *args], flag, is_value=looks_like_value)
     assert (found.form, found.texts, found.start) == (form, texts, 1)
+
+
+def test_what_must_follow_at_once_is_not_found_apart() -> None:
+    assert find_flag(["--lr", "1", "lr", "2", "xlr=3", "--no-lr"], "--lr=", is_value=looks_like_value) == []
+    assert write_value("lr=", ["-1"], Form.SEPARATE) == ("lr=-1",)
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ from torchx_cubicml.trial import State, Trial
 pytestmark = pytest.mark.launch
 
 JOBS = Path(__file__).parent / "jobs"
-TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2")
+TORCHRUN = (sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node")
 OURS = ("torchx-cubicml: ", "CUBICML_TRIAL ")
 
 
@@ -70,12 +70,14 @@ class Ended:
         return float(re.search(r"wall ([\d.]+)", self.stdout)[1])
 
 
-def start(job: str, *arguments: str, folder: Path, recorded: bool = True, **changes: str) -> Running:
+def start(
+    job: str, *arguments: str, folder: Path, recorded: bool = True, processes: int = 2, **changes: str
+) -> Running:
     store = folder / "store"
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", **changes}
     recorder = ("-m", "torchx_cubicml.recorder", "--") if recorded else ()
     process = subprocess.Popen(
-        [*TORCHRUN, *recorder, str(JOBS / job), *arguments],
+        [*TORCHRUN, str(processes), *recorder, str(JOBS / job), *arguments],
         cwd=folder,
         env=environment,
         stdout=subprocess.PIPE,
@@ -289,3 +291,86 @@ def test_a_profiling_launch_ends_at_its_step_without_a_checkpoint(tmp_path: Path
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 9
     assert ended.printed_trial()["reason"] == "step limit"
     assert ended.warnings() == []
+
+
+def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
+    ended = start("train_tensor_parallel.py", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "mesh_axes": ("dp", "tp"),
+        "mesh_sizes": (1, 2),
+        "tp_degree": 2,
+        "dp_degree": 1,
+        "pp_degree": 1,
+        "n_params": 32 * 16 + 3 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 16 * 32 + 32,
+        "n_layers": 3,
+        "micro_batch_size": 3,
+        "global_batch_size": 3,
+        "seq_len": 8,
+    }
+    assert {"layers.*.up.weight Shard(0)", "layers.*.down.weight Shard(1)", "layers.*.norm.weight Replicate"} < set(
+        observed["tp_plan"]
+    )
+    # Both ranks work on one batch: it counts once.
+    check_throughput(ended, samples=3, tokens=3 * 8, steps=12)
+
+
+def test_a_pipeline_adds_up_its_stages(tmp_path: Path) -> None:
+    ended = start("train_pipeline.py", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "pp_degree": 2,
+        "pp_stages": 2,
+        "pp_schedule": "ScheduleGPipe",
+        "pp_microbatches": 4,
+        "dp_degree": 1,
+        "n_params": 32 * 16 + 3 * (16 * 16 + 16) + 16 * 32 + 32,
+        "n_layers": 3,
+        "sharding_strategy": "NONE",
+        "micro_batch_size": 2,
+        "seq_len": 6,
+        "gradient_accumulation_steps": 4,
+        "global_batch_size": 8,
+    }
+    check_throughput(ended, samples=8, tokens=8 * 6, steps=12)
+
+
+def test_copies_of_shards_on_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
+    ended = start("train_hsdp.py", folder=tmp_path, processes=4).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "mesh_axes": ("dp_replicate", "dp_shard"),
+        "mesh_sizes": (2, 2),
+        "dp_degree": 4,
+        "dp_replicate_degree": 2,
+        "dp_shard_degree": 2,
+        "tp_degree": 1,
+        "sharding_strategy": ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
+        "n_params": 2 * (16 * 16 + 16) + 16 * 4 + 4,
+        "global_batch_size": 4 * 5,
+    }
+
+
+def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
+    contract = Contract(store=str(tmp_path / "store"), config={"sharding_strategy": "FULL_SHARD"})
+    settings = {CONTRACT_VARIABLE: encode_contract(contract)}
+    ended = start("train_compiled.py", str(tmp_path), folder=tmp_path, **settings).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    trial = ended.trial()
+    assert trial.config == {"sharding_strategy": "FULL_SHARD"}
+    assert trial.observed == {
+        **trial.observed,
+        "sharding_strategy": "DDP",
+        "compile": True,
+        "micro_batch_size": 6,
+        "gradient_accumulation_steps": 1,
+        "optimizer": "AdamW",
+        "n_params": 8 * 8 + 8 + 8 * 2 + 2,
+    }
+    assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16

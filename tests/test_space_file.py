@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import re
 import tempfile
 from pathlib import Path
 
@@ -353,6 +354,14 @@ KEYS = ["choices", "low", "high", "step", "scale", "flag", "env", "per_layer", "
 def test_any_values_are_a_space_or_a_space_error(keys: dict[str, str], fact: str, constraint: str) -> None:
     body = "\n".join(f"{key} = {value}" for key, value in keys.items())
     survives(f"[workload]\nn_layers = {fact}\n[parameters.p]\n{body}\n[[constraints]]\nrequire = {constraint}\n")
+
+
+def test_the_files_in_the_readme_are_legal() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "README.md").read_text(), re.DOTALL)
+    files = [block for block in blocks if "[parameters" in block]
+    assert len(files) == 2
+    for text in files:
+        assert parse(text).parameters
 
 
 def test_reads_what_an_editor_writes() -> None:

@@ -15,7 +15,8 @@ def live_instances(kind: type[T]) -> list[T]:
     kinds: set[type] = {kind}
     waiting: list[type] = [kind]
     while waiting:
-        new = [derived for derived in type.__subclasses__(waiting.pop()) if derived not in kinds]
+        derived: list[type] = type.__subclasses__(waiting.pop())
+        new = [each for each in derived if each not in kinds]
         kinds.update(new)
         waiting += new
     objects = gc.get_objects()

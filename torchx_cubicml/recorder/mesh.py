@@ -114,10 +114,15 @@ def _plan(spread: Sequence[tuple[str, nn.Parameter]], axes: dict[int, tuple[int,
     plan: dict[str, None] = {}
     for name, parameter in spread:
         placements = getattr(parameter, "placements", ())
-        told = [str(placements[axis]) for axis in axes[id(_mesh_of(parameter))] if axis < len(placements)]
+        told = [_placement(placements[axis]) for axis in axes[id(_mesh_of(parameter))] if axis < len(placements)]
         if told:
             plan[f"{_NUMBER.sub('*', _WRAPPERS.sub('', name))} {' '.join(told)}"] = None
     return tuple(plan)[:_MAX_PLAN]
+
+
+def _placement(placement: object) -> str:
+    dim = getattr(placement, "dim", None)
+    return type(placement).__name__ if dim is None else f"{type(placement).__name__}({dim})"
 
 
 def _named_sizes(meshes: Iterable[object]) -> list[tuple[str, int]]:

@@ -175,7 +175,8 @@ def _unit(
 
 def _fsdp1_unit(module: nn.Module) -> _Unit:
     strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
-    size, spread = _size(getattr(module, "process_group", None)), (1, None)
+    size = _size(getattr(module, "process_group", None))
+    spread: tuple[int | None, int | None] = (1, None)
     if "HYBRID" in strategy:
         spread = (_size(getattr(module, "_inter_node_pg", None)), size)
     elif strategy:

@@ -244,7 +244,7 @@ def test_without_a_store_the_default_one_serves(folder: Path, monkeypatch: pytes
     assert decode_contract(planned("t.py").env[CONTRACT_VARIABLE]).store == default_store_url()
 
 
-class Became(Exception):
+class BecomesAnotherError(Exception):
     """This process would be another now."""
 
 
@@ -256,11 +256,11 @@ def become(monkeypatch: pytest.MonkeyPatch, *words: str, refusals: int = 0) -> l
         tried.append(argv)
         if len(tried) <= refusals:
             raise OSError(7, "Argument list too long")
-        raise Became
+        raise BecomesAnotherError
 
     monkeypatch.setattr("os.execve", execve)
     monkeypatch.setattr("sys.argv", ["cubicrun", *words])
-    with pytest.raises(Became):
+    with pytest.raises(BecomesAnotherError):
         main()
     return tried
 

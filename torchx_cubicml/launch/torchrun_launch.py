@@ -46,11 +46,6 @@ class TorchrunLaunch:
         return cls(args=tuple(args), parts=_shifted(parts, by=1 + len(preset)), env=env)
 
     @property
-    def fixed_nodes(self) -> int | None:
-        """The number of nodes; ``None`` where it may change while the job runs."""
-        return self.parts.nnodes
-
-    @property
     def launch(self) -> Launch:
         """The launch that it makes."""
         parts = self.parts

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.trend import Trend
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from numpy.typing import NDArray
 
     from torchx_cubicml.history import History
@@ -29,7 +28,6 @@ _PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
 _PRIOR_TRIALS = 3  # how many trials that belief weighs
 _Z_80 = 1.2816  # two-sided 80 % of a normal distribution
 _FEWEST_FOR_CALIBRATION = 10
-_MOST_ROWS_PER_TREE = 1000  # keeps a fit on ten thousand trials within seconds
 
 
 class Boosting:
@@ -62,7 +60,7 @@ class Boosting:
         rest = target - self.trend_.predict(dense)
         self.learns_rest_ = self.inputs_.width > 0 and self.n_measured_ > 2
         if self.learns_rest_:
-            self.forest_ = _Forest(dense, rest, n_trees=self.n_trees, seed=seed)
+            self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
         self._calibrate(dense, target)
 
@@ -123,42 +121,6 @@ class Boosting:
 class _Regressor(Protocol):
     def fit(self, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self: ...
     def predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]: ...
-
-
-class _Forest:
-    """Extremely randomised trees, each on a bootstrap sample so that every row has trees that never saw it."""
-
-    def __init__(self, inputs: NDArray[np.float64], values: NDArray[np.float64], *, n_trees: int, seed: int) -> None:
-        from sklearn.ensemble import ExtraTreesRegressor
-
-        forest = ExtraTreesRegressor(
-            n_estimators=n_trees,
-            bootstrap=True,
-            max_samples=min(len(values), _MOST_ROWS_PER_TREE),
-            random_state=seed,
-        ).fit(inputs, values)
-        self.trees = [estimator.tree_ for estimator in forest.estimators_]
-        self.seen: Sequence[NDArray[np.int64]] = forest.estimators_samples_
-
-    def predict(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return median and standard deviation over the trees, ``[n]`` each."""
-        each = self._each(inputs)
-        return np.median(each, axis=0), each.std(axis=0)
-
-    def out_of_bag(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the same for the training rows, each from the trees that never saw it."""
-        each = self._each(inputs)
-        for tree, seen in zip(each, self.seen, strict=True):
-            tree[seen] = np.nan
-        some = ~np.isnan(each).all(axis=0)
-        middle, deviation = np.zeros(len(inputs)), np.zeros(len(inputs))
-        middle[some], deviation[some] = np.nanmedian(each[:, some], axis=0), np.nanstd(each[:, some], axis=0)
-        return middle, deviation
-
-    def _each(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        # The forest's own predict starts a thread pool for each call: slower than the trees for a searcher's batches.
-        narrow = np.ascontiguousarray(inputs, dtype=np.float32)
-        return np.stack([tree.predict(narrow).reshape(-1) for tree in self.trees])
 
 
 def _in_order(

@@ -134,6 +134,20 @@ def test_exploring_risks_no_more_memory_than_the_user_allows() -> None:
     assert (bold.origin, bold.config["micro_batch_size"]) == (Origin.EXPLORE, 4)
 
 
+def test_exploring_keeps_the_global_batch_size() -> None:
+    text = "[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = '-b'\n"
+    text += "[parameters.gradient_accumulation_steps]\nchoices = [1, 2, 4]\nflag = '-a'\n"
+    text += "[rewrite]\nexplore = 1\nexplore_budget_gpu_hours = 1\nmin_fit = 0.1\n"
+    current: Config = {"micro_batch_size": 2, "gradient_accumulation_steps": 2}
+    known = [Trial.completed(workload=WORKLOAD, config=current, tokens_per_second=1.0)]
+    choice = chosen(parse_space(text, where="space.toml"), known, current)
+    assert choice.origin is Origin.EXPLORE
+    assert choice.config in (
+        {"micro_batch_size": 1, "gradient_accumulation_steps": 4},
+        {"micro_batch_size": 4, "gradient_accumulation_steps": 1},
+    )
+
+
 def test_with_everything_tried_the_best_runs() -> None:
     assert chosen(exploring()).origin is Origin.REWRITE
 

@@ -201,6 +201,33 @@ def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Op
     assert_as_typed(rewrite(LAUNCH, options), "global batch size of 16 in place of 4; derive gradient_accumulation")
 
 
+def test_what_changes_the_training_stays_and_a_line_says_so(options: Options) -> None:
+    fill(options)
+    precision = '[parameters.precision]\nchoices = ["fp32", "bf16"]\nflag = "--precision"\ndefault = "fp32"\n[tune]'
+    Path(options.space).write_text(SPACE.replace("[tune]", precision))
+    rewritten = rewrite(LAUNCH, options)
+    assert "--precision" not in rewritten.launch.script_args
+    (line,) = [line for line in rewritten.lines if "precision" in line]
+    assert line.startswith("torchx-cubicml: precision stays as typed: it changes what is trained")
+
+
+def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options) -> None:
+    store = TrialStore(options.store)
+    for batch, strategy in product([2, 8], ["NO_SHARD", "FULL_SHARD"]):
+        store.add(trial(batch, strategy, 1000.0 + batch))
+    Path(options.space).write_text(f"{SPACE}\n[rewrite]\nexplore = 1\nexplore_budget_gpu_hours = 8\n")
+    rewritten = rewrite(LAUNCH, options)
+    assert rewrite(LAUNCH, options) == rewritten
+    assert rewritten.contract is not None
+    assert rewritten.contract.origin is Origin.EXPLORE
+    assert rewritten.contract.suggestion is not None
+    assert rewritten.launch != LAUNCH
+    text = "\n".join(rewritten.lines)
+    assert "torchx-cubicml: this launch explores, as a share of 1 does: 0 of 8 device hours are spent\n" in text
+    assert "torchx-cubicml: arguments rewritten, to learn: 4 launches known\n" in text
+    assert text.endswith("    to switch this off           --mode record")
+
+
 def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options) -> None:
     fill(options)
     elastic = replace(LAUNCH, world_size=None, not_rewritten="the number of nodes (1:4) is decided later")

@@ -21,6 +21,7 @@ OBJECTIVES = ("tokens_per_second", "samples_per_second")
 MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
 MAX_NAMES = 512  # facts of one trial
+_POSITIVE = ("tokens_per_second", "samples_per_second", "peak_memory_gib", "mean_step_time_s", "peak_reserved_gib")
 MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
@@ -64,6 +65,13 @@ class Measurement:
         warmup_steps: optimizer steps left out before them.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step; empty where unknown.
         peak_memory_gib: largest memory of one process (device memory, or resident set on CPU); ``None`` where unknown.
+        mean_step_time_s: mean seconds per step, slow ones with it; ``None`` where unknown.
+        drift: by which part the last quarter of the steps is slower than the first; ``None`` where unknown.
+        share_outside_steps: of the time, between a step and the next one's first forward (loading data, checkpoints,
+            evaluation), 0 to 1; ``None`` where unknown.
+        peak_reserved_gib: largest device memory that the allocator of the process that writes held; ``None`` on CPU.
+        allocator_retries: how often that allocator found the device full and gave back its cache; ``None`` on CPU.
+        source: name of the log format that the numbers were read from; empty where they were measured.
     """
 
     tokens_per_second: float | None = None
@@ -72,18 +80,36 @@ class Measurement:
     warmup_steps: int = 0
     step_time_s: tuple[float, ...] = ()
     peak_memory_gib: float | None = None
+    mean_step_time_s: float | None = None
+    drift: float | None = None
+    share_outside_steps: float | None = None
+    peak_reserved_gib: float | None = None
+    allocator_retries: int | None = None
+    source: str = ""
 
     def __post_init__(self) -> None:
-        for name in ("tokens_per_second", "samples_per_second", "peak_memory_gib"):
+        for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
                 raise RecordError(f"{name} must be a positive number, got {_shown(value)}")
+        self._check_shares()
         if not all(_is_positive(value) for value in self.step_time_s) or len(self.step_time_s) not in {0, 3}:
             raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r:.60}")
         if not _is_count(self.steps_counted) or self.steps_counted < 1:
             raise RecordError(f"steps_counted must be a whole number >= 1, got {_shown(self.steps_counted)}")
         if not _is_count(self.warmup_steps):
             raise RecordError(f"warmup_steps must be a whole number >= 0, got {_shown(self.warmup_steps)}")
+
+    def _check_shares(self) -> None:
+        if self.drift is not None and not (_is_number(self.drift) and self.drift > -1):
+            raise RecordError(f"drift must be a number > -1, got {_shown(self.drift)}")
+        share = self.share_outside_steps
+        if share is not None and not (_is_number(share) and 0 <= share <= 1):
+            raise RecordError(f"share_outside_steps must be a number from 0 to 1, got {_shown(share)}")
+        if self.allocator_retries is not None and not _is_count(self.allocator_retries):
+            raise RecordError(f"allocator_retries must be a whole number >= 0, got {_shown(self.allocator_retries)}")
+        if not isinstance(self.source, str) or len(self.source) > MAX_TEXT:
+            raise RecordError(f"source must be a text of at most {MAX_TEXT} characters, got {_shown(self.source)}")
 
     def throughput(self, objective: str) -> float | None:
         """Return the throughput named ``objective``, ``None`` where it is unknown.
@@ -190,6 +216,16 @@ class Trial:
             origin=Origin.IMPORT,
         )
 
+    def per_device(self, objective: str) -> float | None:
+        """Return the throughput named ``objective`` of one of the job's devices; ``None`` where unknown.
+
+        Raises:
+            RecordError: ``objective`` is not one of ``OBJECTIVES``.
+        """
+        whole = self.measurement.throughput(objective) if self.measurement is not None else None
+        devices = self.fact("world_size")
+        return whole / devices if whole is not None and isinstance(devices, int) and devices > 0 else None
+
     def fact(self, name: str) -> Value | None:
         """Return what is known under ``name``: declared in the workload, else observed, else requested."""
         for source in (self.workload, self.observed, self.config):
@@ -263,6 +299,10 @@ def _freeze_name(name: object, where: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= 128:
         return name
     raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_shown(name)}")
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= sys.float_info.max
 
 
 def _is_positive(value: object) -> bool:

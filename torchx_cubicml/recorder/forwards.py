@@ -71,6 +71,7 @@ class Forwards:
     """
 
     def __init__(self, guard: Guard) -> None:
+        self.on_first: Callable[[], None] | None = None
         self.batch: Batch | None = None
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
@@ -148,6 +149,8 @@ class Forwards:
             return
         if self._model is None:
             self._choose(module, args, kwargs)
+        if not self._count and self.on_first is not None:
+            self.on_first()
         self._count += 1
         if self.on_training is not None:
             then, self.on_training = self.on_training, None

@@ -1,4 +1,4 @@
-"""The largest memory that this process has taken."""
+"""The memory that this process has taken, at most."""
 
 from __future__ import annotations
 
@@ -15,3 +15,23 @@ def peak_memory_gib() -> float:
     if torch is not None and torch.cuda.is_initialized():
         return float(torch.cuda.max_memory_allocated()) / _GIB
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _MAXRSS_UNIT / _GIB
+
+
+def peak_reserved_gib() -> float | None:
+    """Return the peak that the allocator has reserved on the device; ``None`` without CUDA."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    return float(torch.cuda.max_memory_reserved()) / _GIB or None
+
+
+def allocator_retries() -> int | None:
+    """Return how often the device was full and the allocator had to give back its cache; ``None`` where unknown.
+
+    A batch that "fits" while these grow is slow: https://github.com/foundation-model-stack/fms-fsdp/issues/63
+    """
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return None
+    retries = torch.cuda.memory_stats().get("num_alloc_retries")
+    return retries if isinstance(retries, int) else None

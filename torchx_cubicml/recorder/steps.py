@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from statistics import median
+from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
 LEAST_WARMUP = 2  # durations left out at least: caches, allocators and clocks settle
+LEAST_FOR_DRIFT = 16  # durations without which a change over time is chance
 LEAST_STEADY = 3  # durations without which nothing is said
 _WINDOW = 5
 _SETTLED = 1.2  # of the steady level: a window at most this slow belongs to the steady state
@@ -23,11 +24,14 @@ class Step:
         seconds: from the end of the step before to the end of this one, > 0.
         samples: consumed in it by this process; ``None`` where unknown.
         tokens: likewise.
+        outside_s: seconds of these before the step's first forward: loading data, checkpoints, evaluation; ``None``
+            where unknown.
     """
 
     seconds: float
     samples: float | None = None
     tokens: float | None = None
+    outside_s: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +44,10 @@ class SteadyState:
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step.
         samples_per_second: at the median step; ``None`` where samples are unknown.
         tokens_per_second: likewise.
+        mean_step_time_s: of the steps used: what the median leaves out shows here.
+        drift: by which part the last quarter of the steps is slower than the first, at their medians; ``None`` for
+            fewer than ``LEAST_FOR_DRIFT`` steps.
+        share_outside: of the time, before the first forward of a step; ``None`` where unknown.
     """
 
     warmup: int
@@ -47,6 +55,9 @@ class SteadyState:
     step_time_s: tuple[float, float, float]
     samples_per_second: float | None
     tokens_per_second: float | None
+    mean_step_time_s: float
+    drift: float | None
+    share_outside: float | None
 
 
 def steady_state(steps: Sequence[Step]) -> SteadyState | None:
@@ -67,6 +78,9 @@ def steady_state(steps: Sequence[Step]) -> SteadyState | None:
         step_time_s=(quantile(seconds, 0.1), quantile(seconds, 0.5), quantile(seconds, 0.9)),
         samples_per_second=_rate([(step.samples, step.seconds) for step in steady]),
         tokens_per_second=_rate([(step.tokens, step.seconds) for step in steady]),
+        mean_step_time_s=fmean(seconds),
+        drift=_drift([step.seconds for step in steady]),
+        share_outside=_share_outside(steady),
     )
 
 
@@ -107,3 +121,14 @@ def quantile(ordered: Sequence[float], q: float) -> float:
 def _rate(work: Sequence[tuple[float | None, float]]) -> float | None:
     rates = [amount / seconds for amount, seconds in work if amount is not None and amount > 0]
     return median(rates) if len(rates) == len(work) else None
+
+
+def _drift(seconds: Sequence[float]) -> float | None:
+    quarter = len(seconds) // 4
+    return median(seconds[-quarter:]) / median(seconds[:quarter]) - 1 if len(seconds) >= LEAST_FOR_DRIFT else None
+
+
+def _share_outside(steps: Sequence[Step]) -> float | None:
+    outside = [step.outside_s for step in steps if step.outside_s is not None]
+    whole = sum(step.seconds for step in steps)
+    return min(max(sum(outside) / whole, 0.0), 1.0) if len(outside) == len(steps) else None

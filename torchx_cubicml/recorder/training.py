@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.clocks import CudaClock, HostClock
 from torchx_cubicml.recorder.forwards import Forwards
-from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks
-from torchx_cubicml.recorder.memory import peak_memory_gib
+from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks, unwrap
+from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, observe_stage, software_facts
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
@@ -54,6 +54,7 @@ class Training:
         self._guard = guard
         self._world_size = world_size
         self._forwards = Forwards(guard)
+        self._forwards.on_first = self._begin_step
         self._clock: Clock | None = None
         self._kept: deque[Step] = deque(maxlen=_MAX_STEPS_KEPT)
         self._timed = 0
@@ -79,7 +80,7 @@ class Training:
             return False
         self._stranger, self._stranger_steps = None, 0
         work = self._forwards.take()
-        if work is None and not self._is_unseen():
+        if work is None and not self._is_unseen(optimizer):
             return False
         return self._count(work)
 
@@ -124,7 +125,12 @@ class Training:
             steps_counted=steady.counted,
             warmup_steps=self._timed - steady.counted + 1,  # the first step has a beginning that nobody saw
             step_time_s=steady.step_time_s,
+            mean_step_time_s=steady.mean_step_time_s,
+            drift=steady.drift,
+            share_outside_steps=steady.share_outside,
             peak_memory_gib=max(peak_memory, peak_memory_gib()) or None,
+            peak_reserved_gib=peak_reserved_gib(),
+            allocator_retries=allocator_retries(),
         )
 
     def release(self) -> None:
@@ -156,6 +162,10 @@ class Training:
             self._next_report *= 2
         return True
 
+    def _begin_step(self) -> None:
+        if self._clock is not None and not self._explicit:
+            self._clock.begin()
+
     def _read_clock(self) -> None:
         if self._clock is not None:
             for step in self._clock.steps():
@@ -180,10 +190,14 @@ class Training:
         if gone or self._stranger_steps >= _STEPS_OF_A_STRANGER:
             self._follow(stranger)
 
-    def _is_unseen(self) -> bool:
+    def _is_unseen(self, optimizer: Optimizer) -> bool:
+        """Whether a step without a forward is one all the same, because no forward of this training can be seen."""
         if self._forwards.model is not None:
             return False
         self._unseen_steps += 1
+        if self._unseen_steps == 1:  # what was watched was found before the model was compiled or wrapped
+            self._follow(optimizer)
+            return _looks_real(optimizer)
         return self._unseen_steps > _STEPS_UNSEEN
 
     def _look_into_layers(self) -> None:
@@ -244,10 +258,14 @@ def _parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
 
 
 def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
-    """Return the smallest module that holds all of the parameters, or the largest that holds some."""
+    """Return the smallest module that holds all of the parameters, in its wrappers, or the largest that holds some."""
     around = modules_around(parameters)
     whole = (module for module in around if parameters and holds_all(module, parameters))
-    return next(whole, around[-1] if around else None)
+    smallest = next(whole, around[-1] if around else None)
+    if smallest is None:
+        return None
+    inside = unwrap(smallest)
+    return [smallest, *(module for module in around if unwrap(module) is inside)][-1]
 
 
 def _make_clock() -> Clock:

@@ -73,6 +73,7 @@ class Ended:
 def start(
     job: str, *arguments: str, folder: Path, recorded: bool = True, processes: int = 2, **changes: str
 ) -> Running:
+    folder.mkdir(exist_ok=True)
     store = folder / "store"
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(store), "OMP_NUM_THREADS": "1", **changes}
     recorder = ("-m", "torchx_cubicml.recorder", "--") if recorded else ()
@@ -374,3 +375,17 @@ def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
         "n_params": 8 * 8 + 8 + 8 * 2 + 2,
     }
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16
+
+
+def test_what_a_trainer_prints_counts_where_no_step_is_seen(tmp_path: Path) -> None:
+    both = [
+        start("train_unhooked.py", folder=tmp_path / str(recorded), recorded=recorded) for recorded in (False, True)
+    ]
+    plain, ended = (running.end() for running in both)
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    assert sorted(ended.stdout.splitlines()) == sorted(plain.stdout.splitlines())
+    measured = ended.trial().measurement
+    assert measured is not None
+    assert (measured.source, measured.steps_counted + measured.warmup_steps) == ("Megatron-LM", 8)
+    assert measured.samples_per_second == pytest.approx(32 / 0.2055, rel=0.02)
+    assert measured.tokens_per_second is None

@@ -6,6 +6,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 HEAVY = ("torch", "numpy", "sklearn", "fsspec", "torchx", "rich")
 
 
@@ -52,3 +54,21 @@ def test_a_checkout_that_is_not_installed_serves(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("print('trained')\n")
     # -S leaves out site-packages, and with it the installed package.
     assert run(["-S", "-m", "torchx_cubicml.recorder", "--", "train.py"], tmp_path, PYTHONPATH="") == "trained\n"
+
+
+OWN_MODULE = "print('its own')\n"
+
+
+@pytest.mark.parametrize("name", ["resource", "traceback", "statistics", "socket", "weakref"])
+def test_a_program_with_modules_named_like_the_librarys_runs_as_without_us(name: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}.py").write_text(OWN_MODULE)
+    (tmp_path / "train.py").write_text(f"print('begins')\nimport {name}\nprint({name}.__file__)\n")
+    plain, recorded = (run([*how, "train.py"], tmp_path) for how in ([], ["-m", "torchx_cubicml.recorder", "--"]))
+    assert recorded == plain
+    assert plain.startswith("begins\nits own\n")
+
+
+def test_a_module_of_the_programs_that_ends_the_process_is_not_run_by_us(tmp_path: Path) -> None:
+    (tmp_path / "resource.py").write_text("import sys\nsys.exit('usage: ...')\n")
+    (tmp_path / "train.py").write_text("print('trained')\n")
+    assert run(["-m", "torchx_cubicml.recorder", "--", "train.py"], tmp_path) == "trained\n"

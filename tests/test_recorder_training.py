@@ -203,3 +203,30 @@ def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training)
         fastest = min(fastest, (time.perf_counter() - start) / 500)
     assert fastest < 20e-6
     assert len(training._kept) <= 4096
+
+
+def test_a_model_that_is_wrapped_after_a_loader_has_filled_the_state_is_found(training: Training) -> None:
+    model, optimizer = model_and_optimizer(rate=0.0)
+    training.step(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.1
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(4):
+        take_step(training, compiled, optimizer)
+    assert training.steps == 4
+    assert (training.facts()["compile"], training.facts()["micro_batch_size"]) == (True, 4)
+
+
+def test_time_outside_of_steps_and_slowing_down_show(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for step in range(40):
+        model(torch.randn(4, 8)).sum().backward()
+        time.sleep(0.002 if step < 20 else 0.008)
+        optimizer.step()
+        training.step(optimizer)
+        time.sleep(0.01)
+    measured = training.measurement()
+    assert measured is not None
+    assert 0.5 < measured.share_outside_steps < 0.95
+    assert 0.1 < measured.drift < 2
+    assert measured.mean_step_time_s >= 0.012
+    assert (measured.peak_reserved_gib, measured.allocator_retries) == (None, None)

@@ -164,3 +164,29 @@ class TestFreezing:
         frozen = freeze_value(value, where="x")
         assert frozen == plain
         assert type(frozen) is type(plain)
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"drift": -1.0},
+        {"drift": float("inf")},
+        {"share_outside_steps": 1.1},
+        {"share_outside_steps": "much"},
+        {"allocator_retries": -1},
+        {"mean_step_time_s": 0.0},
+        {"peak_reserved_gib": -1.0},
+        {"source": 3},
+    ],
+    ids=str,
+)
+def test_what_a_measurement_holds_besides_is_checked(fields: dict[str, object]) -> None:
+    with pytest.raises(RecordError, match=next(iter(fields))):
+        Measurement(**fields)
+
+
+def test_throughput_per_device_is_computed_by_who_asks() -> None:
+    trial = Trial.completed(workload={"world_size": 8}, config={}, tokens_per_second=4000.0)
+    assert trial.per_device("tokens_per_second") == 500.0
+    assert trial.per_device("samples_per_second") is None
+    assert Trial.completed(workload={}, config={}, tokens_per_second=1.0).per_device("tokens_per_second") is None

@@ -108,7 +108,7 @@ class Measurement:
             raise RecordError(f"share_outside_steps must be a number from 0 to 1, got {_shown(share)}")
         if self.allocator_retries is not None and not _is_count(self.allocator_retries):
             raise RecordError(f"allocator_retries must be a whole number >= 0, got {_shown(self.allocator_retries)}")
-        if not isinstance(self.source, str) or len(self.source) > MAX_TEXT:
+        if not _is_text(self.source):
             raise RecordError(f"source must be a text of at most {MAX_TEXT} characters, got {_shown(self.source)}")
 
     def throughput(self, objective: str) -> float | None:
@@ -299,6 +299,10 @@ def _freeze_name(name: object, where: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= 128:
         return name
     raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_shown(name)}")
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str) and len(value) <= MAX_TEXT
 
 
 def _is_number(value: object) -> bool:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.log_lines import LogLines, as_word, from_word, has_throughput, merged
 from torchx_cubicml.recorder.measure import measure
 from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.notice import notice, warn
@@ -21,7 +22,7 @@ from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from torch.optim import Optimizer
 
@@ -29,9 +30,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.peers import Peers
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.training import Training
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.trial import Measurement, Value
 
 _ASK_S = 3.0  # for what another rank has posted, where this process is about to end
+_GLANCE_S = 0.5  # for what was posted long before, if at all
 _MEET_S = 10.0
 STEP_LIMIT = "step limit"
 
@@ -74,6 +76,7 @@ class Session:
         self._unhook: Callable[[], None] | None = None
         self._step_limit = assignment.contract.step_limit or 0
         self._memory_name = f"memory/{assignment.job.rank}"
+        self._lines: LogLines | None = None
 
     def begin(self) -> None:
         """Tell that the program is about to run, and wait for it to import torch."""
@@ -85,6 +88,9 @@ class Session:
         os.register_at_fork(after_in_child=self._abandon)
         atexit.register(self._close)
         measure.listen(self.guarded(self._on_explicit_step))
+        # Trainers print on the first rank or, where a pipeline yields its loss, on the last.
+        if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
+            self.guarded(self._read_along)()
         once_torch_is_imported(self.guarded(self._on_torch))
 
     def completed(self) -> None:
@@ -112,6 +118,20 @@ class Session:
                 self._give_up(error)
 
         return call
+
+    def _read_along(self) -> None:
+        self._lines = LogLines(self.guarded, devices=self._assignment.job.world_size, on_news=self._on_lines)
+        self._lines.listen()
+
+    def _on_lines(self) -> None:
+        if self._lines is None or (self._training is not None and self._training.steps):
+            return  # what steps tell comes first; what they leave open is asked for at the end
+        measurement = self._lines.measurement({})
+        if self._reporter is not None:
+            self._reporter.learn({}, measurement)
+            self._reporter.measured()
+        elif self._peers is not None and measurement is not None:
+            self._peers.post("log", as_word(measurement))
 
     def _on_torch(self) -> None:
         from torch import compiler
@@ -147,8 +167,11 @@ class Session:
     def _tell_progress(self, training: Training) -> None:
         facts = self._facts(training)
         if self._reporter is not None:
-            self._reporter.learn(facts, training.measurement())
+            measured = training.measurement()
+            self._reporter.learn(facts, measured)
             self._reporter.measured()
+            if has_throughput(measured) and self._lines is not None:
+                self._lines.release()
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()))
 
@@ -168,6 +191,8 @@ class Session:
         """Tell how the program ended; waiting for the store is left to ``_close``."""
         if os.getpid() != self._pid:
             return  # a forked child that came this far
+        if self._lines is not None:
+            self._lines.release()
         self.guarded(self._conclude)()
         self._off = False  # the end is told even where a hook has failed
         self.guarded(self._tell_end)(describe)
@@ -175,15 +200,31 @@ class Session:
 
     def _conclude(self) -> None:
         training = self._training
-        if training is None:
-            return
-        training.conclude()
-        facts = self._facts(training, within_s=_ASK_S)
+        facts: dict[str, Value] = {}
+        if training is not None:
+            training.conclude()
+            facts = self._facts(training, within_s=_ASK_S)
         if self._reporter is not None:
             others = self._peers.memory_gib(within_s=_ASK_S) if self._peers is not None else 0.0
-            self._reporter.learn(facts, training.measurement(peak_memory=others))
+            measured = training.measurement(peak_memory=others) if training is not None else None
+            self._reporter.learn(facts, self._completed_by_lines(measured, facts))
         elif self._peers is not None:
+            self._post_lines(facts)
             self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
+
+    def _completed_by_lines(self, measured: Measurement | None, facts: Mapping[str, Value]) -> Measurement | None:
+        """Return a measurement with the throughput that log lines tell, where steps leave it open."""
+        if has_throughput(measured):
+            return measured
+        told = self._lines.measurement(facts) if self._lines is not None else None
+        if told is None and self._peers is not None and self._assignment.job.world_size > 1:
+            told = from_word(self._peers.ask("log", within_s=_GLANCE_S))
+        return merged(measured, told)
+
+    def _post_lines(self, facts: Mapping[str, Value]) -> None:
+        told = self._lines.measurement(facts) if self._lines is not None else None
+        if told is not None and self._peers is not None:
+            self._peers.post("log", as_word(told), within_s=_ASK_S)
 
     def _tell_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
@@ -237,7 +278,9 @@ class Session:
         if self._assignment.leads:
             warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
         measure.listen(None)
-        for unhook in (self._unhook, self._training.release if self._training is not None else None):
+        training, lines = self._training, self._lines
+        releases = [kept.release for kept in (training, lines) if kept is not None]
+        for unhook in (self._unhook, *releases):
             try:
                 if unhook is not None:
                     unhook()

@@ -176,7 +176,7 @@ def _unit(
 def _fsdp1_unit(module: nn.Module) -> _Unit:
     strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
     size = _size(getattr(module, "process_group", None))
-    spread: tuple[int | None, int | None] = (1, None)
+    spread: tuple[int | None, int | None] = (None, None)
     if "HYBRID" in strategy:
         spread = (_size(getattr(module, "_inter_node_pg", None)), size)
     elif strategy:

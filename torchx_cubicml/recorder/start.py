@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
+import os
+import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.run_program import execute, hide_own_frames, parse_program, take_place
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.session import Session
 
 
-def main(arguments: Sequence[str]) -> None:
-    """Run the program that the arguments name as Python would; exceptions and exits are the program's own."""
+def main(arguments: Sequence[str], *, before: frozenset[str]) -> None:
+    """Run the program that the arguments name as Python would; exceptions and exits are the program's own.
+
+    Args:
+        arguments: the recorder's own.
+        before: names of the modules that were loaded before any of ours.
+    """
     program = parse_program(arguments)
+    # Ours first: once the program's folder leads the search path, its resource.py would stand for the library's.
+    open_session = _load()
     take_place(program)
-    session = _open(program)
+    give_names_back(before)
+    session = _open(open_session, program)
     try:
         execute(program)
     except SystemExit as exit_:
@@ -33,14 +43,42 @@ def main(arguments: Sequence[str]) -> None:
         session.completed()
 
 
-def _open(program: Program) -> Session | None:
-    """Return the session that records this process; ``None``, and one warning, where it cannot be recorded."""
+def give_names_back(before: frozenset[str]) -> None:
+    """Forget the library's modules that came since ``before`` and whose names the program's folder uses for its own.
+
+    The program then imports its own, as it does without us; what we hold of the library's stays ours.
+    """
+    try:
+        own = {entry.partition(".")[0] for entry in os.listdir(sys.path[0])}  # noqa: PTH208 - names are all it takes
+    except OSError:  # an archive
+        return
+    for name in set(sys.modules) - before:
+        top = name.partition(".")[0]
+        if top in own and top not in {"torchx_cubicml", "__main__"}:
+            del sys.modules[name]
+
+
+def _load() -> Callable[[Program], Session | None] | None:
     try:
         from torchx_cubicml.recorder.session import open_session
-
-        return open_session(program)
-    except Exception as error:  # noqa: BLE001  no failure of ours may stop a launch
-        from torchx_cubicml.recorder.notice import warn
-
-        warn(f"this launch is not recorded: {error}")
+    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+        _warn(error)
         return None
+    return open_session
+
+
+def _open(open_session: Callable[[Program], Session | None] | None, program: Program) -> Session | None:
+    """Return the session that records this process; ``None``, and one warning, where it cannot be recorded."""
+    if open_session is None:
+        return None
+    try:
+        return open_session(program)
+    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+        _warn(error)
+        return None
+
+
+def _warn(error: Exception) -> None:
+    from torchx_cubicml.recorder.notice import warn
+
+    warn(f"this launch is not recorded: {error}")

@@ -197,7 +197,7 @@ class Training:
         self._unseen_steps += 1
         if self._unseen_steps == 1:  # what was watched was found before the model was compiled or wrapped
             self._follow(optimizer)
-            return _looks_real(optimizer)
+            return not self.steps and _looks_real(optimizer)
         return self._unseen_steps > _STEPS_UNSEEN
 
     def _look_into_layers(self) -> None:

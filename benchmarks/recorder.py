@@ -74,6 +74,32 @@ gc.collect()
 print(json.dumps({"us": us, "growth_kib": resident_kib() - before}))
 """
 
+TOGGLED = """
+saved = dict(of_steps), dict(of_model)
+def put(on):
+    for kept, hooked in zip(saved, (of_steps, of_model)):
+        hooked.clear()
+        if on:
+            hooked.update(kept)
+"""
+
+# What torch itself does more in a module and an optimizer that have hooks is part of this.
+WHOLE = """
+large = torch.randn(3_000_000)  # 12 MB: the work of a step leaves no room for our code in the processor's cache
+pairs = []
+for _ in range(order["pairs"]):
+    pair = {}
+    for on in random.sample((True, False), 2):
+        put(on)
+        large.mul_(1.0)
+        start = time.perf_counter()
+        step()
+        pair[on] = time.perf_counter() - start
+    pairs.append(1e6 * (pair[True] - pair[False]))
+put(True)
+print(json.dumps(pairs))
+"""
+
 PAIRS = """
 matrix = torch.randn(192, 192)
 def work(rounds):
@@ -86,12 +112,6 @@ def timed(rounds):
     return time.perf_counter() - wall, time.process_time() - host
 one = min(timed(50)[0] for _ in range(100)) / 50
 rounds = max(round(order["step_s"] / one), 1)
-saved = dict(of_steps), dict(of_model)
-def put(on):
-    for kept, hooked in zip(saved, (of_steps, of_model)):
-        hooked.clear()
-        if on:
-            hooked.update(kept)
 pairs = []
 for _ in range(order["pairs"]):
     pair = {}
@@ -144,9 +164,12 @@ def measure_hooks(folder: Path, steps: int) -> tuple[str, bool]:
     told = json.loads(line)
     middle, low, high = interval(told["us"])
     grown = told["growth_kib"] / 1024
+    (line,) = recorded(TRAINING + TOGGLED + WHOLE, {"pairs": 2000}, folder)
+    whole = interval(json.loads(line))
     return (
         f"  hooks of one step            {middle:8.2f} us  ({low:.2f} to {high:.2f}; worst block of 500 steps "
         f"{max(told['us']):.2f}), bound {HOOK_BOUND_US:g} us\n"
+        f"  with what torch adds, cold   {whole[0]:8.2f} us  ({whole[1]:.2f} to {whole[2]:.2f}), 2000 pairs of steps\n"
         f"  growth over {steps:,} steps   {grown:8.2f} MiB, bound {GROWTH_BOUND_MIB:g} MiB",
         middle < HOOK_BOUND_US and grown < GROWTH_BOUND_MIB,
     )
@@ -154,7 +177,9 @@ def measure_hooks(folder: Path, steps: int) -> tuple[str, bool]:
 
 def measure_pairs(folder: Path, step_s: float, seconds: float) -> tuple[str, bool]:
     """Return by how much steps of ``step_s`` grow and whether the bound holds."""
-    (line,) = recorded(TRAINING + PAIRS, {"step_s": step_s, "pairs": max(round(seconds / step_s / 2), 10)}, folder)
+    (line,) = recorded(
+        TRAINING + TOGGLED + PAIRS, {"step_s": step_s, "pairs": max(round(seconds / step_s / 2), 10)}, folder
+    )
     told = json.loads(line)
     without = median(pair[2] for pair in told)
     wall = interval([100 * (pair[0] / pair[2] - 1) for pair in told])

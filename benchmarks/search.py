@@ -1,6 +1,10 @@
 """Measures how few launches a search takes on simulated layer-wise FSDP: share of a strong optimum handed over.
 
-python benchmarks/search.py [--seeds 5] [--output benchmarks/results/search.txt]
+python benchmarks/search.py [--seeds 5] [--layers 24] [--sizes] [--output benchmarks/results/search.txt]
+
+A strategy per layer, 25 batch sizes, 9 reserved shares; 1 % noise; batches of 5 launches. Told is the share of a strong
+optimum that the config handed over reaches without noise: random hands over the highest measurement, ours the config of
+highest posterior mean. Worst: of the runs, at last.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from simulator import Simulator
+from simulator import FAMILIES, Simulator
 
 from torchx_cubicml.advisor import best_known, suggest
 from torchx_cubicml.trial import Config, State, Trial
@@ -80,56 +84,57 @@ def search(simulator: Simulator, method: str, *, optimum: float, seed: int) -> t
     return shares, statistics.fmean(trial.state is State.OUT_OF_MEMORY for trial in trials)
 
 
-def table(*, seeds: int, n_layers: int) -> str:
-    """Return the table of all methods, mean over ``seeds`` simulators of ``n_layers``."""
-    simulators = [Simulator.draw(seed, n_layers=n_layers) for seed in range(seeds)]
-    optima = [simulator.optimum() for simulator in simulators]
-    uniform = statistics.fmean(
-        max(map(simulator.throughput, simulator.uniform_configs())) / optimum
-        for simulator, optimum in zip(simulators, optima, strict=True)
-    )
+def table(*, seeds: Sequence[int], n_layers: int, facts: bool) -> str:
+    """Return the table of all methods in each family, mean over simulators of ``n_layers`` drawn by ``seeds``."""
+    told = "their sizes told" if facts else "their sizes not told"
     lines = [
-        f"{n_layers} layers, {seeds} simulated models; every layer alike reaches {uniform:.3f} at best.",
-        f"{'method':10s}"
+        f"{n_layers} layers ({told}), {len(seeds)} simulated models of each family",
+        f"{'family':10s}{'method':8s}"
         + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS)
-        + f"{'worst':>9s}{'OOM':>7s}{'per run':>10s}",
+        + f"{'worst':>9s}{'OOM':>7s}",
     ]
-    for method in METHODS:
-        started = time.perf_counter()
-        runs = [
-            search(simulator, method, optimum=optimum, seed=1000 + seed)
-            for seed, (simulator, optimum) in enumerate(zip(simulators, optima, strict=True))
+    for family in FAMILIES:
+        simulators = [Simulator.draw(seed, n_layers=n_layers, family=family, facts=facts) for seed in seeds]
+        optima = [simulator.optimum() for simulator in simulators]
+        uniform = [
+            max(map(simulator.throughput, simulator.uniform_configs())) / optimum
+            for simulator, optimum in zip(simulators, optima, strict=True)
         ]
-        seconds = (time.perf_counter() - started) / seeds
-        means = np.array([shares for shares, _ in runs]).mean(axis=0)
-        worst = min(shares[-1] for shares, _ in runs)
-        oom = statistics.fmean(share for _, share in runs)
-        lines.append(
-            f"{method:10s}" + "".join(f"{mean:9.3f}" for mean in means) + f"{worst:9.3f}{oom:7.2f}{seconds:8.0f} s"
-        )
+        lines.append(f"{family:10s}{'uniform':8s}{statistics.fmean(uniform):9.3f}  the best with every layer alike")
+        for method in METHODS:
+            started = time.perf_counter()
+            runs = [
+                search(simulator, method, optimum=optimum, seed=1000 + seed)
+                for seed, simulator, optimum in zip(seeds, simulators, optima, strict=True)
+            ]
+            seconds = (time.perf_counter() - started) / len(seeds)
+            lines.append(f"{family:10s}{method:8s}{_told(runs)}   {seconds:.0f} s a run")
     return "\n".join(lines)
+
+
+def _told(runs: Sequence[tuple[list[float], float]]) -> str:
+    means = np.array([shares for shares, _ in runs]).mean(axis=0)
+    worst = min(shares[-1] for shares, _ in runs)
+    oom = statistics.fmean(share for _, share in runs)
+    return "".join(f"{mean:9.3f}" for mean in means) + f"{worst:9.3f}{oom:7.2f}"
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="simulated models to average over")
+    parser.add_argument("--seeds", type=int, default=5, help="simulated models of each family to average over")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first of them")
     parser.add_argument("--layers", type=int, default=24, help="layers of each")
-    parser.add_argument("--output", type=Path, default=None, help="file to write besides")
+    parser.add_argument("--sizes", action="store_true", help="tell the sizes of the layers")
+    parser.add_argument("--output", type=Path, default=None, help="file to append to besides")
     args = parser.parse_args()
-    text = "\n".join(
-        [
-            "Simulated layer-wise FSDP: a strategy per layer, 25 batch sizes, 9 reserved shares; 1 % noise.",
-            f"Share of a strong optimum (40 starts) that the config handed over reaches; batches of {BATCH} launches.",
-            "random hands over the highest measurement, ours the highest posterior mean. Worst: of the runs, at last.",
-            "",
-            table(seeds=args.seeds, n_layers=args.layers),
-        ]
-    )
-    print(text)
+    seeds = range(args.first_seed, args.first_seed + args.seeds)
+    text = table(seeds=seeds, n_layers=args.layers, facts=args.sizes)
+    print(text, flush=True)
     if args.output is not None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text(text + "\n")
+        with args.output.open("a") as output:
+            output.write(f"{text}\n\n")
 
 
 if __name__ == "__main__":

@@ -1,8 +1,13 @@
 """A step-time simulator of layer-wise FSDP, for measuring searchers where the best config is known.
 
 In kind the experiment of arXiv 2409.04585: unequal layers, one of three strategies for each, a batch size, and the
-share of memory reserved for the dense part; a config that does not fit runs out of memory. One stream computes, one
-communicates; parameters of the next layer are gathered while a layer computes.
+share of memory reserved for the dense part; a config that does not fit runs out of memory. Three families:
+
+- ``overlap``: one stream computes, one communicates for about as long; parameters of the next layer are gathered
+  while a layer computes.
+- ``wall``: gathers and reductions have a stream each, neighbouring unsharded layers reduce in one message, layers are
+  bound by memory, and the allocator slows down near the wall.
+- ``latency``: half of the layers are tiny and bound by latency, and throughput is rough in the batch size.
 """
 
 from __future__ import annotations
@@ -20,6 +25,7 @@ RESERVES = tuple(round(0.77 + 0.01 * step, 2) for step in range(9))
 WORLD_SIZE = 64
 HBM_GIB = 80.0
 NOISE = 0.01  # log standard deviation of one measurement
+FAMILIES = ("overlap", "wall", "latency")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +33,7 @@ class Simulator:
     """One made-up model on one made-up cluster.
 
     Args:
+        family: whose physics it follows.
         n_layers: layers with a strategy each.
         gathered_s: seconds to gather the parameters of each layer, ``[n_layers]``.
         compute_s: seconds of forward per sample in each layer, ``[n_layers]``.
@@ -35,6 +42,7 @@ class Simulator:
         activation_gib: memory per sample in each layer, ``[n_layers]``.
     """
 
+    family: str
     n_layers: int
     gathered_s: np.ndarray
     compute_s: np.ndarray
@@ -44,19 +52,32 @@ class Simulator:
     workload: dict[str, object] = field(default_factory=dict)
 
     @classmethod
-    def draw(cls, seed: int, *, n_layers: int = 24) -> Simulator:
-        """Return a made-up model whose communication takes about as long as its computation."""
-        rng = np.random.default_rng(seed)
+    def draw(cls, seed: int, *, n_layers: int = 24, family: str = "overlap", facts: bool = False) -> Simulator:
+        """Return a made-up model; with ``facts``, its workload says how large its layers are."""
+        rng = np.random.default_rng(seed if family == "overlap" else [seed, FAMILIES.index(family)])
         size, work, weight = (np.exp(rng.normal(0.0, 0.8, n_layers)) for _ in range(3))
         weight *= size  # optimizers differ between layers
+        wire_s, compute_s, launch_s, state, per_sample = 5.0e-3, 1.0e-5, 1.5e-3, (70.0, 90.0), (0.05, 0.07)
+        if family == "wall":
+            weight, wire_s, compute_s, launch_s = size, 7.0e-3, 0.5e-5, 3.0e-3
+            state, per_sample = (50.0, 70.0), (0.07, 0.1)
+        elif family == "latency":
+            tiny = rng.permutation(n_layers) < n_layers // 2
+            size, work = np.where(tiny, 0.02 * size, size), np.where(tiny, 0.05 * work, work)
+            weight, wire_s, launch_s = size, 7.0e-3, 0.6e-3
+            state, per_sample = (65.0, 85.0), (0.05, 0.07)
+        workload = {"program": f"simulated-{family}-{seed}", "world_size": WORLD_SIZE, "n_layers": n_layers}
+        if facts:
+            workload["layer_n_params"] = tuple(np.round(1e8 * size / size.mean()).astype(int).tolist())
         return cls(
+            family=family,
             n_layers=n_layers,
-            gathered_s=0.3e-3 + 5.0e-3 * size / size.mean(),
-            compute_s=1.0e-5 * work / work.mean(),
-            launch_s=1.5e-3,
-            state_gib=weight / weight.sum() * rng.uniform(70.0, 90.0),
-            activation_gib=work / work.sum() * rng.uniform(0.05, 0.07),
-            workload={"program": f"simulated-{seed}", "world_size": WORLD_SIZE, "n_layers": n_layers},
+            gathered_s=0.3e-3 + wire_s * size / size.mean(),
+            compute_s=compute_s * work / work.mean(),
+            launch_s=launch_s,
+            state_gib=weight / weight.sum() * rng.uniform(*state),
+            activation_gib=work / work.sum() * rng.uniform(*per_sample),
+            workload=workload,
         )
 
     @property
@@ -78,7 +99,14 @@ class Simulator:
         if self._memory_gib(chosen, batch) > reserve * HBM_GIB:
             return 0.0
         # What the dense part reserves, the embeddings' cache lacks.
-        return WORLD_SIZE * batch / self._step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
+        step_s = {"overlap": self._step_s, "wall": self._two_streams_s, "latency": self._step_s}[self.family]
+        speed = WORLD_SIZE * batch / step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
+        if self.family == "wall":
+            fullness = self._memory_gib(chosen, batch) / (reserve * HBM_GIB)
+            speed /= 1.0 + 0.1 * max(0.0, (fullness - 0.92) / 0.08) ** 2  # the allocator retries
+        if self.family == "latency":
+            speed *= 1.0 + 0.02 * (batch % 32 == 0) - 0.02 * (batch % 8 != 0)  # tiles that are full, or not
+        return speed
 
     def uniform_configs(self) -> list[Config]:
         """Return the best config with every layer alike, for each strategy that fits at all."""
@@ -104,7 +132,7 @@ class Simulator:
         )
 
     def _memory_gib(self, chosen: np.ndarray, batch: float) -> float:
-        kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.25, 1.0])
+        kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.35 if self.family == "latency" else 0.25, 1.0])
         in_flight = 0.25 * np.sort(np.where(chosen == 0, self.state_gib, 0.0))[-2:].sum()
         return float(8.0 + self.state_gib @ kept + in_flight + self.activation_gib.sum() * batch)
 
@@ -127,7 +155,26 @@ class Simulator:
             wire = max(wire, clock) + self.gathered_s[layer] * (1.3 if chosen[layer] == 2 else 1.0)
         return max(clock, wire) + 2.0e-3
 
-    def optimum(self, *, starts: int = 40, seed: int = 0) -> float:
+    def _two_streams_s(self, chosen: np.ndarray, batch: float) -> float:
+        forward = self.launch_s + self.compute_s * batch
+        clock = wire = 0.0
+        for layer in range(self.n_layers):
+            if chosen[layer] < 2:
+                wire += self.gathered_s[layer]
+                clock = max(clock, wire)
+            clock += forward[layer]
+        wire = reduced = clock
+        for layer in reversed(range(self.n_layers)):
+            if chosen[layer] == 0:
+                wire += self.gathered_s[layer]
+                clock = max(clock, wire)
+            clock += 2.0 * forward[layer]
+            merged = chosen[layer] == 2 and layer + 1 < self.n_layers and chosen[layer + 1] == 2
+            message = self.gathered_s[layer] * (1.6 if chosen[layer] == 2 else 1.0) - (0.3e-3 if merged else 0.0)
+            reduced = max(reduced, clock) + message
+        return max(clock, reduced) + 2.0e-3
+
+    def optimum(self, *, starts: int = 20, seed: int = 0) -> float:
         """Return the throughput of a strong local optimum: many starts, single changes, then pairs."""
         space = self.space.bind(workload=self.workload, current={})
         rng = np.random.default_rng(seed)

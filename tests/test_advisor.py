@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
+from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.noise import repeat_noise
@@ -191,7 +192,7 @@ class TestBestKnown:
         lucky = {**CURRENT, "micro_batch_size": 4, "gradient_accumulation_steps": 4}
         rng = np.random.default_rng(0)
         speeds = [(steady, 1000.0 * np.exp(noise)) for noise in rng.normal(0, 0.1, 8)]
-        speeds += [(lucky, 800.0), (lucky, 850.0), (lucky, 1160.0)]
+        speeds += [(lucky, 800.0), (lucky, 850.0), (lucky, 1160.0), (CURRENT, 700.0)]
         trials = [Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=s) for config, s in speeds]
         best = self.known(trials)
         assert best is not None
@@ -267,6 +268,29 @@ class TestBestKnown:
         assert speed_of(best.config) >= 0.95 * speed_of(
             {**CURRENT, "sharding_strategy": ("NO_SHARD",) * 4} | {"micro_batch_size": 8}
         )
+
+
+def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    layers = Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers")
+    space = SearchSpace(parameters=(layers, Parameter(name="n_workers", choices=tuple(range(1, 26)))))
+    workload = {"program": "big.py", "world_size": 8, "n_layers": 24}
+    current = {"sharding_strategy": ("FULL_SHARD",) * 24, "n_workers": 1}
+    configs = space.bind(workload=workload, current=current).sample(40, rng=np.random.default_rng(0))
+    trials = [
+        Trial.completed(workload=workload, config=config, tokens_per_second=float(config["n_workers"]))
+        for config in configs
+    ]
+    seen: list[int] = []
+    forecast = Outlook.forecast
+
+    def counted(outlook: Outlook, asked: list[dict[str, object]]) -> object:
+        seen.append(len(asked))
+        return forecast(outlook, asked)
+
+    monkeypatch.setattr(Outlook, "forecast", counted)
+    monkeypatch.setattr("torchx_cubicml.advisor.advisor._SAFE", 0.0)  # so that nothing untried is out of the question
+    assert best_known(space, workload=workload, current=current, trials=trials) is not None
+    assert 200 < sum(seen) < 2000
 
 
 def test_repeat_noise_is_to_be_had_here() -> None:

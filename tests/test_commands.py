@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import json
+import shlex
+import signal
 import subprocess
+import time
 from pathlib import Path
 
 import pytest
 
-from torchx_cubicml import Trial, TrialStore
+from torchx_cubicml import State, Trial, TrialStore
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
@@ -16,6 +19,11 @@ def torchx(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[
     return subprocess.run(
         ["torchx", "cubicml", *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False, timeout=120
     )
+
+
+@pytest.fixture(autouse=True)
+def default_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "default"))
 
 
 @pytest.fixture(scope="module")
@@ -68,9 +76,13 @@ def test_evaluate_prints_a_report_card(store: str) -> None:
 def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
     assert done.returncode == 0, done.stderr
-    assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 3
+    assert "the next launch would run" in done.stdout
+    assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 1 + 3
     listed = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--json", "--", *GPT)
-    (row,) = json.loads(listed.stdout)
+    found = json.loads(listed.stdout)
+    assert not found["next"]["rewritten"]
+    assert found["next"]["command"] == ["torchx", "run", *GPT]
+    (row,) = found["worth_trying"]
     assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
     assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
 
@@ -90,11 +102,40 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
 def test_tune_wants_yes_before_it_writes_where_the_user_does(tmp_path: Path) -> None:
     space = tmp_path / "space.toml"
     space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
-    done = torchx("tune", "--space", space, "--store", tmp_path / "store", "--", *GPT, "--out_dir", "precious")
-    assert done.returncode == 2
-    assert "--out_dir" in done.stderr
-    assert "--yes" in done.stderr
+    for words in (GPT, (*GPT, "--out_dir", "precious")):  # the script has a destination whether it is typed or not
+        done = torchx("tune", "--space", space, "--store", tmp_path / "store", "--", *words)
+        assert done.returncode == 2
+        assert "--out_dir" in done.stderr
+        assert "--yes" in done.stderr
     assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.launch
+def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse, os, time\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--batch_size', type=int)\n"
+        "parser.parse_args()\n"
+        "open(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "time.sleep(300)\n"
+    )
+    (tmp_path / "space.toml").write_text('[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    words = shlex.split("tune --space space.toml --store store -- dist.ddp -j 1x1 --script train.py -- --batch_size 1")
+    tune = subprocess.Popen(["torchx", "cubicml", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    for _ in range(600):
+        if (tmp_path / "pid0").exists() and (tmp_path / "pid0").read_text():
+            break
+        time.sleep(0.1)
+    tune.send_signal(signal.SIGINT)
+    _, told = tune.communicate(timeout=60)
+    assert tune.returncode == 130
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert not Path(f"/proc/{(tmp_path / 'pid0').read_text()}").exists()
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.state is State.STOPPED_EARLY
+    assert trial.reason == "interrupted by the user"
 
 
 SUGGEST = ("suggest", "--space", "examples/gpt.toml")
@@ -105,6 +146,12 @@ BAD = {
     "refused-j": ((*SUGGEST, "--", "dist.ddp", "-j", "2y2", "--script", "examples/train_gpt.py"), "2y2"),
     "no-space-file": (("suggest", "--space", "missing.toml", "--", *GPT), "missing.toml"),
     "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
+    "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
+    "scheduler-option": (
+        ("tune", "--space", "examples/gpt.toml", "-cfg", "foo=bar", "--yes", "--", *GPT),
+        "'foo' is unknown to local_cwd; legal are log_dir",
+    ),
+    "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
     "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
     "no-trial": (("history", "show", "nothing", "--store", "examples"), "no trial 'nothing'"),
 }

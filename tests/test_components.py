@@ -59,8 +59,9 @@ def test_a_dry_run_shows_the_recorded_command(tmp_path: Path, separator: list[st
     assert done.returncode == 0
     shown = unbroken(done)
     assert "-m torchx_cubicml.recorder -- examples/train.py --batch_size 4; fi;" in shown
-    assert decode_contract(contract_in(shown)).store == str(tmp_path / "mine")
-    assert f"torchx-cubicml: this launch is recorded in {tmp_path / 'mine'}\n" in done.stderr
+    contract = decode_contract(contract_in(shown))
+    assert (contract.store, contract.scheduler) == (str(tmp_path / "mine"), "local_cwd")
+    assert f"torchx-cubicml: this launch will be recorded in {tmp_path / 'mine'}\n" in done.stderr
     assert "torchx-cubicml" not in done.stdout.split("=== APPLICATION ===")[0]
     assert not (tmp_path / "mine").exists(), "a dry run writes nothing"
 

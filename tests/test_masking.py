@@ -37,6 +37,14 @@ HIDES = {
     "no separator": f"OPENAI_APIKEY={SECRET}",
     "private key": f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
     "cut private key": f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
+    "variable and a space": f"export AWS_SECRET_ACCESS_KEY {SECRET}",
+    "key and a space": f"rejected client_secret {SECRET}, try again",
+    "key and a space, padded": f"clientSecret {SECRET}==",
+    "printed with a space": f"print('client_secret {SECRET}')",
+    "short flag": f"psql --user me --pass {SECRET}",
+    "short variable": f"PGPASS={SECRET} MYSQL_PASS={SECRET}",
+    "short field": f"https://host/login?user=me&pass={SECRET}",
+    "short key": f'{{"user": "me", "pass": "{SECRET}"}}',
 }
 
 SHAPED = {
@@ -51,6 +59,8 @@ SHAPED = {
     "Google": "AIza" + "a1B2-" * 7,
     "NVIDIA": "nvapi-" + "a1B2" * 8,
     "Databricks": "dapi" + "0123456789abcdef" * 2,
+    "npm": "npm_" + "a1B2" * 9,
+    "Google, OAuth": "ya29." + "a0Af_B-" * 5,
     "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
 }
 
@@ -64,15 +74,21 @@ HARMLESS = [
     "torchrun --nproc_per_node 2 train.py --max_tokens 4096 --n_tokens=8 --tokenizer gpt2",
     "https://host/path?page=2 and s3://team/cubicml",
     "the author's authority on keyboards and secretaries",
+    "RuntimeError in the backward pass: CUDA error; forward_pass=0.2 s, second pass 'fusion', pass 3, --passes 2",
+    "post_grad_custom_post_pass=None bypass: 1 compass=north pass_through=True",
+    "AWS_SECRET_ACCESS_KEY is not set; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY environment variables",
+    "use_auth_token argument is deprecated, client_secret: ",
+    "secret-sharing protocols, password managers, npm_config_cache=/tmp/npm and npm_package_name",
 ]
 
 SECRET_NAMES = (
     "HF_TOKEN hfToken --token token api_key api_keys OPENAI_APIKEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY "
-    "client_secret passwd DB_PASSWORD passphrase wandb.key --key use_auth_token Authorization"
+    "client_secret passwd DB_PASSWORD passphrase wandb.key --key use_auth_token Authorization --pass PGPASS DB_PASS"
 )
 TRADE_NAMES = (
     "num_key_value_heads eos_token_id pad_token tokenizer max_tokens max_token key_dim tokens_per_batch author keys "
-    "rng_key bytes_per_token NCCL_PROTO monkey micro_batch_size sharding_strategy precision OMP_NUM_THREADS sort_key"
+    "rng_key bytes_per_token NCCL_PROTO monkey micro_batch_size sharding_strategy precision OMP_NUM_THREADS sort_key "
+    "forward_pass n_passes bypass"
 )
 
 
@@ -138,6 +154,8 @@ def test_no_company_brings_a_secret_back(text: str) -> None:
         "://",
         "-----BEGIN ",
         "sk-a.",
+        "api_key ",
+        "api_key is ",
     ],
 )
 def test_a_hostile_text_costs_no_more_than_its_length(piece: str) -> None:

@@ -89,7 +89,7 @@ class TestForecast:
     def test_what_a_run_alone_knows_is_no_feature(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
         outlook = outlook_of(*trials)
-        assert "peak" not in outlook.history.columns.names
+        assert "peak" not in outlook.knowledge.history.columns.names
         assert outlook.facts["n_params"] == 7
 
     def test_a_new_software_version_is_kept_at_its_latest(self) -> None:
@@ -97,7 +97,7 @@ class TestForecast:
         new = trial(2, 150.0, observed={"torch_version": "2.5"}, started_at="2026-02-01T00:00:00Z")
         outlook = outlook_of(new, old)
         assert outlook.facts["torch_version"] == "2.5"
-        assert "torch_version" in outlook.history.columns.names
+        assert "torch_version" in outlook.knowledge.history.columns.names
 
     def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]

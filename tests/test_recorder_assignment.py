@@ -59,6 +59,21 @@ def test_other_ranks_derive_the_id_or_have_none() -> None:
     assert read_assignment(PROGRAM, job).trial_id == "slurm-7"
 
 
+def test_a_jobs_number_counts_within_its_cluster() -> None:
+    job = read_job_environment({"TORCHX_JOB_ID": "slurm://torchx/7", "SLURM_CLUSTER_NAME": "a b"})
+    assert trial_id_of(job) == "slurm-a-b-7"
+
+
+def test_torchruns_own_name_serves_where_it_is_drawn_by_chance() -> None:
+    run_id = "1f0b2f6e-7d1c-4a53-9e0e-0d6a53c5a7b1"
+    standalone = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
+    assert read_assignment(PROGRAM, standalone).trial_id == f"torchrun-{run_id}"
+    contract = {CONTRACT_VARIABLE: encode_contract(Contract(store="/s", trial_id="trial-1"))}
+    assert read_assignment(PROGRAM, {**standalone, **contract}).trial_id == "trial-1"
+    for chosen in ("none", "my-training"):
+        assert read_assignment(PROGRAM, {**TORCHRUN, "TORCHELASTIC_RUN_ID": chosen}).trial_id == ""
+
+
 def test_facts_known_at_start() -> None:
     facts = known_at_start(read_assignment(PROGRAM, {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7"}))
     assert facts["world_size"] == 4

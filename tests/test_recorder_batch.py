@@ -53,6 +53,30 @@ def test_a_batch_that_is_not_in_its_place_is_unknown(args: Sequence[object]) -> 
     assert Batch(place=(0,), holds_tokens=True).read(args, {}) is None
 
 
+@pytest.mark.parametrize(
+    ("size", "tensor", "samples"),
+    [
+        (4, TOKENS, 4),
+        (16, TOKENS, None),
+        (12, TOKENS, 4),
+        (7, TOKENS, None),
+        (6, torch.zeros(16, 6, dtype=torch.int64), 6),
+        (6, torch.zeros(16, 6, 3), 6),
+        (1, torch.zeros(16, 1, 3), None),
+        (3, IMAGES, None),
+        (None, TOKENS, 4),
+    ],
+    ids=["first", "second or a part", "a part", "neither", "second", "second of 3", "one", "a channel", "unknown"],
+)
+def test_the_samples_are_where_a_known_batch_size_is(size: int | None, tensor: torch.Tensor, samples: int) -> None:
+    batch = find_batch((tensor,), {})
+    assert batch is not None
+    found = batch.agreeing(size, (tensor,), {}).read((tensor,), {})
+    assert found is not None
+    assert found[0] == samples
+    assert found[1] == (tensor.numel() if tensor.dtype == torch.int64 else None)
+
+
 def test_a_loader_tells_the_batch_size_where_all_loaders_agree() -> None:
     assert loader_batch_size() is None
     first = DataLoader(list(range(12)), batch_size=3)

@@ -80,3 +80,16 @@ def test_the_cuda_clock_on_a_device() -> None:
     steps = list(clock.steps())
     assert len(steps) == 5
     assert all(step.seconds > 0 for step in steps)
+
+
+def test_what_comes_before_the_first_forward_is_outside_of_the_step() -> None:
+    clock = HostClock()
+    for began in (False, True, True, False):
+        time.sleep(0.004)
+        if began:
+            clock.begin()
+        time.sleep(0.002)
+        clock.tick(1, None)
+    outside = [step.outside_s for step in clock.steps()]
+    assert outside[2] is None
+    assert all(0.004 <= seconds < 0.1 for seconds in outside[:2])

@@ -12,6 +12,10 @@ class OutOfMemoryError(RuntimeError):
     """Named as torch's own."""
 
 
+class SIGTERMException(SystemExit):
+    """Named as Lightning's own."""
+
+
 def chained(error: BaseException, cause: BaseException | None = None) -> BaseException:
     try:
         try:
@@ -42,6 +46,32 @@ def chained(error: BaseException, cause: BaseException | None = None) -> BaseExc
             State.INFRASTRUCTURE,
         ),
         (RuntimeError("CUDA error: uncorrectable ECC error encountered"), State.INFRASTRUCTURE),
+        (
+            RuntimeError(
+                "[PG ID 0 PG GUID 0(default_pg) Rank 0] Watchdog caught collective operation timeout: WorkNCCL("
+                "SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600026 milliseconds"
+                " before timing out."
+            ),
+            State.TIMEOUT,
+        ),
+        (
+            RuntimeError(
+                "NCCL communicator was aborted on rank 1. Original reason for failure was: [Rank 1] Watchdog caught"
+                " collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLGATHER)"
+            ),
+            State.TIMEOUT,
+        ),
+        (
+            RuntimeError(
+                "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or"
+                " there was a network error, NCCL version 2.19.3\nncclRemoteError: A call failed possibly due to a"
+                " network error or a remote process exiting prematurely."
+            ),
+            State.INFRASTRUCTURE,
+        ),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated."), State.INFRASTRUCTURE),
+        (RuntimeError("this node is being preempted"), State.INFRASTRUCTURE),
+        (chained(SIGTERMException()), State.INFRASTRUCTURE),
         (ConnectionResetError(), State.INFRASTRUCTURE),
         (KeyboardInterrupt(), State.STOPPED_EARLY),
         (ValueError("timeout must be positive, and out of memory is no word for it"), State.USER_ERROR),
@@ -94,3 +124,10 @@ def test_a_long_reason_is_cut_at_its_beginning() -> None:
 )
 def test_state_of_exit(code: object, expected: tuple[State, str]) -> None:
     assert state_of_exit(code) == expected
+
+
+@pytest.mark.parametrize("code", [143, -15])
+def test_an_exit_on_sigterm_is_no_fault_of_the_program(code: int) -> None:
+    state, reason = state_of_exit(code)
+    assert state is State.INFRASTRUCTURE
+    assert "SIGTERM" in reason

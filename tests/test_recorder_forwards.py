@@ -4,8 +4,10 @@ import copy
 import pickle
 from typing import TYPE_CHECKING, Any
 
+import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader
 
 from torchx_cubicml.recorder.forwards import Forwards, ModuleHook, Work
 
@@ -43,15 +45,15 @@ def test_the_first_module_called_in_training_is_the_model() -> None:
         model(TOKENS)
     assert forwards.model is None
     assert forwards.take() is None
-    model(TOKENS)
+    model(TOKENS).sum().backward()
     assert forwards.model is model
-    model(TOKENS[:2])
+    model(TOKENS[:2]).sum().backward()
     assert forwards.take() == Work(forwards=2, samples=5, tokens=25)
     assert forwards.take() is None
     assert (forwards.samples_per_forward, forwards.tokens_per_forward) == (3, 15)
     assert [len(each._forward_pre_hooks) for each in (inner, inner.head, never_called, model)] == [0, 0, 0, 1]
     forwards.release()
-    assert not model._forward_pre_hooks
+    assert [len(hooks) for hooks in (model._forward_pre_hooks, model._forward_hooks)] == [0, 0]
 
 
 def test_a_model_is_not_kept_alive() -> None:
@@ -76,7 +78,7 @@ def test_something_is_done_once_within_the_next_training_forward() -> None:
 def test_a_batch_that_cannot_be_read_leaves_the_work_unknown() -> None:
     forwards, model = Forwards(bare), nn.Sequential(Tagger())
     forwards.watch([model], [])
-    model(TOKENS)
+    model(TOKENS).sum().backward()
     model[0].register_forward_pre_hook(lambda module, args: (TOKENS,))
     model([TOKENS])
     assert forwards.take() == Work(forwards=2, samples=None, tokens=None)
@@ -88,11 +90,61 @@ def test_a_module_compiled_in_place_is_counted_from_outside() -> None:
     compiled = model._compiled_call_impl
     forwards.watch([model], [])
     for _ in range(3):
-        model(TOKENS)
+        model(TOKENS).sum().backward()
     assert not model._forward_pre_hooks
     assert forwards.take() == Work(forwards=3, samples=9, tokens=45)
     forwards.release()
     assert model._compiled_call_impl is compiled
+
+
+@pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
+def test_of_forwards_that_share_a_backward_nothing_is_known(compiled: bool) -> None:
+    forwards, model = Forwards(bare), Tagger()
+    if compiled:
+        model.compile(backend="eager")
+    forwards.watch([model], [])
+    (model(TOKENS) - model(TOKENS)).square().sum().backward()
+    assert forwards.take() == Work(forwards=None, samples=None, tokens=None)
+    forwards.watch([model], [])
+    for _ in range(2):
+        model(TOKENS).sum().backward()
+    assert forwards.take() == Work(forwards=2, samples=6, tokens=30)
+
+
+def test_samples_in_the_second_dimension_count_where_their_number_is_known() -> None:
+    model = Tagger()
+    for forwards, loader in ((Forwards(bare, requested=3), None), (Forwards(bare), DataLoader([0] * 9, batch_size=3))):
+        forwards.watch([model], [])
+        model(TOKENS.T).sum().backward()
+        assert forwards.take() == Work(forwards=1, samples=3, tokens=15)
+        assert (forwards.samples_per_forward, forwards.tokens_per_forward) == (3, 15)
+        forwards.release()
+        del loader
+
+
+def test_parts_of_a_loaded_batch_must_add_up_to_it() -> None:
+    forwards, model, loader = Forwards(bare), Tagger(), DataLoader([0] * 18, batch_size=9)
+    for parts, samples in ((3, 9), (2, None)):
+        forwards.watch([model], [])
+        for _ in range(parts):
+            model(TOKENS).sum().backward()
+        assert forwards.take() == Work(forwards=parts, samples=samples, tokens=15 * parts)
+        assert forwards.samples_per_forward == (3 if samples else None)
+    model(TOKENS)
+    assert forwards.take() == Work(forwards=1, samples=None, tokens=15)
+    assert loader.batch_size == 9
+
+
+def test_what_a_forward_returns_may_be_of_any_kind() -> None:
+    class Answering(Tagger):
+        def forward(self, tokens: torch.Tensor) -> dict[str, object]:
+            return {"text": "", "loss": super().forward(tokens).sum()}
+
+    forwards, model = Forwards(bare), Answering()
+    forwards.watch([model], [])
+    for _ in range(2):
+        model(TOKENS)["loss"].backward()
+    assert forwards.take() == Work(forwards=2, samples=6, tokens=30)
 
 
 def test_a_hook_does_not_travel_with_the_model() -> None:

@@ -302,6 +302,9 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
         **observed,
         "mesh_axes": ("dp", "tp"),
         "mesh_sizes": (1, 2),
+        "vocab_size": 32,
+        "d_model": 16,
+        "d_ff": 64,
         "tp_degree": 2,
         "dp_degree": 1,
         "pp_degree": 1,
@@ -312,7 +315,7 @@ def test_tensor_and_sequence_parallel(tmp_path: Path) -> None:
         "seq_len": 8,
     }
     assert {"layers.*.up.weight Shard(0)", "layers.*.down.weight Shard(1)", "layers.*.norm.weight Replicate"} < set(
-        observed["tp_plan"]
+        observed["tp_plan"].split("; ")
     )
     # Both ranks work on one batch: it counts once.
     check_throughput(ended, samples=3, tokens=3 * 8, steps=12)
@@ -389,3 +392,12 @@ def test_what_a_trainer_prints_counts_where_no_step_is_seen(tmp_path: Path) -> N
     assert (measured.source, measured.steps_counted + measured.warmup_steps) == ("Megatron-LM", 8)
     assert measured.samples_per_second == pytest.approx(32 / 0.2055, rel=0.02)
     assert measured.tokens_per_second is None
+
+
+def test_attempts_of_one_launch_are_one_trial(tmp_path: Path) -> None:
+    ended = start("restarts.py", folder=tmp_path, PET_MAX_RESTARTS="1").end()
+    assert (ended.code, ended.stdout) == (0, "done\ndone\n"), ended.stderr
+    trial = ended.trial()
+    assert (trial.state, trial.attempts) == (State.COMPLETED, 2)
+    first = [event for event in TrialStore(str(ended.store)).events() if event.attempt == (0, 0)]
+    assert State.USER_ERROR in {event.state for event in first if event.writer == "rank1"}

@@ -1,26 +1,27 @@
 from __future__ import annotations
 
+import contextlib
 import io
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import pytest
-
 from torchx_cubicml.recorder.log_lines import LogLines, as_word, from_word, has_throughput, merged
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    import pytest
 
 LOGS = Path(__file__).parent / "data" / "logs"
 
 
-@pytest.fixture
-def stdout(monkeypatch: pytest.MonkeyPatch) -> io.TextIOWrapper:
-    stream = io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)
-    monkeypatch.setattr(sys, "stdout", stream)
-    return stream
+@contextlib.contextmanager
+def own_stdout() -> Iterator[io.TextIOWrapper]:
+    # No fixture: pytest puts its own streams in place between the fixtures and the test.
+    with contextlib.redirect_stdout(io.TextIOWrapper(io.BytesIO(), encoding="utf-8", write_through=True)) as stream:
+        yield stream
 
 
 def listening(guard: Callable[..., object] = lambda hook: hook) -> tuple[LogLines, list[None]]:
@@ -30,39 +31,44 @@ def listening(guard: Callable[..., object] = lambda hook: hook) -> tuple[LogLine
     return lines, news
 
 
-def test_lines_are_read_along_and_printed_as_they_are(stdout: io.TextIOWrapper) -> None:
-    text = (LOGS / "torchtitan.txt").read_text()
-    lines, news = listening()
-    assert sys.stdout is stdout
-    for start in range(0, len(text), 7):
-        assert sys.stdout.write(text[start : start + 7]) == len(text[start : start + 7])
-    assert stdout.buffer.getvalue() == text.encode()
-    assert len(news) == 3  # lines 1, 2 and 4
-    measured = lines.measurement({})
-    assert measured is not None
-    assert measured.tokens_per_second == 4 * 10_010
-    lines.release()
-    assert "write" not in stdout.__dict__
-    print(text)
-    assert len(news) == 3
+def test_lines_are_read_along_and_printed_as_they_are() -> None:
+    with own_stdout() as stdout:
+        text = (LOGS / "torchtitan.txt").read_text()
+        lines, news = listening()
+        assert sys.stdout is stdout
+        for start in range(0, len(text), 7):
+            assert sys.stdout.write(text[start : start + 7]) == len(text[start : start + 7])
+        assert stdout.buffer.getvalue() == text.encode()
+        assert len(news) == 3  # lines 1, 2 and 4
+        measured = lines.measurement({})
+        assert measured is not None
+        assert measured.tokens_per_second == 4 * 10_010
+        lines.release()
+        assert "write" not in stdout.__dict__
+        print(text)
+        assert len(news) == 3
 
 
-def test_the_first_known_format_is_kept(stdout: io.TextIOWrapper) -> None:
-    lines, _ = listening()
-    print("epoch=0/micro_step=1/global_step=1, RunningAvgSamplesPerSec=1.0, CurrSamplesPerSec=8.0, MemAllocated=4GB")
-    print("iter 10: loss 3.1461, time 410.55ms, mfu -100.00%")
-    lines.release()
-    measured = lines.measurement({})
-    assert (measured.source, measured.samples_per_second, measured.steps_counted) == ("DeepSpeed", 8.0, 1)
+def test_the_first_known_format_is_kept() -> None:
+    with own_stdout():
+        lines, _ = listening()
+        print(
+            "epoch=0/micro_step=1/global_step=1, RunningAvgSamplesPerSec=1.0, CurrSamplesPerSec=8.0, MemAllocated=4GB"
+        )
+        print("iter 10: loss 3.1461, time 410.55ms, mfu -100.00%")
+        lines.release()
+        measured = lines.measurement({})
+        assert (measured.source, measured.samples_per_second, measured.steps_counted) == ("DeepSpeed", 8.0, 1)
 
 
-def test_a_known_batch_turns_step_times_into_throughput(stdout: io.TextIOWrapper) -> None:
-    lines, _ = listening()
-    for index in range(3):
-        print(f"iter {index}: loss 3.1461, time 500.00ms, mfu -100.00%")
-    lines.release()
-    measured = lines.measurement({"global_batch_size": 8, "seq_len": 16})
-    assert (measured.samples_per_second, measured.tokens_per_second) == (16.0, 256.0)
+def test_a_known_batch_turns_step_times_into_throughput() -> None:
+    with own_stdout():
+        lines, _ = listening()
+        for index in range(3):
+            print(f"iter {index}: loss 3.1461, time 500.00ms, mfu -100.00%")
+        lines.release()
+        measured = lines.measurement({"global_batch_size": 8, "seq_len": 16})
+        assert (measured.samples_per_second, measured.tokens_per_second) == (16.0, 256.0)
 
 
 def test_a_stream_of_the_programs_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -81,15 +87,16 @@ def test_a_stream_of_the_programs_own_is_left_alone(monkeypatch: pytest.MonkeyPa
     assert lines.measurement({}) is None
 
 
-def test_memory_stays_bounded(stdout: io.TextIOWrapper) -> None:
-    lines, news = listening()
-    for index in range(5000):
-        print(f"iter {index}: loss 3.1461, time 500.00ms, mfu -100.00%")
-    sys.stdout.write("x" * 100_000)
-    lines.release()
-    assert len(lines._readings) <= 4096
-    assert len(lines._rests["stdout"]) <= 8192
-    assert len(news) == 13
+def test_memory_stays_bounded() -> None:
+    with own_stdout():
+        lines, news = listening()
+        for index in range(5000):
+            print(f"iter {index}: loss 3.1461, time 500.00ms, mfu -100.00%")
+        sys.stdout.write("x" * 100_000)
+        lines.release()
+        assert len(lines._readings) <= 4096
+        assert len(lines._rests["stdout"]) <= 8192
+        assert len(news) == 13
 
 
 def test_what_one_rank_reads_another_can_write() -> None:

@@ -62,6 +62,10 @@ def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
         "training.Training.step",
         "batch.Batch.read",
         "probe.Probe.release",
+        "clocks.HostClock.begin",
+        "sharding.read_layout",
+        "forwards.read_pipeline",
+        "log_lines.LogLines.listen",
         "reporter.Reporter.measured",
         "training.Training.measurement",
         "training.Training.conclude",
@@ -87,6 +91,21 @@ def test_a_failure_of_ours_changes_nothing_but_one_warning(broken: str, tmp_path
     assert "Traceback" not in done.stderr
     if module != "courier":
         assert only_trial(tmp_path).state is State.COMPLETED
+
+
+def test_a_line_that_cannot_be_read_is_printed_all_the_same(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "from torchx_cubicml.recorder.log_lines import LogLines\n"
+        "def fail(*args):\n    raise RuntimeError('injected')\n"
+        "LogLines._take_text = fail\n",
+        "sitecustomize.py",
+    )
+    done = run(*RECORDED, write(tmp_path, "print('one')\nprint('two')\n"), folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "one\ntwo\n")
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "injected" in warning
+    assert only_trial(tmp_path).state is State.COMPLETED
 
 
 @pytest.mark.parametrize("version", [0, 999])

@@ -60,3 +60,19 @@ def test_work_that_varies_is_weighed_step_by_step() -> None:
 @pytest.mark.parametrize(("q", "expected"), [(0.0, 1.0), (0.5, 2.5), (0.9, 3.7), (1.0, 4.0)])
 def test_quantile(q: float, expected: float) -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], q) == pytest.approx(expected)
+
+
+def test_drift_compares_the_ends_of_the_steady_state() -> None:
+    steps = [Step(seconds=1.0 + 0.01 * index, outside_s=0.25) for index in range(42)]
+    found = steady_state(steps)
+    assert found.drift == pytest.approx(0.286, abs=0.02)
+    assert found.mean_step_time_s == pytest.approx(sum(step.seconds for step in steps[2:]) / 40)
+    assert 0.1 < found.share_outside < 0.25
+    assert steady_state(steps[:12]).drift is None
+
+
+def test_a_share_of_time_is_told_only_where_every_step_tells() -> None:
+    steps = [Step(seconds=1.0, outside_s=0.5)] * 8
+    assert steady_state(steps).share_outside == 0.5
+    assert steady_state([*steps, Step(seconds=1.0)]).share_outside is None
+    assert steady_state([Step(seconds=1.0, outside_s=3.0)] * 8).share_outside == 1.0

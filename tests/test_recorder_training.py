@@ -205,13 +205,22 @@ def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training)
     assert len(training._kept) <= 4096
 
 
-def test_a_model_that_is_wrapped_after_a_loader_has_filled_the_state_is_found(training: Training) -> None:
+def test_a_model_that_is_compiled_after_a_loader_has_filled_the_state_is_found() -> None:
+    def guard(hook: Callable[..., Any]) -> Callable[..., None]:
+        def call(*args: object) -> None:
+            if not torch.compiler.is_compiling():
+                hook(*args)
+
+        return call
+
+    training = Training(guard, world_size=1)
     model, optimizer = model_and_optimizer(rate=0.0)
     training.step(optimizer)
     optimizer.param_groups[0]["lr"] = 0.1
     compiled = torch.compile(model, backend="eager")
     for _ in range(4):
         take_step(training, compiled, optimizer)
+    training.release()
     assert training.steps == 4
     assert (training.facts()["compile"], training.facts()["micro_batch_size"]) == (True, 4)
 

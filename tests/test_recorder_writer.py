@@ -9,7 +9,7 @@ import pytest
 
 from torchx_cubicml.event import Event, EventKind
 from torchx_cubicml.recorder.courier import DONE
-from torchx_cubicml.recorder.writer import WITHOUT_A_WORD, Writer, closing_event, read_lines
+from torchx_cubicml.recorder.writer import KILLED_BY_HOST, WITHOUT_A_WORD, Writer, closing_event, read_lines
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State
 
@@ -83,3 +83,10 @@ def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> No
 
     threading.Thread(target=say).start()
     assert list(read_lines(ends[1])) == [b"one", b"two"]
+
+
+def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
+    last = Event(kind=EventKind.STARTED, trial_id="trial-1")
+    assert closing_event(last).state is State.UNKNOWN
+    closed = closing_event(last, out_of_memory=True)
+    assert (closed.state, closed.reason) == (State.OUT_OF_MEMORY, KILLED_BY_HOST)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import threading
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -99,7 +100,30 @@ def test_a_launch_is_recorded_without_a_space(tmp_path: Path) -> None:
     assert rewritten.contract.store == str(tmp_path / "store")
     assert rewritten.contract.workload == {"program": "train.py", "world_size": 2}
     assert rewritten.contract.config == {}
-    assert rewritten.lines == (f"torchx-cubicml: this launch is recorded in {tmp_path / 'store'}",)
+    assert rewritten.lines == (f"torchx-cubicml: this launch will be recorded in {tmp_path / 'store'}",)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "store", "warned"),
+    [
+        ("local_docker", "/data/store", True),
+        ("kubernetes", "file:///data/store", True),
+        ("kubernetes", "s3://team/store", False),
+        ("local_cwd", "/data/store", False),
+        ("slurm", "/data/store", False),
+        ("", "/data/store", False),
+    ],
+)
+def test_a_local_store_that_means_another_place_in_a_container_is_told(
+    scheduler: str, store: str, warned: bool
+) -> None:
+    rewritten = rewrite(replace(LAUNCH, scheduler=scheduler), Options(store=store))
+    assert rewritten.contract is not None
+    assert rewritten.contract.scheduler == scheduler
+    lines = [line for line in rewritten.lines if "inside the container" in line]
+    assert len(lines) == int(warned)
+    assert len(rewritten.lines) == 1 + int(warned)
+    assert all(scheduler in line and store in line and "--store URL" in line for line in lines)
 
 
 def test_the_mode_record_reads_the_config_and_changes_nothing(options: Options) -> None:
@@ -297,6 +321,35 @@ def test_our_own_failure_is_one_line_and_changes_nothing(
 
 
 HOSTILE: list[Value] = ["; rm -rf /", "$(touch /tmp/x)", "`id`", "a\nb", "' \" \\", "x" * 4000, -1, 2**62, True, 0.5]
+
+
+def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(options)
+    asked, released = threading.Event(), threading.Event()
+
+    def ponder(*_: object, **__: object) -> None:
+        asked.set()
+        released.wait(30)
+
+    monkeypatch.setattr(advisor, "best_known", ponder)
+    monkeypatch.setattr("torchx_cubicml.rewriter.THINK_DEADLINE_S", 0.5)
+    assert_as_typed(rewrite(LAUNCH, options), "choosing a config was not done within 0.5 s")
+    assert asked.is_set()
+    released.set()
+
+
+def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Options) -> None:
+    fill(options)
+    store = TrialStore(options.store)
+    times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
+    for device, day, throughput in (("H100", 3, 1000.0), ("A100", 1, 9000.0)):
+        told = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
+        batch = {"H100": 2, "A100": 1}[device]
+        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **told))
+    rewritten = rewrite(LAUNCH, options)
+    assert any("1 launch left out: the latest had device H100, not A100" in line for line in rewritten.lines)
+    assert rewritten.suggestion is not None
+    assert rewritten.suggestion.config["micro_batch_size"] == 8
 
 
 def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:

@@ -20,6 +20,8 @@ UNDER_TORCHRUN = {
     "TORCHX_JOB_ID": "slurm://torchx/12",
     "SLURM_JOB_ID": "12",
     "SLURM_RESTART_COUNT": "1",
+    "SLURM_CLUSTER_NAME": "east",
+    "TORCHELASTIC_RUN_ID": "none",
     "TORCHELASTIC_RESTART_COUNT": "2",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
@@ -36,6 +38,8 @@ def test_a_job_learns_its_place() -> None:
         scheduler_job_id="slurm-12",
         attempt=(1, 2),
         store_address=("node1", 29500),
+        cluster="east",
+        run_id="none",
     )
 
 

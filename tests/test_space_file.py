@@ -198,6 +198,18 @@ WRONG = {
         ONE + '[tune]\nargs = { "--a" = "1" }',
         ["flag --a is the place of both parameters.a and tune"],
     ),
+    "a secret as a fact": (
+        ONE + '[workload]\nwho = { flag = "--password" }',
+        ["workload.who.flag: a secret is never recorded", "got '--password'"],
+    ),
+    "a secret as a parameter": (
+        '[parameters.p]\nchoices = ["a", "b"]\nenv = "WANDB_API_KEY"',
+        ["parameters.p.env: a secret is never recorded", "got 'WANDB_API_KEY'"],
+    ),
+    "a secret of Hydra": (
+        '[parameters.p]\nchoices = ["a", "b"]\nflag = "logger.api_key="',
+        ["parameters.p.flag: a secret is never recorded"],
+    ),
     "per_layer of nothing": (
         '[parameters.p]\nchoices = [1]\nper_layer = "n"\nflag = "-p"',
         ["declared are none yet, got 'n'"],
@@ -292,6 +304,10 @@ def test_defaults() -> None:
     assert space.workload[0].value == 3
     assert space.objective == "tokens_per_second"
     assert parameter("derive = \"'a' if world_size > 1 else 'b'\"\ndefault = 'a'").parameters[0].default == "a"
+
+
+def test_a_profiling_launch_may_empty_a_secret_which_is_not_recorded() -> None:
+    assert parse(ONE + '[tune]\nenv = { WANDB_API_KEY = "" }').tune.env == {"WANDB_API_KEY": ""}
 
 
 def survives(text: str) -> None:

@@ -8,7 +8,8 @@ import pytest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
-from torchx_cubicml.tuner import Prepared, TuneRequest, next_launch, prepare
+from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -80,7 +81,7 @@ def test_the_command_is_read(prepared: Prepared) -> None:
 
 
 def test_the_own_config_comes_first_and_the_last_launches_confirm(prepared: Prepared) -> None:
-    told = simulate(prepared, 8)
+    told = simulate(prepared, 9)
     purposes = [purpose for purpose, _ in told]
     assert purposes[0] == "baseline"
     assert told[0][1].config == prepared.current
@@ -90,12 +91,12 @@ def test_the_own_config_comes_first_and_the_last_launches_confirm(prepared: Prep
         counts[config_key(trial.config)] = counts.get(config_key(trial.config), 0) + 1
     best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     assert counts[config_key(prepared.current)] == prepared.request.repeats
-    assert counts[config_key(best)] == prepared.request.repeats
+    assert counts[config_key(best)] == 1 + prepared.request.repeats  # the one that chose it does not count
 
 
 def test_a_searched_out_space_ends_the_tune_under_budget(prepared: Prepared) -> None:
     told = simulate(prepared, 50)
-    assert len(told) == 4 + 2  # each config once, then one more of the own and of the best
+    assert len(told) == 4 + 1 + 2  # each config once, then the own once more and the best twice
     assert sum(trial.state is State.OUT_OF_MEMORY for _, trial in told) == 1
 
 
@@ -128,16 +129,62 @@ def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"launches": 0}, LaunchError, "launches and repeats must be >= 1"),
+        ({"launches": 0}, LaunchError, "launches must be >= 1, got 0"),
+        ({"step_limit": -3}, LaunchError, "step limit must be >= 5, got -3"),
+        ({"trial_timeout_s": -1.0}, LaunchError, "positive number of seconds"),
         ({"space": "missing.toml"}, SpaceError, "missing.toml"),
         ({"component": "dist.nothing"}, LaunchError, "dist.nothing"),
         ({"store": "nosuch://x"}, CubicMLError, "nosuch"),
         ({"component_args": ("-j", "1x2", "--script", "train.py", "--", "--lr", "1")}, LaunchError, "--n_layer"),
     ],
-    ids=["no-launches", "no-space-file", "no-component", "unknown-protocol", "flag-not-in-command"],
+    ids=[
+        "no-launches",
+        "no-steps",
+        "no-time",
+        "no-space-file",
+        "no-component",
+        "unknown-protocol",
+        "flag-not-in-command",
+    ],
 )
 def test_a_bad_request_is_told(
     request_: TuneRequest, changes: dict[str, object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         prepare(replace(request_, **changes))  # type: ignore[arg-type]
+
+
+def test_launches_of_before_are_no_evidence_of_this_tune(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    before = [measured(prepared, prepared.current, 100.0), *(measured(prepared, best, 400.0) for _ in range(5))]
+    known = frozenset(trial.trial_id for trial in before)
+    assert winner_of(prepared, before, known=known)[1] is None
+    now = [measured(prepared, config, 200.0) for config in (prepared.current, best) for _ in range(2)]
+    found, comparison = winner_of(prepared, [*before, *now], known=known)
+    assert found is not None
+    assert comparison is not None
+    assert comparison.best.throughputs == (200.0, 200.0)
+    assert not comparison.claims_gain
+
+
+def test_the_measurement_that_chose_the_winner_does_not_count(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    lucky = replace(measured(prepared, best, 900.0), started_at="2026-01-01T00:00:00")
+    later = [replace(measured(prepared, best, 300.0), started_at="2026-01-02T00:00:00") for _ in range(2)]
+    own = [measured(prepared, prepared.current, 200.0) for _ in range(2)]
+    _, comparison = winner_of(prepared, [*later, *own, lucky], known=frozenset())
+    assert comparison is not None
+    assert comparison.best.throughputs == (300.0, 300.0)
+
+
+def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None:
+    own = measured(prepared, prepared.current, 100.0)
+    stopped = replace(own, state=State.STOPPED_EARLY, measurement=None, reason="interrupted by the user")
+    planned = next_launch(prepared, [stopped], launches_left=10)
+    assert planned is not None
+    assert planned[0] == "baseline"
+
+
+@pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])
+def test_a_small_budget_is_not_spent_on_repeats(request_: TuneRequest, launches: int, made: int) -> None:
+    assert replace(request_, launches=launches, repeats=3).repeats_made == made

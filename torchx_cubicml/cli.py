@@ -1,7 +1,8 @@
 """``torchx cubicml ...``: the command line.
 
-TorchX imports this module at every start, and one that cannot be imported breaks TorchX itself; so it imports the
-standard library and TorchX only, and each sub-command imports what it needs when it runs.
+TorchX imports this module at every start, and one that cannot be imported breaks TorchX itself; so at the
+top it imports the standard library and TorchX only, a sub-command that cannot be loaded is told when it is called, and
+each imports what it needs when it runs.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "init": "write a starter space file for a command",
-    "suggest": "print the config that the next launch should run, and why",
+    "suggest": "say what the next launch would run, what is worth trying, and why",
     "tune": "launch, record, refit, round after round, and name the best config",
     "history": "read the store: list, show",
     "evaluate": "print the report card of a predictor on the store's trials",
@@ -36,12 +37,17 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
         commands = subparser.add_subparsers(title="sub-commands", dest="cubicml_command", required=True)
         for name, summary in COMMANDS.items():
             parser = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
-            _command(name).add_arguments(parser)
+            try:
+                _command(name).add_arguments(parser)
+            except Exception as error:  # noqa: BLE001 - one broken sub-command must not break TorchX itself
+                parser.set_defaults(cubicml_broken=f"{name} cannot be loaded: {error}")
 
     def run(self, args: argparse.Namespace) -> None:
         """Run the sub-command; what the user got wrong is told in one line, with exit status 2."""
         from torchx_cubicml.errors import CubicMLError
 
+        if "cubicml_broken" in args:
+            sys.exit(f"torchx-cubicml: {args.cubicml_broken}")
         try:
             status = _command(args.cubicml_command).run(args)
         except CubicMLError as error:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median, variance
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.history import config_key
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from torchx_cubicml.trial import Config
 
-    from torchx_cubicml.trial import Config, Trial
-
-_Z_95 = 1.96  # two-sided 95 % of a normal distribution
+_FEWEST_TO_CLAIM = 2  # measurements of each side: one alone says nothing of the spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -62,35 +59,39 @@ class Comparison:
 
     @property
     def claims_gain(self) -> bool:
-        """Whether the whole interval stands above one."""
-        return self.gain_low > 1.0
+        """Whether each side was measured more than once and the whole interval stands above one."""
+        return self.gain_low > 1.0 and self._repeated
+
+    @property
+    def _repeated(self) -> bool:
+        return min(len(self.baseline.throughputs), len(self.best.throughputs)) >= _FEWEST_TO_CLAIM
 
     def __str__(self) -> str:
         span = f"{self.gain_low:.2f}x to {self.gain_high:.2f}x (95 %)"
         if self.claims_gain:
             return f"gain {self.gain:.2f}x, {span}"
+        if not self._repeated:
+            return f"ratio {self.gain:.2f}x, from too few measurements to claim a gain"
         return f"ratio {self.gain:.2f}x, {span}: inside the spread between repeats, so no gain is claimed"
 
 
-def repeats_of(trials: Iterable[Trial], config: Config, *, objective: str) -> Repeats | None:
-    """Return the measurements of ``config`` among ``trials`` of one workload; ``None`` where there is none."""
-    key = config_key(config)
-    measured = (trial.measurement for trial in trials if trial.measurement and config_key(trial.config) == key)
-    values = [value for measurement in measured if (value := measurement.throughput(objective)) is not None]
-    return Repeats(config=config, throughputs=tuple(values)) if values else None
-
-
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:
-    """Return how ``best`` compares with ``baseline``.
+    """Return how ``best`` compares with ``baseline``, by Student's t on the logarithms.
 
     Args:
         baseline: measurements of the user's own config.
         best: measurements of the other.
         objective: unit of the throughputs.
-        noise: standard deviation of the logarithm of one measurement, pooled over all configs, > 0.
+        noise: standard deviation of the logarithm of one measurement, pooled over all configs, > 0; where these
+            measurements spread wider, their own spread counts.
     """
-    centre = fmean(map(math.log, best.throughputs)) - fmean(map(math.log, baseline.throughputs))
-    error = _Z_95 * noise * math.sqrt(1 / len(best.throughputs) + 1 / len(baseline.throughputs))
+    from scipy.stats import t
+
+    sides = [list(map(math.log, side.throughputs)) for side in (baseline, best)]
+    centre = fmean(sides[1]) - fmean(sides[0])
+    freedom = max(1, sum(map(len, sides)) - len(sides))
+    own = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / freedom
+    error = max(noise, math.sqrt(own)) * math.sqrt(sum(1 / len(side) for side in sides)) * float(t.ppf(0.975, freedom))
     return Comparison(
         objective=objective,
         baseline=baseline,

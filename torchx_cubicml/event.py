@@ -32,8 +32,8 @@ _SPECIFIC_FIRST = (
     State.USER_ERROR,
     State.TIMEOUT,
     State.INFRASTRUCTURE,
-    State.UNKNOWN,
     State.STOPPED_EARLY,
+    State.UNKNOWN,
     State.COMPLETED,
 )
 

@@ -14,6 +14,8 @@ _WORD = re.compile(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])")
 _STRONG = re.compile(
     r"passw(?:or)?d|passphrase|passcode|credential|(?:^|_)[a-z]*secrets?(?:_|$)|(?:^|_)(?:pwd|auth|authorization)(?:_|$)"
     r"|(?:api|access|account|auth|bearer|private|secret|ssh)_?(?:key|token)"
+    r"|^pass$|(?:^|_)(?:admin|database|db|ftp|git|http|key|ldap|login|mail|mongo|my|mysql|pg|postgres|proxy|redis|root"
+    r"|smtp|sql|ssh|sudo|user)_?pass$"
 )
 _WEAK = re.compile(r"(?:^|_)(?:token|key)$")
 _OF_THE_TRADE = re.compile(
@@ -21,13 +23,15 @@ _OF_THE_TRADE = re.compile(
     r"|rng|sep|sort|special|start|state|stop|unk|video)_(?:token|key)$"
 )
 
+_COMPOUND = re.compile(r"_|[a-z][A-Z]")  # a name that is no word of a sentence
+
 # A name and what stands between it and its value. Possessive, so that a long word costs one pass and no backtracking.
 _NAMED = re.compile(
     r"""
     (?<![\w.-])(?P<name>[\w.-]++)
     (?:
         ["']?\]?[ \t]*(?:=>|:=|={1,2}|:)[ \t]*+      # name=value, "name": "value", environ['NAME'] = 'value'
-        | (?P<space>["']?,?[ \t]++)(?!-)             # --name value, and the same as a printed list; password 'value'
+        | (?P<space>["']?,?[ \t]++)(?!-)             # --name value, the same as a printed list, api_key value
     )
     """,
     re.VERBOSE,
@@ -39,16 +43,28 @@ _VALUE = re.compile(
     """,
     re.VERBOSE,
 )
+# What may be the value after `api_key `: a word that neither continues a sentence nor is itself the name of a value.
+_BARE_VALUE = re.compile(
+    r"""
+    (?!(?:and|are|arguments?|as|at|be|but|by|can|cannot|could|does|env|environment|expired|fields?|files?|flags?|for
+        |from|given|has|have|header|in|incorrect|invalid|is|isn|mismatch|missing|must|needed|not|of|on|options?|or
+        |parameters?|provided|rejected|required|set|should|to|unset|values?|variables?|was|wasn|were|will|with)\b)
+    [^\s"'=]++(?<!:)(?:=*+(?=[\s,;)\]}]|\Z)|(?=["']))
+    """,
+    re.VERBOSE | re.IGNORECASE,
+)
 _SHAPED = re.compile(
     r"""
     (?<=://)[^/\s"']+(?=@)                           # user:password in a URL
     | \bA[KS]IA[0-9A-Z]{16}\b                        # AWS access key id
     | \bAIza[\w-]{35}                                # Google
+    | \bya29\.[\w.-]{10,}
     | \bgh[pousr]_[A-Za-z0-9]{20,}\b                 # GitHub
     | \bgithub_pat_\w{20,}
     | \bglpat-[\w-]{16,}                             # GitLab
     | \bhf_[A-Za-z0-9]{20,}\b                        # Hugging Face
     | \bnvapi-[\w-]{20,}                             # NVIDIA
+    | \bnpm_[A-Za-z0-9]{20,}\b
     | \bpypi-[\w-]{16,}
     | \b[sr]k[-_][A-Za-z0-9_-]{16,}                  # OpenAI, Stripe and others
     | \bxox[abeprs]-[A-Za-z0-9-]{10,}                # Slack
@@ -80,10 +96,14 @@ def names_secret(name: str) -> bool:
     >>> names_secret("WANDB_API_KEY"), names_secret("--authToken"), names_secret("--max_tokens")
     (True, True, False)
     """
-    words = "_".join(_WORD.findall(name)).lower()
+    words = _words(name)
     if _STRONG.search(words):
         return True
     return _WEAK.search(words) is not None and _OF_THE_TRADE.search(words) is None
+
+
+def _words(name: str) -> str:
+    return "_".join(_WORD.findall(name)).lower()
 
 
 def _mask_named(text: str) -> str:
@@ -101,7 +121,15 @@ def _mask_named(text: str) -> str:
 
 
 def _introduces_secret(match: re.Match[str]) -> bool:
-    name = match["name"]
-    if match["space"] is None or name.startswith("-"):
+    name, between = match["name"], match.group()[len(match["name"]) :]
+    if name.startswith("-"):
         return names_secret(name)
-    return match.string[match.end() : match.end() + 1] in {'"', "'"} and _STRONG.search(name.lower()) is not None
+    if name.lower() == "pass":  # a backward pass: ...
+        return not between.startswith((" ", "\t", ":", ","))
+    if match["space"] is None:
+        return names_secret(name)
+    if match.string[match.end() : match.end() + 1] in {'"', "'"}:
+        return _STRONG.search(name.lower()) is not None
+    if _COMPOUND.search(name) is None or _BARE_VALUE.match(match.string, match.end()) is None:
+        return False
+    return _STRONG.search(_words(name)) is not None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.choice import Case, choose
 from torchx_cubicml.contract import Contract
+from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.guards import not_permitted, refuse_other_batch
 from torchx_cubicml.launch import (
@@ -23,6 +24,7 @@ from torchx_cubicml.launch import (
     workload_of,
     write_config,
 )
+from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.settings import default_store_url, option
 from torchx_cubicml.telling import aligned, as_gain, change_rows, first_few, told
 from torchx_cubicml.trial import Origin
@@ -40,6 +42,7 @@ if TYPE_CHECKING:
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
+THINK_DEADLINE_S = 10.0
 
 _T = TypeVar("_T")
 
@@ -190,7 +193,8 @@ def _app(source: Materialized, options: Options) -> tuple[AppDef, tuple[str, ...
     component = ComponentLaunch.of(source)
     if component.not_recorded:
         raise LaunchError(component.not_recorded)
-    rewritten = rewrite(component.launch, options)
+    scheduler = _or_else(scheduler_of_process, lambda _: "")
+    rewritten = rewrite(replace(component.launch, scheduler=scheduler), options)
     return component.build(rewritten.launch, rewritten.contract), rewritten.lines
 
 
@@ -200,7 +204,9 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
     launch = plain.launch
     store = absolute_url(options.store or default_store_url(), for_launch=True)
     contract = Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
-    recorded = replace(plain, contract=contract).telling(f"this launch is recorded in {store}")
+    recorded = replace(plain, contract=contract).telling(
+        f"this launch will be recorded in {store}", *_out_of_reach(store, launch.scheduler, options)
+    )
     if mode not in MODES:
         recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
     if not options.space:
@@ -210,6 +216,15 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
         lambda: _read(recorded, options, mode),
         lambda why: recorded.telling(f"arguments stay as typed: {why}"),
     )
+
+
+def _out_of_reach(store: str, scheduler: str, options: Options) -> tuple[str, ...]:
+    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
+
+    if not is_contained(scheduler) or split_url(store)[0] not in LOCAL_PROTOCOLS:
+        return ()
+    ends = f"on {scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
+    return (f"{ends}; name a store that both sides reach ({options.flags}store URL)",)
 
 
 def _read(recorded: Rewritten, options: Options, mode: str) -> Rewritten:
@@ -239,10 +254,10 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     trials, warnings = read_trials(contract.store, deadline_s=READ_DEADLINE_S)
     read = read.telling(*first_few(warnings))
     case = Case(space=space, workload=workload, current=current, trials=trials)
-    choice = choose(case, now=datetime.now(UTC))
+    choice, advice = within(THINK_DEADLINE_S, lambda: _thought(case), what="choosing a config")
     if choice is None:
         return read.telling("arguments stay as typed: no launch of this workload was measured yet")
-    read = read.telling(*filter(None, [choice.note]))
+    read = read.telling(*advice, *filter(None, [choice.note]))
     suggestion = choice.suggestion
     if choice.why_not:
         return read.telling(f"arguments stay as typed: {choice.why_not} ({_launches(suggestion.n_trials)} known)")
@@ -250,6 +265,15 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     written = write_config(launch, space, choice.config)
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, change_rows(space, current, choice.config), choice, options)
+
+
+def _thought(case: Case) -> tuple[Choice | None, tuple[str, ...]]:
+    choice = choose(case, now=datetime.now(UTC))
+    if choice is None:
+        return None, ()
+    from torchx_cubicml.advisor.same_ground import same_ground  # loaded by now; it is slow to load
+
+    return choice, same_ground(case.trials, case.workload)[1]
 
 
 def _with_block(changed: Rewritten, rows: Sequence[tuple[str, str]], choice: Choice, options: Options) -> Rewritten:

@@ -31,6 +31,8 @@ class JobEnvironment:
         scheduler_job_id: the scheduler's own name of the job, such as ``slurm-1234``; empty where unknown.
         attempt: scheduler restart count, torchelastic restart count.
         store_address: host and port of the agent's TCPStore; ``None`` where torchrun hosts none.
+        cluster: the scheduler's name of the cluster, whose job numbers are its own; empty where unknown.
+        run_id: torchrun's name of the launch; empty without torchrun.
     """
 
     contract: str
@@ -42,6 +44,8 @@ class JobEnvironment:
     scheduler_job_id: str
     attempt: tuple[int, int]
     store_address: tuple[str, int] | None
+    cluster: str = ""
+    run_id: str = ""
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -65,6 +69,8 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
         store_address=(host, port) if host and port and is_agents else None,
+        cluster=source.get("SLURM_CLUSTER_NAME", ""),
+        run_id=source.get("TORCHELASTIC_RUN_ID", ""),
     )
 
 

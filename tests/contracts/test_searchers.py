@@ -54,7 +54,7 @@ def search(make: Callable[[], Searcher], space: SearchSpace, *, count: int, seed
 
 EVERY = pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS.keys())
 OF_LARGE_SPACES = pytest.mark.parametrize(
-    "make", [SEARCHERS["random"], SEARCHERS["evolution"]], ids=["random", "evolution"]
+    "make", [SEARCHERS[name] for name in ("random", "evolution", "climb")], ids=["random", "evolution", "climb"]
 )
 
 

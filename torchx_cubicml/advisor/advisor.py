@@ -18,6 +18,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import matches
 from torchx_cubicml.noise import Belief
 from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.design import first_batch
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -33,7 +34,9 @@ if TYPE_CHECKING:
 _DESIGNED = 12  # launches of a workload before the predictor alone chooses; about what a designed batch holds
 _TOO_RISKY = 0.2  # probability to fit under which a designed launch is left out
 _SMALL = 20_000  # legal configs that are rather listed than searched
+_SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
 _POOL = 40  # good configs per suggestion, from which a batch that differs is picked
+_CLIMBED = 5  # good configs from which a climb begins
 _SAFE = 0.95  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # ended trials before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
@@ -173,6 +176,8 @@ def _designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]
 
 
 def _searched(outlook: Outlook, chosen: Sequence[Config], *, count: int, rng: np.random.Generator) -> list[Config]:
+    if outlook.knowledge.measurements_included:
+        return _climbed(outlook, chosen, count=count, rng=rng)
     acquisition = Acquisition(outlook)
     pool = _searcher(outlook).search(outlook.space, acquisition, count=_POOL * count + len(chosen), rng=rng)
     taken = {identity(config) for config in chosen}
@@ -181,11 +186,39 @@ def _searched(outlook: Outlook, chosen: Sequence[Config], *, count: int, rng: np
     return pick_apart(outlook.space, pool, acquisition(pool), count=count, taken=[*chosen, *under_way]) if pool else []
 
 
+def _climbed(outlook: Outlook, chosen: Sequence[Config], *, count: int, rng: np.random.Generator) -> list[Config]:
+    """Return configs picked one by one, each as if those before it had been measured at what is expected of them."""
+    under_way = [record.config for record in outlook.records.values() if record.open]
+    outlook = outlook.believing([*chosen, *under_way])
+    measured = outlook.measured()
+    order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
+    tops = [measured[index] for index in order.tolist()]
+    picked: list[Config] = []
+    for _ in range(count):
+        found = Climb(start=tuple(tops)).search(outlook.space, Acquisition(outlook), count=_CLIMBED, rng=rng)
+        if not found:
+            break
+        picked.append(found[0])
+        outlook = outlook.believing(found[:1])
+        tops = [*tops[:_CLIMBED], *found[1:]]
+    return picked
+
+
 def _searcher(outlook: Outlook) -> Searcher:
     if outlook.space.size(limit=_SMALL + 1) <= _SMALL:
         return Exhaustive()
+    return Evolution(start=_fastest(outlook))
+
+
+def _quick_searcher(outlook: Outlook) -> Searcher:
+    if outlook.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
+        return Exhaustive()
+    return Evolution(start=_fastest(outlook), population=40, children=250, generations=3, climbs=2)
+
+
+def _fastest(outlook: Outlook) -> tuple[Config, ...]:
     measured = sorted(outlook.measured(), key=lambda config: -max(outlook.records[identity(config)].measured))
-    return Evolution(start=tuple(measured[:20]))
+    return tuple(measured[:20])
 
 
 def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config | None:
@@ -198,7 +231,7 @@ def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config 
         tried = np.array([outlook.settled(config) for config in configs])
         return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - 1.2816 * forecast.spread)
 
-    found = _searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
+    found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
     return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
 
 
@@ -249,5 +282,5 @@ def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
         parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
     if not why:
         parts.append(nearest_tried(suggestion.config, outlook.measured()) or "chosen to cover what was not tried yet")
-    parts.append(without_effect(outlook.ineffective))
+    parts += [without_effect(outlook.ineffective), *outlook.advice]
     return "; ".join(part for part in parts if part)

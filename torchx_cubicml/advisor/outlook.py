@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-import numpy as np
-
+from torchx_cubicml.advisor.knowledge import Lesson, learn
+from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import History, ineffective_parameters, matches, training_row
+from torchx_cubicml.history import ineffective_parameters, matches, training_row
 from torchx_cubicml.noise import Belief, believe, repeat_noise
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from numpy.typing import NDArray
+    import numpy as np
 
-    from torchx_cubicml.predictors import Predictor
+    from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
 
@@ -55,21 +55,6 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """What is expected of ``n`` configs.
-
-    Args:
-        logarithm: of the median throughput of the whole job, ``[n]``; NaN where nothing was measured anywhere.
-        spread: standard deviation of the logarithm of the true value, ``[n]``.
-        fits: probability to fit in memory, ``[n]``.
-    """
-
-    logarithm: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    fits: NDArray[np.float64]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Outlook:
     """Everything that the advisor knows of one workload; rebuilt from the trials each time.
 
@@ -81,9 +66,8 @@ class Outlook:
         records: identity of a config -> what happened to it.
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of one measurement.
-        history: all trials that teach, of this workload and others.
-        predictor: fitted on it.
-        feasibility: likewise.
+        knowledge: what the trials of this workload and others teach.
+        advice: why trials of this workload were left out, one line for each reason.
     """
 
     space: SearchSpace
@@ -93,9 +77,8 @@ class Outlook:
     records: Mapping[Hashable, Record]
     n_trials: int
     noise: float
-    history: History
-    predictor: Predictor
-    feasibility: Feasibility
+    knowledge: Knowledge
+    advice: tuple[str, ...] = ()
 
     @classmethod
     def of(
@@ -108,7 +91,7 @@ class Outlook:
         rng: np.random.Generator,
     ) -> Self:
         """Return what ``trials`` say; ``space`` is bound to ``workload``."""
-        trials = list(trials)
+        trials, advice = same_ground(under_way(trials, workload), workload)
         own = [trial for trial in trials if matches(trial, workload)]
         seen_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}
@@ -117,43 +100,63 @@ class Outlook:
         own_withheld = withheld | _not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
         ids = {id(trial) for trial in own}
         taught = [_without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
-        history = History.from_trials(taught, objective=space.objective, observe=observe)
         latest = _latest_observed(own)
         free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
         pinned = _pinned(space, current, idle)
         narrow = _narrowed(space, pinned)
+        noise = repeat_noise(own, objective=space.objective)
+        records = _records(narrow, own, pinned)
+        lesson = Lesson(
+            everything=taught,
+            own=[trial for trial, told in zip(taught, trials, strict=True) if id(told) in ids],
+            objective=space.objective,
+            observe=observe,
+            compare=[*workload, *free],
+            tuned={item.name: item.choices for item in narrow.parameters if item.derive is None},
+            noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
+            usual_noise=noise,
+        )
         known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
         return cls(
             space=narrow,
             ineffective=tuple(sorted(pinned)),
             facts={**known, **space.facts, **workload},
             instead=_always_the_same(own, idle, observe),
-            records=_records(narrow, own, pinned),
+            records=records,
             n_trials=sum(trial.state.ended for trial in own),
-            noise=repeat_noise(own, objective=space.objective),
-            history=history,
-            predictor=PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng),
-            feasibility=Feasibility(compare=[*workload, *free]).fit(history, rng=rng),
+            noise=noise,
+            knowledge=learn(lesson, rng=rng),
+            advice=advice,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Forecast:
         """Return what the predictors expect of ``configs``."""
-        rows = [{**self.facts, **config, **self.instead} for config in configs]
-        features = self.history.columns.encode(rows)
-        prediction = self.predictor.predict(features)
-        # The predictor's spread is of a measurement; what is sought is the true value behind it.
-        spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
-        fits = self.feasibility.probability(features, rows)
-        return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+        return self.knowledge.forecast(self._rows(configs))
+
+    def believing(self, configs: Sequence[Config]) -> Self:
+        """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""
+        under_way = {
+            identity(config): Record(config=config, measured=(), out_of_memory=False, open=True, failed=False)
+            for config in configs
+        }
+        return replace(
+            self,
+            knowledge=self.knowledge.believing(self._rows(configs)),
+            records={**under_way, **self.records},
+        )
+
+    def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
+        return [{**self.facts, **config, **self.instead} for config in configs]
 
     def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
         """Return prediction and own measurements of each config together; ``None`` where there is neither."""
         forecast = self.forecast(configs)
         beliefs = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
-            predicted = Belief(float(np.exp(logarithm)), float(spread)) if np.isfinite(logarithm) else None
+            predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))
-            beliefs.append(believe(predicted, record.measured if record else (), noise=self.noise))
+            measured = record.measured if record and not self.knowledge.measurements_included else ()
+            beliefs.append(believe(predicted, measured, noise=self.noise))
         return beliefs
 
     def measured(self) -> list[Config]:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.masking import mask
 
 if TYPE_CHECKING:
     import argparse
@@ -73,7 +74,9 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
     from rich.table import Table
     from rich.text import Text
 
-    table = Table(title=f"{len(trials)} of {of} trials in {url}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
+    table = Table(
+        title=f"{len(trials)} of {of} trials in {mask(url)}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
     for heading in ("trial", "started (UTC)", "program", "state", "origin"):
         table.add_column(heading, no_wrap=True)
     table.add_column("throughput", justify="right", no_wrap=True)

@@ -33,7 +33,10 @@ def run(args: argparse.Namespace) -> int:
     path = Path(args.output)
     if path.exists():
         raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
-    path.write_text(text, encoding="utf-8")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except OSError as error:
+        raise SpaceError(f"{path} cannot be written: {error.strerror}") from error
     _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
     return 0
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.masking import mask
 
 if TYPE_CHECKING:
     import argparse
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
     """Tune, telling progress on stderr and the result on stdout."""
     from rich.console import Console
 
+    from torchx_cubicml.launch.jobs import interruptions
     from torchx_cubicml.tuner import TuneResult, prepare, tune
 
     console = Console(stderr=True)
@@ -51,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
     _ask(prepared, yes=args.yes, console=console)
     console.print(
         f"tuning {prepared.component.launch.program}: {prepared.request.launches} launches on "
-        f"{prepared.request.scheduler}, recorded in {prepared.store_url}",
+        f"{prepared.request.scheduler}, recorded in {mask(prepared.store_url)}",
         highlight=False,
         markup=False,
         soft_wrap=True,
@@ -61,10 +63,10 @@ def run(args: argparse.Namespace) -> int:
         for step in tune(prepared):
             waiting.__exit__(None, None, None)
             if isinstance(step, TuneResult):
-                return _tell_result(step, as_json=args.json)
+                return _tell_result(step, prepared, as_json=args.json)
             waiting = _tell_step(step, console=console, objective=prepared.space.objective)
             waiting.__enter__()
-    except KeyboardInterrupt:
+    except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
     finally:
@@ -111,10 +113,13 @@ def _request(args: argparse.Namespace) -> TuneRequest:
 
 def _ask(prepared: Prepared, *, yes: bool, console: Console) -> None:
     """Ask before launches that could write where the user's own training writes."""
-    from torchx_cubicml.starter import unredirected_outputs
+    from torchx_cubicml.starter import script_help, unredirected_outputs
 
-    flags = unredirected_outputs(prepared.component.launch, prepared.space)
-    if not flags or yes:
+    if yes:
+        return
+    launch = prepared.component.launch
+    flags = unredirected_outputs(launch, prepared.space, script_help(launch))
+    if not flags:
         return
     question = (
         f"{', '.join(flags)} may name an output, a log or a checkpoint, and [tune] in {prepared.request.space} does "
@@ -147,7 +152,7 @@ def _tell_step(step: Launching | Ended, *, console: Console, objective: str) -> 
     return nullcontext()
 
 
-def _tell_result(result: TuneResult, *, as_json: bool) -> int:
+def _tell_result(result: TuneResult, prepared: Prepared, *, as_json: bool) -> int:
     from torchx_cubicml.commands.base import wide_console
     from torchx_cubicml.commands.tables import comparison_table
 
@@ -159,9 +164,15 @@ def _tell_result(result: TuneResult, *, as_json: bool) -> int:
     if comparison is None:
         console.print(f"{result.launches} launches, and too few of them were measured to compare; see `history list`")
         return 1
+    if comparison.best.config == comparison.baseline.config:
+        console.print(f"nothing faster than your own config was found in {result.launches} launches")
+        return 0
     console.print(comparison_table(comparison))
     console.print(str(comparison))
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if comparison.claims_gain:
-        console.print(f"the command to run:\n  torchx run {shlex.join(result.command)}", soft_wrap=True)
+        request = prepared.request
+        options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
+        words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
+        console.print(f"the command to run:\n  {shlex.join(words)}", soft_wrap=True)
     return 0

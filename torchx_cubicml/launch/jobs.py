@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import logging
+import re
 import time
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Self
@@ -17,9 +18,17 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.specs import AppDef
 
+_OPTION_NAME = re.compile(r"(?:^|[,;])\s*(\w+)=")
 POLL_S = 0.2  # local jobs end within seconds; a scheduler's own cache answers faster than this
 _LONGEST_POLL_S = 10.0
 _LOST_AFTER = 30  # status answers in a row that know nothing of the job
+
+
+def interruptions() -> tuple[type[BaseException], ...]:
+    """Return what Ctrl-C raises: TorchX's local scheduler puts an exception of its own in place of Python's."""
+    from torchx.schedulers.local_scheduler import SignalException
+
+    return KeyboardInterrupt, SignalException
 
 
 class JobEnd(StrEnum):
@@ -76,6 +85,11 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
             raise LaunchError(f"scheduler options {scheduler_args!r} are not legal for {scheduler}: {error}") from error
+        # TorchX's own parser leaves unknown options out without a word.
+        unknown = [name for name in _OPTION_NAME.findall(scheduler_args) if options.get(name) is None]
+        if unknown:
+            legal = ", ".join(name for name, _ in options)
+            raise LaunchError(f"scheduler option {unknown[0]!r} is unknown to {scheduler}; legal are {legal}")
         config.apply(scheduler=scheduler, cfg=self._cfg)
         if log_dir and scheduler.startswith("local_cwd"):
             self._cfg.setdefault("log_dir", log_dir)
@@ -94,16 +108,23 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
         Raises:
             LaunchError: the scheduler refuses the job.
+            KeyboardInterrupt: the user interrupts; the job is cancelled first.
         """
         started = time.monotonic()
         handle = self._submit(app)
-        end = self._wait(handle, deadline=started + timeout_s)
+        try:
+            end = self._wait(handle, deadline=started + timeout_s)
+        except interruptions() as error:
+            self._cancel(handle)
+            raise KeyboardInterrupt from error
         lines = self._last_lines(handle, app.roles[0].name)
         return JobOutcome(handle=handle, end=end, wall_s=time.monotonic() - started, last_lines=lines)
 
     def _submit(self, app: AppDef) -> str:
         try:
             return str(self._runner.run(app, self._scheduler, cfg=self._cfg))
+        except interruptions() as error:
+            raise KeyboardInterrupt from error
         except Exception as error:
             raise LaunchError(f"{self._scheduler} refuses the job: {type(error).__name__}: {error}") from error
 
@@ -116,8 +137,12 @@ class JobRunner(AbstractContextManager["JobRunner"]):
                 return end or JobEnd.LOST
             time.sleep(pause)
             pause = min(pause * 1.05, _LONGEST_POLL_S)
-        self._runner.cancel(handle)
+        self._cancel(handle)
         return JobEnd.TIMED_OUT
+
+    def _cancel(self, handle: str) -> None:
+        with suppress(Exception):  # its status may be unreadable; the scheduler's own time limit remains
+            self._runner.cancel(handle)
 
     def _end(self, handle: str) -> JobEnd | None:
         """Return how the job ended, ``None`` while it runs, ``LOST`` while the scheduler knows nothing of it."""
@@ -125,6 +150,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
         try:
             status = self._runner.status(handle)
+        except interruptions():
+            raise
         except Exception:  # noqa: BLE001 - TorchX 0.7 raises AssertionError, KeyError... for states it does not know
             return JobEnd.LOST
         if status is None:
@@ -136,11 +163,13 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         }
         return ends.get(status.state)
 
-    def _last_lines(self, handle: str, role: str, *, count: int = 15) -> tuple[str, ...]:
+    def _last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
         from torchx.schedulers.api import Stream
 
         try:
             lines = list(self._runner.log_lines(handle, role, k=0, streams=Stream.STDERR))
+        except interruptions():
+            raise
         except Exception:  # noqa: BLE001 - logs are a courtesy; a scheduler without them must not end a tune
             return ()
         return tuple(line.rstrip("\n") for line in lines[-count:])

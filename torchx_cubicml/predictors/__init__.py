@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.predictors.base import Prediction, Predictor
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.feasibility import Feasibility
+from torchx_cubicml.predictors.gaussian_process import GaussianProcess
 from torchx_cubicml.predictors.greybox import Greybox
 
 if TYPE_CHECKING:
@@ -17,6 +18,7 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "boosting": Boosting,
     "roofline": partial(Greybox, n_trees=0),
     "greybox": Greybox,
+    "gaussian_process": GaussianProcess,
 }
 """Name of a method -> how to make one with its default settings."""
 

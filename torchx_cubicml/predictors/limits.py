@@ -43,6 +43,11 @@ def appetite(row: Mapping[str, Value]) -> float:
     return sizes + sum(_mean_hunger(row.get(name), table) for name, table in _HUNGER.items())
 
 
+def hunger_of(name: str) -> Mapping[Value, float]:
+    """Return how hungry the choices of a parameter are, 0 for the least; empty where the name says nothing."""
+    return _HUNGER.get(name, {})
+
+
 @dataclass(frozen=True, slots=True)
 class Limits:
     """The largest micro batch that ran and the smallest that did not, for each rest of a config.

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Value
 
 WRITE_DEADLINE_S = 10.0
+_BY_CHANCE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -59,7 +60,9 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
     """
     job = read_job_environment(environment)
     contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
-    trial_id = trial_id_of(job) or contract.trial_id or (new_id("trial") if job.rank == 0 else "")
+    trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
+    if not trial_id and job.rank == 0:
+        trial_id = new_id("trial")
     return Assignment(
         job=job,
         contract=contract,
@@ -70,10 +73,15 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
 
 
 def trial_id_of(job: JobEnvironment) -> str:
-    """Return the name that all ranks derive alike from the scheduler's job; empty without TorchX."""
+    """Return the name that all ranks derive alike from the scheduler's job; empty without TorchX.
+
+    A job's number is unique within its cluster alone.
+    """
     scheme, separator, rest = job.torchx_job_id.partition("://")
     app_id = rest.rpartition("/")[2]
-    return _UNSAFE.sub("-", f"{scheme}-{app_id}")[:200] if separator and scheme and app_id else ""
+    if not (separator and scheme and app_id):
+        return ""
+    return _UNSAFE.sub("-", "-".join(filter(None, (scheme, job.cluster, app_id))))[:200]
 
 
 def known_at_start(assignment: Assignment) -> dict[str, Value]:
@@ -87,6 +95,14 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
     }
     scheduler = _scheduler(job, assignment.contract)
     return {**facts, "scheduler": scheduler} if scheduler else facts
+
+
+def _trial_id_of_run(job: JobEnvironment) -> str:
+    """Return the name that all ranks derive alike, at each attempt, from torchrun's own; empty where a user chose that.
+
+    It is drawn by chance under ``--standalone``; a name that a user has chosen may serve many launches.
+    """
+    return f"torchrun-{job.run_id}" if _BY_CHANCE.fullmatch(job.run_id) else ""
 
 
 def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[str, str] | None) -> Contract:

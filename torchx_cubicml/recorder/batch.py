@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import gc
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from torch import Tensor
+    from torch.autograd.graph import Node
 
     Place: TypeAlias = tuple[int | str, ...]
 
@@ -25,19 +26,40 @@ class Batch:
 
     Args:
         place: of the tensor: an index or a name of the arguments, then keys within that.
-        holds_tokens: whether the tensor is int ``[samples, seq_len]``.
+        holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
+        samples_at: dimension that counts the samples; ``None`` where unknown.
     """
 
     place: Place
     holds_tokens: bool
+    samples_at: int | None = 0
 
-    def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int, int | None] | None:
+    def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
         """Return the samples and tokens of one forward; ``None`` where the batch is not in its place."""
         tensor = _follow(self.place, args, kwargs)
         shape = getattr(tensor, "shape", None)
         if not shape:
             return None
-        return shape[0], shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
+        samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None
+        return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
+
+    def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> Batch:
+        """Return this batch with its samples where a known batch size is found, or nowhere.
+
+        Args:
+            size: samples of a batch as it was loaded, which may be handed over in equal parts; ``None`` where unknown.
+            args: of the forward in which this batch was found.
+            kwargs: likewise.
+        """
+        shape = getattr(_follow(self.place, args, kwargs), "shape", ())
+        if size is None or not shape or shape[0] == size:
+            return self
+        # A second dimension of one is a feature or a channel more often than a batch.
+        is_second = len(shape) in {2, 3} and 1 < size == shape[1]
+        is_part = shape[0] > 0 and size % shape[0] == 0
+        if is_second == is_part:
+            return replace(self, samples_at=None)
+        return self if is_part else replace(self, samples_at=1)
 
 
 def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | None:
@@ -46,11 +68,16 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | 
     Integers ``[samples, seq_len]`` are taken for tokens where they come first or are called so; else the first tensor
     is taken for the batch, and no tokens are known.
     """
-    tensors = list(_tensors(args, kwargs))
+    tensors = [(place, tensor) for place, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
     named = [place for place, tensor in tensors if place[-1] in {"input_ids", "tokens"} and _looks_like_tokens(tensor)]
     if named:
         return Batch(place=named[0], holds_tokens=True)
     return next((Batch(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
+
+
+def first_node(output: object) -> Node | None:
+    """Return where the backward of what a forward has returned comes in; ``None`` where no tensor shows it."""
+    return next((tensor.grad_fn for _, tensor in _tensors((output,), {}) if tensor.grad_fn is not None), None)
 
 
 def loader_batch_size() -> int | None:
@@ -89,8 +116,7 @@ def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[t
             return
         place, value = waiting.pop(0)
         if isinstance(value, Tensor):
-            if _has_batch_dimension(value):
-                yield place, value
+            yield place, value
         elif len(place) < _MAX_DEPTH:
             waiting[:0] = [((*place, key), inner) for key, inner in _entries(value)]
 

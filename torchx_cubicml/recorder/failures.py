@@ -36,11 +36,16 @@ _TOLD_IN_WORDS = (
             r"NCCL error|ncclSystemError|ncclRemoteError|ncclInternalError|ncclUnhandledCudaError"
             r"|connection (?:was )?(?:closed|reset|refused|aborted)|connectFullMesh|gloo/transport|broken pipe"
             r"|failed to (?:connect|recv)|socket .*(?:closed|failed)|uncorrectable ECC|CUDA error: (?:device|hardware)"
-            r"|no CUDA-capable device|GPU has fallen off the bus",
+            r"|no CUDA-capable device|GPU has fallen off the bus|DistStoreError|\bpreempt(?:ed|ion)\b"
+            r"|received (?:signal 15|SIGTERM)|killed by signal: Terminated",
             re.IGNORECASE,
         ),
     ),
 )
+_ENDED_FROM_OUTSIDE = frozenset(
+    {"SignalException", "SIGTERMException", "PreemptionError"}
+)  # of torchrun, Lightning, ...
+_SIGTERM = 15
 _SPECIFIC_FIRST = (State.OUT_OF_MEMORY, State.TIMEOUT, State.INFRASTRUCTURE, State.STOPPED_EARLY, State.USER_ERROR)
 
 
@@ -64,6 +69,8 @@ def state_of_exit(code: object) -> tuple[State, str]:
     """
     if code is None or code == 0:
         return State.COMPLETED, ""
+    if code in {128 + _SIGTERM, -_SIGTERM}:
+        return State.INFRASTRUCTURE, f"exit status {code}: asked to end by SIGTERM, as by a preemption"
     if isinstance(code, int):
         return State.USER_ERROR, f"exit status {int(code)}"
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
@@ -72,6 +79,8 @@ def state_of_exit(code: object) -> tuple[State, str]:
 def _state_of_one(error: BaseException) -> State:
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return State.OUT_OF_MEMORY
+    if type(error).__name__ in _ENDED_FROM_OUTSIDE:
+        return State.INFRASTRUCTURE
     if isinstance(error, KeyboardInterrupt):
         return State.STOPPED_EARLY
     if isinstance(error, OSError):

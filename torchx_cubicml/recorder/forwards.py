@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import weakref
-from contextlib import nullcontext
-from dataclasses import dataclass
+from contextlib import nullcontext, suppress
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torchx_cubicml.recorder.batch import Batch, find_batch, loader_batch_size
+from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
 from torchx_cubicml.recorder.layers import holds_all
 from torchx_cubicml.recorder.pipeline import read_pipeline
 
@@ -29,30 +29,31 @@ class Work:
     """What one step consumed in this process.
 
     Args:
-        forwards: training forwards, >= 1.
+        forwards: training forwards, >= 1, each with a backward of its own; ``None`` where several share one: then
+            they may be of the same samples.
         samples: in all of them; ``None`` where unknown.
         tokens: likewise.
     """
 
-    forwards: int
+    forwards: int | None
     samples: int | None
     tokens: int | None
 
 
 class ModuleHook:
-    """A forward pre-hook that a pickled or copied module leaves behind, and that no other process must import.
+    """A hook around a forward that a pickled or copied module leaves behind, and that no other process must import.
 
     The deprecated ``torch.jit.script`` alone stumbles over it: of a module in training, script a copy.
     """
 
-    __slots__ = ("_before",)
+    __slots__ = ("_tell",)
 
-    def __init__(self, before: Callable[..., None]) -> None:
-        self._before = before
+    def __init__(self, tell: Callable[..., None]) -> None:
+        self._tell = tell
 
-    def __call__(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Tell of one forward."""
-        self._before(module, args, kwargs)
+    def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
+        """Tell of one forward, with its keyword arguments before it and its output after it."""
+        self._tell(module, args, other)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
         """Stand as something of the standard library that takes the same arguments and does nothing."""
@@ -68,9 +69,10 @@ class Forwards:
 
     Args:
         guard: for each hook.
+        requested: samples per forward that were asked for; ``None`` where unknown.
     """
 
-    def __init__(self, guard: Guard) -> None:
+    def __init__(self, guard: Guard, *, requested: int | None = None) -> None:
         self.on_first: Callable[[], None] | None = None
         self.batch: Batch | None = None
         self.samples_per_forward: int | None = None
@@ -78,6 +80,12 @@ class Forwards:
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
         self.is_whole = False
         self._guard = guard
+        self._requested = requested
+        self._loaded: int | None = None  # samples of a batch that seems to be handed over in parts
+        self._is_stage = False
+        self._is_open = False  # a forward whose backward has not begun
+        self._shares_backward = False
+        self._on_backward = guard(self._begin_backward)
         self._whole: set[int] = set()
         self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
@@ -105,6 +113,7 @@ class Forwards:
         self._is_grad_enabled = is_grad_enabled
         self._model = None
         self._whole.clear()
+        self._is_open = self._shares_backward = False
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)
             # Not later: within a forward FSDP2 puts other parameters in the place of those that the optimizer knows.
@@ -121,11 +130,25 @@ class Forwards:
         if not self._count:
             return None
         work = Work(forwards=self._count, samples=self._samples, tokens=self._tokens)
+        if self._shares_backward:
+            work = Work(forwards=None, samples=None, tokens=None)
+        elif self._loaded is not None:
+            work = self._check_parts(work, self._loaded)
         self._count, self._samples, self._tokens = 0, 0, 0
+        self._is_open, self._loaded = False, None
         return work
 
+    def _check_parts(self, work: Work, loaded: int) -> Work:
+        """Return the work without samples, from now on too, where the parts do not add up to what was loaded."""
+        if work.samples is not None and work.samples % loaded == 0:
+            return work
+        if self.batch is not None:
+            self.batch = replace(self.batch, samples_at=None)
+        self.samples_per_forward = None
+        return replace(work, samples=None)
+
     def _attach(self, module: nn.Module) -> Callable[[], None]:
-        before = self._guard(self._before_forward)
+        before, after = self._guard(self._before_forward), self._guard(self._after_forward)
         compiled = module._compiled_call_impl
         if compiled is None:
             return module.register_forward_pre_hook(ModuleHook(before), with_kwargs=True).remove
@@ -134,7 +157,9 @@ class Forwards:
         # A hook would be compiled into a module that was compiled in place: it is counted from outside.
         def call(*args: Any, **kwargs: Any) -> object:
             before(living(), args, kwargs)
-            return compiled(*args, **kwargs)
+            output = compiled(*args, **kwargs)
+            after(living(), args, output)
+            return output
 
         def restore() -> None:
             now = living()
@@ -152,6 +177,8 @@ class Forwards:
         if not self._count and self.on_first is not None:
             self.on_first()
         self._count += 1
+        self._shares_backward = self._shares_backward or self._is_open
+        self._is_open = not self._is_stage  # a pipeline runs several forwards ahead, each of samples of its own
         if self.on_training is not None:
             then, self.on_training = self.on_training, None
             then()
@@ -160,16 +187,38 @@ class Forwards:
         self._samples = None if samples is None or self._samples is None else self._samples + samples
         self._tokens = None if tokens is None or self._tokens is None else self._tokens + tokens
 
+    def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
+        node = first_node(output) if self._is_open and module is self.model else None
+        if node is not None:
+            with suppress(AttributeError, RuntimeError):  # of a graph of another kind
+                node.register_prehook(self._on_backward)
+
+    def _begin_backward(self, gradients: object) -> None:
+        self._is_open = False
+
+    def _settle(self, batch: Batch, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Find the samples where the loader, or else what was asked for, tells how many they are."""
+        self.batch = batch.agreeing(self._sample_size, args, kwargs)
+        if self._sample_size is None:
+            asked = batch.agreeing(self._requested, args, kwargs)
+            self.batch = asked if asked.samples_at is not None else batch  # a script may do as it likes
+        size = self.batch.read(args, kwargs)
+        self._loaded = self._sample_size if size is not None and size[0] != self._sample_size else None
+
     def _choose(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         self._model = weakref.ref(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
         pipeline = read_pipeline()
         # Any stage of a pipeline sees the samples of the whole batch, of which there is one in the pipeline at a time.
-        is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
-        self.is_whole = id(module) in self._whole or is_stage
+        self._is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
+        self.is_whole = id(module) in self._whole or self._is_stage
+        self._sample_size = loader_batch_size()
         self.batch = find_batch(args, kwargs) if self.is_whole else None
-        if self.batch is None:
-            self._sample_size = loader_batch_size()
+        if self.batch is not None:
+            self._settle(self.batch, args, kwargs)
+        if not self._is_stage and module._compiled_call_impl is None:
+            hook = ModuleHook(self._guard(self._after_forward))
+            self._let_go[id(hook)] = module.register_forward_hook(hook).remove
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)

@@ -24,6 +24,7 @@ _DATA = frozenset(
     {"dp", "data", "data_parallel", "ddp", "fsdp", "dp_replicate", "dp_shard", "replicate", "shard", "dp_shard_cp"}
 )
 _MAX_PLAN = 64  # kinds of distributed parameters that are told
+_MAX_TOLD = 2000  # characters
 _NUMBER = re.compile(r"(?<![^.])\d+(?![^.])")  # of a layer, between dots
 _WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped_module|module)\.")
 
@@ -63,7 +64,7 @@ class Layout:
             "tp_degree": self.tp_degree,
             "cp_degree": self.cp_degree if self.tp_degree is not None else None,
             "ep_degree": self.ep_degree if self.tp_degree is not None else None,
-            "tp_plan": self.plan or None,
+            "tp_plan": "; ".join(self.plan)[:_MAX_TOLD] or None,  # one text: its parts alone say little to a predictor
         }
         return {name: value for name, value in known.items() if value is not None}
 

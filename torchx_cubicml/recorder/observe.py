@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.layers import has_single_block, repeated_blocks
 from torchx_cubicml.recorder.parameters import device_kind, parameter_format, short_format
 from torchx_cubicml.recorder.sharding import read_sharding
+from torchx_cubicml.recorder.widths import read_widths
 
 if TYPE_CHECKING:
     from torch import nn
@@ -51,6 +52,8 @@ def observe(
     pp_degree = pipeline.degree if pipeline is not None else 1
     sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
     facts: dict[str, Value] = {**software_facts(), **sharding.facts(), "compile": is_compiled(root)}
+    if seen.seq_len:
+        facts.update(read_widths(root))
     if pipeline is not None:
         facts.update(pipeline.facts())
     elif sharding.layout is not None:

@@ -137,15 +137,20 @@ class Session:
         from torch import compiler
 
         from torchx_cubicml.recorder.peers import Peers
-        from torchx_cubicml.recorder.training import Training
 
         self._is_compiling = compiler.is_compiling
         self._peers = Peers(self._assignment.job)
         if self._training is None:
-            self._training = Training(self.guarded, world_size=self._assignment.job.world_size)
+            self._training = self._new_training()
         self._unhook = on_every_step(self.guarded(self._on_step)).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
+
+    def _new_training(self) -> Training:
+        from torchx_cubicml.recorder.training import Training
+
+        told = self._assignment
+        return Training(self.guarded, world_size=told.job.world_size, requested=told.contract.config)
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if self._training is not None:
@@ -153,9 +158,7 @@ class Session:
 
     def _on_explicit_step(self, samples: float | None, tokens: float | None) -> None:
         if self._training is None:  # without torch, or before it
-            from torchx_cubicml.recorder.training import Training
-
-            self._training = Training(self.guarded, world_size=self._assignment.job.world_size)
+            self._training = self._new_training()
         self._after_step(self._training, news=self._training.explicit_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:

@@ -23,6 +23,8 @@ from torchx_cubicml.recorder.steps import Step, steady_state
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
     from torch.optim import Optimizer
 
@@ -45,15 +47,17 @@ class Training:
     Args:
         guard: for each hook.
         world_size: of the job.
+        requested: config that was asked for.
     """
 
-    def __init__(self, guard: Guard, *, world_size: int) -> None:
+    def __init__(self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None) -> None:
         self.steps = 0
         self.n_stages = 0
         self.stage_words: dict[int, str] = {}
         self._guard = guard
         self._world_size = world_size
-        self._forwards = Forwards(guard)
+        micro_batch_size = (requested or {}).get("micro_batch_size")
+        self._forwards = Forwards(guard, requested=micro_batch_size if isinstance(micro_batch_size, int) else None)
         self._forwards.on_first = self._begin_step
         self._clock: Clock | None = None
         self._kept: deque[Step] = deque(maxlen=_MAX_STEPS_KEPT)

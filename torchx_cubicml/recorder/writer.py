@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.event import Event, EventKind
 from torchx_cubicml.masking import mask
 from torchx_cubicml.recorder.courier import DONE
+from torchx_cubicml.recorder.host_memory import count_oom_kills
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+KILLED_BY_HOST = "the process ended without a word while the host, out of memory, killed processes of this launch"
 WITHOUT_A_WORD = "the process ended without a word: killed by a signal, or left by os._exit"
 
 
@@ -41,6 +43,7 @@ class Writer:
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
         self._failed = False
         self._last: Event | None = None
+        self._oom_kills = count_oom_kills()
         self._thread = threading.Thread(target=self._append_all, daemon=True)
         self._thread.start()
 
@@ -58,12 +61,16 @@ class Writer:
     def close(self, *, deadline_s: float) -> None:
         """Close a trial that nobody has closed, and wait for the store until the deadline."""
         if self._last is not None and self._last.kind is not EventKind.ENDED:
-            self._events.put(closing_event(self._last))
+            self._events.put(closing_event(self._last, out_of_memory=self._host_ran_out()))
         self._events.put(None)
         self._thread.join(deadline_s)
         if self._thread.is_alive():
             self._tell(f"the store did not answer within {deadline_s:.3g} s")
         self._say(DONE)
+
+    def _host_ran_out(self) -> bool:
+        now = count_oom_kills()
+        return now is not None and self._oom_kills is not None and now > self._oom_kills
 
     def _append_all(self) -> None:
         store: TrialStore | None = None
@@ -87,15 +94,20 @@ class Writer:
             return  # the training process has ended: nobody is left to be told
 
 
-def closing_event(last: Event) -> Event:
-    """Return the end of a trial whose process ended without a word after the event ``last``."""
+def closing_event(last: Event, *, out_of_memory: bool = False) -> Event:
+    """Return the end of a trial whose process ended without a word after the event ``last``.
+
+    Args:
+        last: what the process told last.
+        out_of_memory: whether the host has killed a process of the launch for want of memory meanwhile.
+    """
     return replace(
         last,
         kind=EventKind.ENDED,
         sequence=last.sequence + 1,
         time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        state=State.UNKNOWN,
-        reason=WITHOUT_A_WORD,
+        state=State.OUT_OF_MEMORY if out_of_memory else State.UNKNOWN,
+        reason=KILLED_BY_HOST if out_of_memory else WITHOUT_A_WORD,
     )
 
 

@@ -51,30 +51,19 @@ class Evolution:
             return Exhaustive().search(space, score, count=count, rng=rng)
         ranking = Ranking(score)
         moves = Moves(space.dimensions)
-        ranking.add([*self._legal_start(space), *space.sample(self.population, rng=rng)])
+        ranking.add([*legal(space, self.start), *space.sample(self.population, rng=rng)])
         for _ in range(self.generations):
             parents = [space.encode(config) for config in ranking.best(self.population)]
-            ranking.add(_decoded(space, self._children(parents, moves, rng)))
+            ranking.add(decoded(space, self._children(parents, moves, rng)))
         for _ in range(self.climbs):
             tops = [space.encode(config) for config in ranking.best(self.climbers)]
             known = len(ranking)
-            ranking.add(_decoded(space, (near for top in tops for near in moves.neighbours(top, rng))))
+            ranking.add(decoded(space, (near for top in tops for near in moves.neighbours(top, rng))))
             if len(ranking) == known:
                 break
         while len(ranking) < count:
             ranking.add(space.sample(count, rng=rng))
         return ranking.best(count)
-
-    def _legal_start(self, space: SearchSpace) -> list[Config]:
-        legal = []
-        for config in self.start:
-            try:
-                found = space.decode(space.encode(config))
-            except SpaceError:
-                continue
-            if found is not None:
-                legal.append(found)
-        return legal
 
     def _children(self, parents: list[Vector], moves: Moves, rng: np.random.Generator) -> list[Vector]:
         if not parents:
@@ -88,5 +77,18 @@ class Evolution:
         return made
 
 
-def _decoded(space: SearchSpace, vectors: Iterable[Vector]) -> list[Config]:
+def legal(space: SearchSpace, configs: Iterable[Config]) -> list[Config]:
+    """Return those of ``configs`` that are legal, in the literals of the space."""
+    found = []
+    for config in configs:
+        try:
+            vector = space.encode(config)
+        except SpaceError:
+            continue
+        found += decoded(space, [vector])
+    return found
+
+
+def decoded(space: SearchSpace, vectors: Iterable[Vector]) -> list[Config]:
+    """Return the configs of those vectors that are legal, each once."""
     return [config for vector in dict.fromkeys(vectors) if (config := space.decode(vector)) is not None]

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, TypeAlias
 
+import numpy as np
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
-
-    import numpy as np
 
     from torchx_cubicml.space import Dimension
 
@@ -51,6 +51,18 @@ class Moves:
             for index in group[start:stop]:
                 child[index] = other[index]
         return tuple(child)
+
+    def mix(self, vector: Vector, rng: np.random.Generator) -> Vector:
+        """Return ``vector`` with the layers of each parameter drawn anew, in shares that are drawn first.
+
+        Layers that choose each for itself would nearly always take every choice about equally often.
+        """
+        changed = list(vector)
+        for group in self.layered:
+            shares = rng.dirichlet(np.full(self.sizes[group[0]], 0.5))
+            for index, choice in zip(group, rng.choice(len(shares), size=len(group), p=shares).tolist(), strict=True):
+                changed[index] = min(choice, self.sizes[index] - 1)
+        return tuple(changed)
 
     def neighbours(self, vector: Vector, rng: np.random.Generator) -> Iterator[Vector]:
         """Yield all vectors one change away, and some that swap two layers (which keeps memory)."""

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.masking import names_secret
 from torchx_cubicml.space import Landing, LandingKind, TuneChanges
 
 if TYPE_CHECKING:
@@ -23,7 +24,7 @@ def read_landing(table: Table) -> Landing:
     """Return where the value of a table stands in the command.
 
     Raises:
-        SpaceError: no place is stated, or two are, or it can be no flag or no variable.
+        SpaceError: no place is stated, or two are, it can be no flag or no variable, or it holds a secret.
     """
     stated = [key for key in LANDING_KEYS if key in table]
     if len(stated) != 1:
@@ -31,6 +32,8 @@ def read_landing(table: Table) -> Landing:
         raise SpaceError(f"{table.place}: one place in the command is wanted, {' or '.join(LANDING_KEYS)}, got {got}")
     name = table.text(stated[0]) or ""
     _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
+    if names_secret(name):
+        raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
     return Landing(kind=LandingKind(stated[0]), name=name, aliases=_aliases(name))
 
 

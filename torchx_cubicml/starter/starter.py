@@ -19,7 +19,7 @@ from torchx_cubicml.starter.trainer_starter import recognised, trainer_text
 from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.space import SearchSpace
@@ -92,16 +92,24 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
     return done.stdout[:MAX_HELP]
 
 
-def unredirected_outputs(launch: Launch, space: SearchSpace) -> tuple[str, ...]:
-    """Return the flags in a command that look like an output, resume or logging destination and stay in ``[tune]``.
+def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = "") -> tuple[str, ...]:
+    """Return the flags that look like an output, resume or logging destination and that ``[tune]`` leaves as they are.
 
     Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
+
+    Args:
+        launch: the command.
+        space: says what ``[tune]`` redirects.
+        help_text: what ``--help`` says, for the destinations that the script has without being told.
     """
     landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
     places = [landing for landing in landings if landing is not None and landing.kind is LandingKind.FLAG]
     declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
     suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
     suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
+    typed = {name for name, _ in suspects}
+    offered = [flag for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
+    suspects += [(flag.name, "somewhere") for flag in offered if _is_unasked_destination(flag.name, typed)]
     settled = declared | {name.rstrip("=") for name in space.tune.args}
     if "WANDB_MODE" in space.tune.env:
         settled |= {name for name, _ in suspects if "wandb" in name.lower()}
@@ -189,6 +197,10 @@ def _may_be_destination(name: str, value: str | None) -> bool:
 
 
 _TUNED = frozenset(_normal(flag.flag.rstrip("=")) for trainer in TRAINERS.values() for flag in trainer.flags.values())
+
+
+def _is_unasked_destination(name: str, typed: Collection[str]) -> bool:
+    return name not in typed and _is_offered_destination(name)
 
 
 def _is_offered_destination(name: str) -> bool:

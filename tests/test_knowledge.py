@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn
+from torchx_cubicml.trial import Trial
+
+WORKLOAD = {"program": "a.py", "world_size": 1}
+
+
+def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.0) -> Trial:
+    speed = scale * batch**0.5 * (1.5 if kind == "b" else 1.0)
+    workload = {**WORKLOAD, "program": program}
+    return Trial.completed(workload=workload, config={"batch": batch, "kind": kind}, tokens_per_second=speed)
+
+
+def knowledge_of(own: list[Trial], others: list[Trial]) -> Knowledge:
+    lesson = Lesson(
+        everything=[*own, *others],
+        own=own,
+        objective="tokens_per_second",
+        observe={},
+        compare=["program", "batch", "kind"],
+        tuned={"batch": (1, 2, 4, 8, 16), "kind": ("a", "b")},
+        noise=None,
+        usual_noise=0.02,
+    )
+    return learn(lesson, rng=np.random.default_rng(0))
+
+
+def row(batch: int, kind: str) -> dict[str, object]:
+    return {**WORKLOAD, "batch": batch, "kind": kind}
+
+
+ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 8, 16) for kind in "ab"] * 3
+
+
+def test_a_workload_hardly_measured_is_told_by_all() -> None:
+    assert isinstance(knowledge_of([], ELSEWHERE), Everywhere)
+    assert isinstance(knowledge_of([ran(1), ran(2)], []), Everywhere)
+
+
+def test_three_measurements_speak_for_themselves() -> None:
+    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
+    assert isinstance(knowledge, Here)
+    assert knowledge.elsewhere is None
+    assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
+
+
+def test_what_others_teach_remains_where_it_helps() -> None:
+    own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
+    knowledge = knowledge_of(own, ELSEWHERE)
+    assert isinstance(knowledge, Here)
+    assert knowledge.elsewhere is not None
+    # Kind b was never launched here.
+    assert np.exp(knowledge.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
+
+
+def test_what_others_teach_is_dropped_where_it_misleads() -> None:
+    rng = np.random.default_rng(0)
+    misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
+    knowledge = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
+    assert isinstance(knowledge, Here)
+    assert knowledge.elsewhere is None
+
+
+def test_believing_takes_the_doubt_of_a_row() -> None:
+    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
+    (before,) = knowledge.forecast([row(16, "b")]).spread
+    (after,) = knowledge.believing([row(16, "b")]).forecast([row(16, "b")]).spread
+    assert after < 0.5 * before
+    assert knowledge.believing([]) is knowledge

@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from torchx.schedulers import get_default_scheduler_name
+
+from torchx_cubicml.launch.scheduler import scheduler_of, scheduler_of_process
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(autouse=True)
+def project_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / ".torchxconfig"
+    path.touch()
+    monkeypatch.setenv("TORCHXCONFIG", str(path))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("typed", "scheduler"),
+    [
+        ("-s slurm cubicml dist.ddp", "slurm"),
+        ("--scheduler=kubernetes cubicml dist.ddp", "kubernetes"),
+        ("-cfg a=b,c=d --dryrun -slocal_cwd cubicml dist.ddp", "local_cwd"),
+        ("--workspace file:///w -s slurm cubicml dist.ddp -- -s 3 --scheduler cosine", "slurm"),
+        ("-s slurm --an_option_of_tomorrow cubicml", "slurm"),
+        ("cubicml dist.ddp -- -s 3", get_default_scheduler_name()),
+        ("-s", ""),
+    ],
+)
+def test_the_scheduler_is_what_torchx_reads(typed: str, scheduler: str) -> None:
+    assert scheduler_of(typed.split()) == scheduler
+
+
+def test_a_project_names_its_scheduler(project_settings: Path) -> None:
+    project_settings.write_text("[cli:run]\nscheduler = slurm\n")
+    assert scheduler_of(["cubicml", "dist.ddp"]) == "slurm"
+    assert scheduler_of(["-s", "local_cwd", "cubicml", "dist.ddp"]) == "local_cwd"
+
+
+def test_elsewhere_than_in_torchx_run_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    words = ["mine.py", "run", "-s", "slurm", "cubicml"]
+    monkeypatch.setattr(sys, "argv", words)
+    monkeypatch.delitem(sys.modules, "torchx.cli.cmd_run", raising=False)
+    assert scheduler_of_process() == ""
+    monkeypatch.setitem(sys.modules, "torchx.cli.cmd_run", sys)
+    assert scheduler_of_process() == "slurm"
+    monkeypatch.setattr(sys, "argv", ["torchx", "cubicml", "tune"])
+    assert scheduler_of_process() == ""

@@ -1,0 +1,125 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.history import History
+from torchx_cubicml.predictors.gaussian_process import GaussianProcess
+from torchx_cubicml.trial import Trial
+
+LAYERS = 12
+
+
+def trial(word: str, batch: int = 4, *, backend: str = "a", noise: float = 0.0, **workload: object) -> Trial:
+    speed = 100.0 * batch**0.5 * (1.0 + 0.5 * word.count("N") / len(word)) * (1.1 if backend == "b" else 1.0)
+    return Trial.completed(
+        workload={"program": "a.py", "world_size": 2, **workload},
+        config={"kernel": tuple(word), "batch": batch, "backend": backend},
+        tokens_per_second=float(speed * np.exp(noise)),
+    )
+
+
+def some(count: int, *, noise: float = 0.01, **workload: object) -> list[Trial]:
+    rng = np.random.default_rng(0)
+    return [
+        trial(
+            "".join(rng.choice(list("FSN"), LAYERS, p=rng.dirichlet(np.ones(3)))),
+            int(rng.integers(1, 9)),
+            backend=str(rng.choice(["a", "b"])),
+            noise=float(rng.normal(0, noise)),
+            **workload,
+        )
+        for _ in range(count)
+    ]
+
+
+def history_of(trials: list[Trial]) -> History:
+    return History.from_trials(trials, objective="tokens_per_second")
+
+
+def fitted(trials: list[Trial], **given: object) -> tuple[GaussianProcess, History]:
+    history = history_of(trials)
+    return GaussianProcess(**given).fit(history, rng=np.random.default_rng(0)), history
+
+
+@pytest.mark.parametrize("workload", [{}, {"layer_n_params": tuple(range(1, LAYERS + 1))}], ids=["plain", "sizes"])
+def test_the_variance_of_a_point_is_its_covariance_with_itself(workload: dict[str, object]) -> None:
+    process, history = fitted(some(30, **workload))
+    unseen = history.columns.encode([{"kernel": ("F", "other") * (LAYERS // 2), "batch": 99}, {}])
+    points = process.places_.points(np.vstack([history.features, unseen]))
+    diagonal = np.diag(process.kernel_.between(points, points))
+    assert process.kernel_.alone(points) == pytest.approx(diagonal, rel=1e-6)
+
+
+def test_the_posterior_is_that_of_a_gaussian_process() -> None:
+    process, history = fitted(some(25))
+    asked = history.columns.encode([dict(one.config) for one in some(40)[30:]])
+    points, known = process.places_.points(asked), process.points_
+    gram = process.kernel_.between(known, known) + process.kernel_.noise**2 * np.eye(25)
+    across = process.kernel_.between(points, known)
+    mean = across @ np.linalg.solve(gram, process.rest_)
+    variance = process.kernel_.alone(points) - np.diag(across @ np.linalg.solve(gram, across.T))
+    logarithm, spread = process.latent(asked)
+    assert logarithm == pytest.approx(process.centre_ + process.scale_ * mean)
+    assert spread == pytest.approx(process.scale_ * np.sqrt(variance), rel=1e-3)
+
+
+def test_it_is_surer_where_it_measured() -> None:
+    process, history = fitted(some(30))
+    far = history.columns.encode([{"kernel": ("F",) * LAYERS, "batch": 8, "backend": "c"}])
+    assert process.latent(history.features)[1].max() < process.latent(far)[1][0]
+
+
+def test_believing_keeps_the_means_and_takes_the_doubt() -> None:
+    process, history = fitted(some(10))
+    asked = history.columns.encode([dict(one.config) for one in some(20)[12:]])
+    before, after = process.latent(asked), process.believing(asked[:1]).latent(asked)
+    assert after[0] == pytest.approx(before[0], abs=1e-4)
+    assert after[1][0] < 0.5 * before[1][0]
+    assert (after[1] <= before[1] + 1e-9).all()
+
+
+def test_counts_carry_over_to_layers_that_were_not_seen_so() -> None:
+    words = ["F" * LAYERS, "N" * LAYERS, "F" * 6 + "N" * 6, "N" * 3 + "F" * 9]
+    process, history = fitted([trial(word) for word in words])
+    turned = history.columns.encode([{"kernel": tuple("N" * 6 + "F" * 6), "batch": 4, "backend": "a"}])
+    assert np.exp(process.latent(turned)[0]) == pytest.approx([250.0], rel=0.05)
+
+
+def test_a_tuned_parameter_that_never_varied_leaves_doubt() -> None:
+    trials = [trial("F" * LAYERS, 4, noise=noise) for noise in (0.01, -0.01, 0.0)]
+    asked = [{"kernel": tuple("F" * LAYERS), "batch": batch, "backend": "a"} for batch in (4, 8)]
+    told, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})
+    here, there = told.latent(history.columns.encode(asked))[1]
+    assert there > 3 * here
+    ignorant, history = fitted(trials)
+    here, there = ignorant.latent(history.columns.encode(asked))[1]
+    assert there == here
+
+
+def test_noise_is_learned() -> None:
+    assert fitted(some(60, noise=0.08))[0].noise_ > 2 * fitted(some(60, noise=0.005))[0].noise_
+
+
+def test_intervals_hold_what_they_promise() -> None:
+    trials = some(300, noise=0.02)
+    process, history = fitted(trials[:60])
+    rows = history_of(trials[60:])
+    predicted = process.predict(history.columns.encode(rows.rows))
+    inside = (predicted.quantile(0.1) <= rows.throughput) & (rows.throughput <= predicted.quantile(0.9))
+    assert 0.65 < inside.mean() < 0.97
+
+
+def test_large_layers_weigh_more_where_sizes_are_known() -> None:
+    sizes = (100, *(1,) * (LAYERS - 1))
+    trials = [trial(word, layer_n_params=sizes) for word in ("F" * LAYERS, "N" * LAYERS)]
+    process, history = fitted(trials)
+    rows = [{"kernel": tuple(word), "batch": 4, "backend": "a"} for word in ("N" + "F" * 11, "F" + "N" * 11)]
+    large, others = process.latent(history.columns.encode(rows))[0]
+    assert large > others
+
+
+def test_more_rows_than_it_takes_are_thinned() -> None:
+    process, _ = fitted(some(450))
+    assert len(process.points_) == 400
+    assert process.n_measured_ == 450

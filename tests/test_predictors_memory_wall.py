@@ -1,0 +1,88 @@
+from __future__ import annotations
+
+import numpy as np
+
+from torchx_cubicml.history import History
+from torchx_cubicml.predictors.memory_wall import MemoryWall
+from torchx_cubicml.trial import State, Trial
+
+WORKLOAD = {"program": "a.py", "world_size": 8}
+NAMES = {"F": "FULL_SHARD", "S": "SHARD_GRAD_OP", "N": "NO_SHARD"}
+LAYERS = 8
+TUNED = {"micro_batch_size": tuple(range(1, 17)), "sharding_strategy": tuple(NAMES.values()), "cache": (0.1, 0.5)}
+
+
+def config(word: str, batch: int, cache: float = 0.1) -> dict[str, object]:
+    strategies = tuple(NAMES[letter] for letter in word)
+    return {"sharding_strategy": strategies, "micro_batch_size": batch, "cache": cache}
+
+
+def outcome(word: str, batch: int, cache: float = 0.1) -> Trial:
+    needed = batch + 2 * word.count("S") + 5 * word.count("N") + 20 * cache
+    if needed > 25:
+        return Trial.infeasible(workload=WORKLOAD, config=config(word, batch, cache))
+    return Trial.completed(workload=WORKLOAD, config=config(word, batch, cache), tokens_per_second=1.0)
+
+
+def chances(trials: list[Trial], *configs: dict[str, object], **given: object) -> list[float]:
+    history = History.from_trials(trials, objective="tokens_per_second")
+    wall = MemoryWall(tuned=TUNED, **given).fit(history)
+    rows = [{**WORKLOAD, **each} for each in configs]
+    return wall.probability(history.columns.encode(rows), rows).tolist()
+
+
+def test_hungrier_configs_fit_less_from_the_first_outcome_on() -> None:
+    little, more, most = chances(
+        [outcome("FFFFFFFF", 8)], config("FFFFFFFF", 8), config("SSSSSSSS", 8), config("NNNNNNNN", 16)
+    )
+    assert little > more > most
+
+
+def test_outcomes_move_the_wall() -> None:
+    asked = config("SSSSFFFF", 12)
+    alone = [outcome("FFFFFFFF", 8)]
+    (before,) = chances(alone, asked)
+    (after,) = chances([*alone, outcome("SSSSFFFF", 14), outcome("SSSSSFFF", 12)], asked)
+    assert after > max(before, 0.7)
+
+
+def test_it_finds_where_the_wall_runs() -> None:
+    rng = np.random.default_rng(0)
+    drawn = [
+        ("".join(rng.choice(list("FSN"), LAYERS, p=rng.dirichlet(np.ones(3)))), int(rng.integers(1, 17)), cache)
+        for cache in (0.1, 0.5) * 60
+    ]
+    trials = [outcome(*each) for each in drawn]
+    fitted = chances(trials[:60], *(config(*each) for each in drawn[60:]))
+    right = [
+        (chance > 0.5) == (trial.measurement is not None) for chance, trial in zip(fitted, trials[60:], strict=True)
+    ]
+    assert np.mean(right) > 0.85
+
+
+def test_hard_limits_come_first() -> None:
+    trials = [outcome("FFFFFFFF", 8), outcome("NNNNNNNN", 8)]
+    compare = ["program", "sharding_strategy", "micro_batch_size", "cache"]
+    asked = [config("FFFFFFFF", 4), config("NNNNNNNN", 12), config("NNNNNNNN", 8)]
+    surely, *never = chances(trials, *asked, compare=compare)
+    assert surely >= 0.99
+    assert never == [0.0, 0.0]
+
+
+def test_a_failure_of_unknown_cause_lowers_and_never_excludes() -> None:
+    trials = [outcome("FFFFFFFF", 8), outcome("SSFFFFFF", 8)]
+    failed = Trial(trial_id="f", workload=WORKLOAD, config=config("SSFFFFFF", 10), state=State.UNKNOWN)
+    (before,), (after,) = (chances(each, config("SSFFFFFF", 10)) for each in (trials, [*trials, failed]))
+    assert 0.0 < after < before
+
+
+def test_parameters_of_unknown_appetite_are_learned_too() -> None:
+    def ran(kind: str, fits: bool) -> Trial:
+        given = {"workload": WORKLOAD, "config": {"kind": kind}}
+        return Trial.completed(**given, tokens_per_second=1.0) if fits else Trial.infeasible(**given)
+
+    history = History.from_trials([ran("a", True), ran("b", False)] * 2, objective="tokens_per_second")
+    rows = [{**WORKLOAD, "kind": kind} for kind in "ab"]
+    good, bad = MemoryWall().fit(history).probability(history.columns.encode(rows), rows)
+    assert good > 0.7
+    assert bad < 0.5

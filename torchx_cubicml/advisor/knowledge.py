@@ -1,0 +1,197 @@
+"""What predictors and feasibility together expect of configs: learned from all workloads, or from one workload's own.
+
+While a workload has hardly been measured, trees over everything that was ever launched serve it best. From a few
+measurements on, a Gaussian process of its own does; what others teach remains as its mean, if that makes the workload's
+own measurements likelier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from torchx_cubicml.history import History, config_key
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
+from torchx_cubicml.predictors.gaussian_process import GaussianProcess
+from torchx_cubicml.predictors.memory_wall import MemoryWall
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors import Predictor
+    from torchx_cubicml.trial import Scalar, Trial, Value
+
+# Measurements of the workload itself with which a Gaussian process knows it better than trees over all workloads.
+_FEWEST_OWN, _MOST_OWN = 3, 300
+_FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Forecast:
+    """What is expected of ``n`` configs.
+
+    Args:
+        logarithm: of the median throughput of the whole job, ``[n]``; NaN where nothing was measured anywhere.
+        spread: standard deviation of the logarithm of the true value, ``[n]``.
+        fits: probability to fit in memory, ``[n]``.
+    """
+
+    logarithm: NDArray[np.float64]
+    spread: NDArray[np.float64]
+    fits: NDArray[np.float64]
+
+
+class Knowledge(Protocol):
+    """Expects something of rows: workload facts and a config each."""
+
+    @property
+    def measurements_included(self) -> bool:
+        """Whether a forecast already weighs what was measured of the very config."""
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """Return what is expected of ``rows``."""
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lesson:
+    """What is learned from, and what for.
+
+    Args:
+        everything: trials of all workloads.
+        own: those among them of the workload itself.
+        objective: name of the throughput.
+        observe: see ``training_row``.
+        compare: see ``Feasibility``.
+        tuned: parameters that candidates vary -> their choices.
+        noise: standard deviation of the logarithm of one measurement; ``None`` before any config was measured twice.
+        usual_noise: the same, as believed then.
+    """
+
+    everything: Sequence[Trial]
+    own: Sequence[Trial]
+    objective: str
+    observe: Mapping[str, str]
+    compare: Sequence[str]
+    tuned: Mapping[str, Sequence[Scalar]]
+    noise: float | None
+    usual_noise: float
+
+    def history(self, trials: Iterable[Trial]) -> History:
+        """Return the table of ``trials``."""
+        return History.from_trials(trials, objective=self.objective, observe=self.observe)
+
+
+def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
+    """Return what the trials teach of one workload's configs."""
+    own = lesson.history(lesson.own)
+    if not _FEWEST_OWN <= int(np.isfinite(own.throughput).sum()) <= _MOST_OWN:
+        return Everywhere.of(lesson, rng=rng)
+    known = {id(trial) for trial in lesson.own}
+    others = lesson.history(trial for trial in lesson.everything if id(trial) not in known)
+    process = _process(lesson).fit(own, rng=rng)
+    wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    elsewhere = None
+    if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
+        elsewhere = Elsewhere(others, PREDICTORS[DEFAULT_PREDICTOR]().fit(others, rng=rng))
+        scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
+        guided = _process(lesson).fit(scaled, rng=rng)
+        process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
+    return Here(history=own, process=process, wall=wall, elsewhere=elsewhere)
+
+
+def _process(lesson: Lesson) -> GaussianProcess:
+    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Everywhere:
+    """Learned from all workloads: the default predictor and a classifier of outcomes."""
+
+    history: History
+    predictor: Predictor
+    feasibility: Feasibility
+    noise: float
+
+    @classmethod
+    def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
+        """Return what all trials teach."""
+        history = lesson.history(lesson.everything)
+        return cls(
+            history=history,
+            predictor=PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng),
+            feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
+            noise=lesson.usual_noise,
+        )
+
+    @property
+    def measurements_included(self) -> bool:
+        """Trees smooth over many configs, so a config's own measurements still tell more."""
+        return False
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """See ``Knowledge``."""
+        features = self.history.columns.encode(rows)
+        prediction = self.predictor.predict(features)
+        # The predictor's spread is of a measurement; what is sought is the true value behind it.
+        spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
+        fits = self.feasibility.probability(features, rows)
+        return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Trees learn nothing from a guess of their own."""
+        del rows
+        return self
+
+
+class Elsewhere:
+    """The default predictor, which knows other workloads alone."""
+
+    def __init__(self, history: History, predictor: Predictor) -> None:
+        self._history = history
+        self._predictor = predictor
+        self._known: dict[str, float] = {}
+
+    def logarithms(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return logarithms of throughput as other workloads suggest them, ``[n]``; each row is computed once."""
+        keys = [config_key(row) for row in rows]
+        fresh = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._known}
+        if fresh:
+            predicted = self._predictor.predict(self._history.columns.encode(list(fresh.values()))).throughput
+            self._known.update(zip(fresh, np.log(predicted).tolist(), strict=True))
+        return np.array([self._known[key] for key in keys], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Here:
+    """Learned from the workload's own trials: a Gaussian process and its memory wall."""
+
+    history: History
+    process: GaussianProcess
+    wall: MemoryWall
+    elsewhere: Elsewhere | None = None
+
+    @property
+    def measurements_included(self) -> bool:
+        """The process was told each of them."""
+        return True
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """See ``Knowledge``."""
+        features = self.history.columns.encode(rows)
+        logarithm, spread = self.process.latent(features)
+        if self.elsewhere is not None:
+            logarithm = logarithm + self.elsewhere.logarithms(rows)
+        return Forecast(logarithm=logarithm, spread=spread, fits=self.wall.probability(features, rows))
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """See ``Knowledge``: kriging believer."""
+        if not rows:
+            return self
+        return replace(self, process=self.process.believing(self.history.columns.encode(rows)))

@@ -1,0 +1,59 @@
+"""Which TorchX scheduler a launch goes to: a component is not told, but the command line of ``torchx run`` is."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+# Their jobs see folders of this machine only where the user mounts them.
+_CONTAINED = frozenset(
+    {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
+)
+
+
+def scheduler_of_process() -> str:
+    """Return the scheduler that this process launches on; empty where it is no ``torchx run``."""
+    words = sys.argv[1:]
+    if "torchx.cli.cmd_run" not in sys.modules or "run" not in words:
+        return ""
+    return scheduler_of(words[words.index("run") + 1 :])
+
+
+def scheduler_of(words: Sequence[str]) -> str:
+    """Return the scheduler that ``torchx run`` takes from its arguments, ``.torchxconfig`` or its own default.
+
+    Args:
+        words: arguments of ``torchx run``, the component and its own among them; empty is returned where TorchX
+            refuses them.
+    """
+    from torchx.runner.config import get_config
+    from torchx.schedulers import get_default_scheduler_name
+
+    parser = _Parser(add_help=False)
+    parser.add_argument("-s", "--scheduler")
+    parser.add_argument("words", nargs=argparse.REMAINDER)
+    for names in (("-cfg", "--scheduler_args"), ("--workspace", "--buck-target"), ("--parent_run_id",)):
+        parser.add_argument(*names)
+    try:
+        named = parser.parse_known_args(list(words))[0].scheduler
+    except ValueError:
+        return ""
+    return str(named or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
+
+
+def is_contained(scheduler: str) -> bool:
+    """Whether a scheduler's jobs run where a local path of this machine means another place.
+
+    >>> is_contained("kubernetes"), is_contained("slurm")
+    (True, False)
+    """
+    return scheduler in _CONTAINED
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise ValueError(message)

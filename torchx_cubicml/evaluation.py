@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial, Workload
 
 SPLITS = ("random", "time", "scale")
+_FEWEST_TO_RANK = 3
 _TRAIN_SHARE = 0.8
 
 
@@ -125,15 +126,18 @@ def grade(
         seed: of all randomness.
 
     Raises:
-        RecordError: nothing was measured in ``train`` or in ``test``.
+        RecordError: nothing was measured in ``train``, or too little in ``test``.
     """
     history = History.from_trials(train, objective=objective)
     asked = [(trial, _reached(trial, objective)) for trial in test]
     outcomes = [(trial, value) for trial, value in asked if value is not None]
     reached = np.array([value for _, value in outcomes], dtype=np.float64)
     n_train, ran = int(np.isfinite(history.throughput).sum()), reached > 0.0
-    if not n_train or not ran.any():
-        raise RecordError(f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict")
+    if not n_train or ran.sum() < _FEWEST_TO_RANK:
+        raise RecordError(
+            f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict; at least 1 and "
+            f"{_FEWEST_TO_RANK} are wanted"
+        )
     rng = np.random.default_rng(seed)
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,7 +89,8 @@ def prepare(request: TuneRequest) -> Prepared:
         CubicMLError: something in it is not legal.
     """
     space = read_space(request.space)
-    component = ComponentLaunch.parse(request.component, request.component_args)
+    parsed = ComponentLaunch.parse(request.component, request.component_args)
+    component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
     workload, current = read_config(component.launch, space)
     space.bind(workload=workload, current=current)  # an impossible space is told before anything is launched
     return Prepared(

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial, Workload
 
 SPLITS = ("random", "time", "scale")
-_FEWEST_TO_RANK = 3
 _TRAIN_SHARE = 0.8
 
 
@@ -64,6 +63,8 @@ class ReportCard:
         reached = "no workload had two outcomes to choose from"
         if not math.isnan(self.regret):
             reached = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known"
+        if math.isnan(self.tau):
+            return f"{self.predictor}, {self.split}: {self.n_test} measured trials held out are too few to rank"
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
             f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}); {reached}; "
@@ -126,18 +127,15 @@ def grade(
         seed: of all randomness.
 
     Raises:
-        RecordError: nothing was measured in ``train``, or too little in ``test``.
+        RecordError: nothing was measured in ``train`` or in ``test``.
     """
     history = History.from_trials(train, objective=objective)
     asked = [(trial, _reached(trial, objective)) for trial in test]
     outcomes = [(trial, value) for trial, value in asked if value is not None]
     reached = np.array([value for _, value in outcomes], dtype=np.float64)
     n_train, ran = int(np.isfinite(history.throughput).sum()), reached > 0.0
-    if not n_train or ran.sum() < _FEWEST_TO_RANK:
-        raise RecordError(
-            f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict; at least 1 and "
-            f"{_FEWEST_TO_RANK} are wanted"
-        )
+    if not n_train or not ran.any():
+        raise RecordError(f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict")
     rng = np.random.default_rng(seed)
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)

@@ -1,7 +1,7 @@
 """Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
 
-``outlook`` says what history expects of a config, ``acquisition`` what a config is worth trying, ``advisor`` chooses,
-and ``reasons`` says why in words.
+``knowledge`` learns from history, ``outlook`` says what it expects of one workload's configs, ``acquisition`` what a
+config is worth trying, ``advisor`` chooses, and ``reasons`` says why in words.
 """
 
 from __future__ import annotations

@@ -74,6 +74,20 @@ def test_torchruns_own_name_serves_where_it_is_drawn_by_chance() -> None:
         assert read_assignment(PROGRAM, {**TORCHRUN, "TORCHELASTIC_RUN_ID": chosen}).trial_id == ""
 
 
+def test_attempts_in_one_folder_of_torchruns_agent_are_of_one_trial() -> None:
+    def trial_id(folder: str, attempt: int, **changes: str) -> str:
+        file = f"{folder}/attempt_{attempt}/0/error.json"
+        return read_assignment(PROGRAM, {**rank_0, "TORCHELASTIC_ERROR_FILE": file, **changes}).trial_id
+
+    rank_0 = {**TORCHRUN, "RANK": "0", "TORCHELASTIC_RUN_ID": "none"}
+    first = trial_id("/tmp/x/none_abcd1234", 0)
+    assert first.startswith("trial-")
+    assert trial_id("/tmp/x/none_abcd1234", 1) == first
+    assert trial_id("/tmp/x/none_abcd1235", 0) != first
+    assert trial_id("/tmp/x/none_abcd1234", 1, WORLD_SIZE="2") != first
+    assert trial_id("/logs/mine", 0) != trial_id("/logs/mine", 0)
+
+
 def test_facts_known_at_start() -> None:
     facts = known_at_start(read_assignment(PROGRAM, {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7"}))
     assert facts["world_size"] == 4

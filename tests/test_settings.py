@@ -22,6 +22,7 @@ UNDER_TORCHRUN = {
     "SLURM_RESTART_COUNT": "1",
     "SLURM_CLUSTER_NAME": "east",
     "TORCHELASTIC_RUN_ID": "none",
+    "TORCHELASTIC_ERROR_FILE": "/tmp/x/none_abcd1234/attempt_2/1/error.json",
     "TORCHELASTIC_RESTART_COUNT": "2",
     "TORCHELASTIC_USE_AGENT_STORE": "True",
 }
@@ -40,6 +41,7 @@ def test_a_job_learns_its_place() -> None:
         store_address=("node1", 29500),
         cluster="east",
         run_id="none",
+        run_folder="/tmp/x/none_abcd1234",
     )
 
 

@@ -33,6 +33,7 @@ class JobEnvironment:
         store_address: host and port of the agent's TCPStore; ``None`` where torchrun hosts none.
         cluster: the scheduler's name of the cluster, whose job numbers are its own; empty where unknown.
         run_id: torchrun's name of the launch; empty without torchrun.
+        run_folder: that this node's agent has made for the launch and keeps at each attempt; empty where unknown.
     """
 
     contract: str
@@ -46,6 +47,7 @@ class JobEnvironment:
     store_address: tuple[str, int] | None
     cluster: str = ""
     run_id: str = ""
+    run_folder: str = ""
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -71,6 +73,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         store_address=(host, port) if host and port and is_agents else None,
         cluster=source.get("SLURM_CLUSTER_NAME", ""),
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
+        run_folder=_run_folder(source.get("TORCHELASTIC_ERROR_FILE", "")),
     )
 
 
@@ -104,6 +107,12 @@ def default_store_url() -> str:
         return str(Path(DEFAULT_STORE).expanduser())
     except RuntimeError as error:
         raise StoreError(f"no home directory for the default store {DEFAULT_STORE}; name a store") from error
+
+
+def _run_folder(error_file: str) -> str:
+    # <folder>/attempt_<number>/<local rank>/error.json
+    folder, separator, rest = error_file.rpartition("/attempt_")
+    return folder if separator and rest.endswith("/error.json") else ""
 
 
 def _count(source: Mapping[str, str], name: str, default: int) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
 import sys
@@ -62,7 +63,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
     contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
     trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
     if not trial_id and job.rank == 0:
-        trial_id = new_id("trial")
+        trial_id = _trial_id_of_folder(job) or new_id("trial")
     return Assignment(
         job=job,
         contract=contract,
@@ -103,6 +104,15 @@ def _trial_id_of_run(job: JobEnvironment) -> str:
     It is drawn by chance under ``--standalone``; a name that a user has chosen may serve many launches.
     """
     return f"torchrun-{job.run_id}" if _BY_CHANCE.fullmatch(job.run_id) else ""
+
+
+def _trial_id_of_folder(job: JobEnvironment) -> str:
+    """Return the name that rank 0 derives at each attempt on its node; empty where the folder is not drawn by chance."""
+    folder = job.run_folder.rpartition("/")[2]
+    if not re.fullmatch(rf"{re.escape(job.run_id)}_[a-z0-9_]{{8}}", folder):
+        return ""
+    launch = "\n".join((os.uname().nodename, job.run_folder, str(job.world_size)))
+    return f"trial-{hashlib.sha256(os.fsencode(launch)).hexdigest()[:16]}"
 
 
 def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[str, str] | None) -> Contract:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
+from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.comparison import Comparison, Repeats, compare
 from torchx_cubicml.history import config_key, matches
 from torchx_cubicml.noise import repeat_noise
@@ -34,7 +35,8 @@ class Evidence:
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
         """Return the evidence on the workload; ``known`` are the trials that were there before this tune."""
-        of_workload = [trial for trial in trials if matches(trial, prepared.workload)]
+        comparable, _ = same_ground(under_way(trials, prepared.workload), prepared.workload)
+        of_workload = [trial for trial in comparable if matches(trial, prepared.workload)]
         return cls(
             before=tuple(trial for trial in of_workload if trial.trial_id in known),
             own=tuple(sorted((t for t in of_workload if t.trial_id not in known), key=lambda t: t.started_at)),

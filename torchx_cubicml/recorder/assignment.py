@@ -107,7 +107,7 @@ def _trial_id_of_run(job: JobEnvironment) -> str:
 
 
 def _trial_id_of_folder(job: JobEnvironment) -> str:
-    """Return the name that rank 0 derives at each attempt on its node; empty where the folder is not drawn by chance."""
+    """Return the name that rank 0 derives at each attempt on its node; empty for a folder not drawn by chance."""
     folder = job.run_folder.rpartition("/")[2]
     if not re.fullmatch(rf"{re.escape(job.run_id)}_[a-z0-9_]{{8}}", folder):
         return ""

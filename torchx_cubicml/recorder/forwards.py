@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
@@ -189,7 +190,7 @@ class Forwards:
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
         node = first_node(output) if self._is_open and module is self.model else None
-        if node is not None:
+        if node is not None and not _compiles_backward():
             with suppress(AttributeError, RuntimeError):  # of a graph of another kind
                 node.register_prehook(self._on_backward)
 
@@ -222,3 +223,9 @@ class Forwards:
             self._let_go[id(hook)] = module.register_forward_hook(hook).remove
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
+
+
+def _compiles_backward() -> bool:
+    """Whether backward passes are compiled, which a hook would have done once more."""
+    config, state = (sys.modules.get(f"torch._dynamo.{name}") for name in ("config", "compiled_autograd"))
+    return bool(getattr(config, "compiled_autograd", False) or getattr(state, "compiled_autograd_enabled", False))

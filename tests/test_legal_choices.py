@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.space import legal_choices
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space import legal_choices
 from torchx_cubicml.space.legal_choices import Check, LegalChoices
 
 if TYPE_CHECKING:

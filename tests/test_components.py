@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import socket
 import subprocess
 import sys
@@ -140,9 +141,13 @@ def without_us(tmp_path: Path) -> Path:
 
 
 def test_a_bare_checkout_works_from_elsewhere(tmp_path: Path, without_us: Path) -> None:
-    component = f"{os.path.relpath(CHECKOUT, tmp_path)}/components/cubicml.py:cubicml"
+    for folder in ("torchx_cubicml", "components"):  # an installation in place leaves its metadata beside them
+        shutil.copytree(CHECKOUT / folder, tmp_path / "bare" / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    component = "../bare/components/cubicml.py:cubicml"
     words = ["run", "--dryrun", "-s", "local_cwd", component, "--store", "s", *DDP]
-    done = torchx(*words, cwd=tmp_path, python=("-S",), PYTHONPATH=str(without_us), PYTHONSAFEPATH="1")
+    done = torchx(*words, cwd=elsewhere, python=("-S",), PYTHONPATH=str(without_us), PYTHONSAFEPATH="1")
     assert done.returncode == 0, done.stderr
     assert "-m torchx_cubicml.recorder -- examples/train.py" in unbroken(done)
 

@@ -32,7 +32,7 @@ def main() -> int:
     print(f"  torchx run -s local_cwd {shlex.join(TRAINING)}")
 
     say("1. Tune it: each launch is a real two-process training, recorded in a local store.")
-    run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "14 launches", "--", *TRAINING)
+    run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "18 launches", "--", *TRAINING)
 
     say("2. One word in front of the command, and history rewrites it; the user's own beside it, in turn.")
     cubicml = (

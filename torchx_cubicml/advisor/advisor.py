@@ -17,6 +17,7 @@ from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, with
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import matches
 from torchx_cubicml.noise import Belief
+from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.design import first_batch
@@ -108,13 +109,14 @@ def suggest(
         raise SpaceError(f"count must be >= 1, got {count}")
     rng = np.random.default_rng(seed)
     bound = space.bind(workload=workload, current=current)
-    outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
-    reasons = {identity(config): (config, why) for config, why in _designed(outlook, current)}
-    chosen = list(reasons.values())[:count]
-    if len(chosen) < count:
-        found = _searched(outlook, [config for config, _ in chosen], count=count - len(chosen), rng=rng)
-        chosen += [(config, "") for config in found]
-    return _told(outlook, chosen, current)
+    with one_thread():
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+        reasons = {identity(config): (config, why) for config, why in _designed(outlook, current)}
+        chosen = list(reasons.values())[:count]
+        if len(chosen) < count:
+            found = _searched(outlook, [config for config, _ in chosen], count=count - len(chosen), rng=rng)
+            chosen += [(config, "") for config in found]
+        return _told(outlook, chosen, current)
 
 
 def best_known(
@@ -145,7 +147,12 @@ def best_known(
     trials = list(trials)
     if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
         return None  # without the time that learning takes
-    outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+    with one_thread():
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+        return _best(outlook, current, rng)
+
+
+def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Suggestion | None:
     measured = outlook.measured()
     if not measured:
         return None

@@ -56,6 +56,9 @@ class _Block(Protocol):
     def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
         """Fill ``out`` [n, n_names], which arrives full of NaN."""
 
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        """The same for tuples whose entries are the choices at ``picked`` [n, n_entries]."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
@@ -118,6 +121,9 @@ class _Number:
     def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
         out[:, 0] = [_number(value) for value in values]
 
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        """A tuple is no number."""
+
 
 @dataclass(frozen=True, slots=True)
 class _Category:
@@ -137,6 +143,9 @@ class _Category:
             np.nan if value is None or isinstance(value, tuple) else self.codes.get(_label(value), np.nan)
             for value in values
         ]
+
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        """A tuple is none of the categories."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,6 +173,14 @@ class _Entries:
             elif value is not None:
                 self._fill((value,), row)
                 row[: self.width] = row[:1]
+
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        alone = np.full((len(choices), len(self.names)), np.nan)
+        self.encode([(choice,) for choice in choices], alone)  # the shares of one entry are an indicator
+        seen = min(picked.shape[1], self.width)
+        out[:, :seen] = alone[:, 0][picked[:, :seen]] if self.width else 0.0
+        for column in range(self.width, len(self.names)):
+            out[:, column] = alone[:, column][picked].sum(axis=1) / picked.shape[1]
 
     def _fill(self, entries: tuple[Scalar, ...], row: NDArray[np.float64]) -> None:
         seen = min(len(entries), self.width)

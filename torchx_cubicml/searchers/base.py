@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from torchx_cubicml.trial import Config
+from torchx_cubicml.vectors import config_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -17,6 +18,28 @@ if TYPE_CHECKING:
 
 Score: TypeAlias = Callable[[Sequence[Config]], NDArray[np.float64]]
 """Maps ``n`` configs to their scores, float64 ``[n]``: higher is better, ``-inf`` (or NaN) is never proposed."""
+
+
+@runtime_checkable
+class VectorScore(Protocol):
+    """A ``Score`` that also takes configs as rows of choice indices, which is much cheaper for many of them."""
+
+    def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """Return the scores of configs, float64 ``[n]``; see ``Score``."""
+
+    def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the scores of legal rows of the space searched, float64 ``[n]``; the same as of their configs.
+
+        Args:
+            vectors: choice index per dimension, ``[n, n_dimensions]``; see ``torchx_cubicml.vectors``.
+        """
+
+
+def scores_of(space: SearchSpace, score: Score, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+    """Return the scores of legal rows, float64 ``[n]``, whether ``score`` takes rows or configs alone."""
+    if isinstance(score, VectorScore):
+        return score.of_vectors(vectors)
+    return score([config_at(space, vector) for vector in vectors])
 
 
 class Searcher(Protocol):

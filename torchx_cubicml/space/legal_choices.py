@@ -46,13 +46,19 @@ class LegalChoices:
     """All vectors of choice indices, entry ``d`` in ``range(sizes[d])``, that meet every check."""
 
     def __init__(self, sizes: Sequence[int], checks: Iterable[Check]) -> None:
-        checks = tuple(checks)
+        self.checks = checks = tuple(checks)
         self._length = len(sizes)
         self._possible = all(check.holds([0] * len(sizes)) for check in checks if not check.dimensions)
         self._parts: list[_Part] = [
             _tied_part(dimensions, sizes, [check for check in checks if check.dimensions & set(dimensions)])
             for dimensions in _components(len(sizes), checks)
         ]
+
+    @property
+    def ties(self) -> list[tuple[tuple[int, ...], list[list[list[int]]] | None]]:
+        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``_Diagram``)."""
+        tied = [part for part in self._parts if isinstance(part, _Tied)]
+        return [(part.dimensions, part.targets) for part in tied]
 
     @property
     def is_empty(self) -> bool:
@@ -155,6 +161,10 @@ class _Tied:
         self._checks = _by_last_dimension(self.dimensions, checks)
         self._reads = [1 + sum(len(check.dimensions) for check in level) for level in self._checks]
         self._length = len(sizes)
+
+    @property
+    def targets(self) -> list[list[list[int]]] | None:
+        return self._diagram.targets if self._diagram else None
 
     @cached_property
     def is_empty(self) -> bool:

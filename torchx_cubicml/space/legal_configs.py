@@ -134,6 +134,32 @@ class LegalConfigs:
             return str(error)
         return None
 
+    def reads(self, name: str) -> tuple[int, ...]:
+        """Return the dimensions on which the value of a parameter depends, in order."""
+        chosen = self._needed(name) & self._free.keys()
+        places = (range(self._start[item], self._start[item] + self._free[item].n_dimensions) for item in chosen)
+        return tuple(sorted(dimension for place in places for dimension in place))
+
+    def value(self, name: str, choice: Sequence[int]) -> Value:
+        """Return the value of one parameter at a legal choice vector, of which only what it ``reads`` counts.
+
+        Raises:
+            SpaceError: it cannot be derived there.
+        """
+        needed = self._needed(name)
+        values = self._facts | {item: self._value(item, choice) for item in needed & self._free.keys()}
+        for item, derivation in self._derivations.items():
+            if item in needed:
+                values[item] = derived_value(item, derivation, values)
+        return values[name]
+
+    def _needed(self, name: str) -> set[str]:
+        needed = {name}
+        for item in reversed(self._derivations):
+            if item in needed:
+                needed |= self._derivations[item].names
+        return needed
+
     def encode(self, config: Config) -> tuple[int, ...]:
         """Return the choice vector of the free parameters in ``config``.
 

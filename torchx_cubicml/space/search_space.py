@@ -150,6 +150,11 @@ class SearchSpace:
             for block in (parameter.blocks if parameter.blocks is not None else ((),))
         )
 
+    @property
+    def legal(self) -> LegalConfigs:
+        """Which choices are legal together in a bound space, for those who work on many at once."""
+        return self._legal()
+
     def decode(self, choice: Sequence[int]) -> Config | None:
         """Return the config, derived parameters included, at one choice index per dimension; ``None`` where illegal.
 

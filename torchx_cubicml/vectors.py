@@ -1,0 +1,154 @@
+"""Configs as rows of choice indices: which are legal, and their features, for many at once without a mapping for each.
+
+A config of a hundred layers is a row of a hundred small integers. What a rule or a derived parameter reads of it is
+worked out once for each combination that occurs, and everything else is a look-up in tables of a few choices.
+"""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.errors import SpaceError
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.features import Columns
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Value
+
+
+def legal_rows(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.bool_]:
+    """Return which rows of choice indices are legal in a bound space, bool ``[n]``.
+
+    Of the choices for an idle parameter only the first is, so that each config is one row.
+
+    Args:
+        space: bound.
+        vectors: choice index per dimension, ``[n, n_dimensions]``, each in the range of its dimension.
+    """
+    legal = np.ones(len(vectors), dtype=np.bool_)
+    for check in space.legal.choices.checks:
+        reads = sorted(check.dimensions)
+        first, which = distinct_rows(vectors[:, reads])
+        holds = np.array([check.holds(vectors[row].tolist()) for row in first.tolist()], dtype=np.bool_)
+        legal &= holds[which]
+    return legal
+
+
+def drawn_rows(space: SearchSpace, count: int, *, rng: np.random.Generator) -> NDArray[np.intp]:
+    """Return ``count`` legal rows, each drawn uniformly; see ``SearchSpace.sample``."""
+    drawn = space.legal.choices.draw(count, rng)
+    return np.array(drawn, dtype=np.intp).reshape(count, len(space.dimensions))
+
+
+def config_at(space: SearchSpace, vector: NDArray[np.intp]) -> Config:
+    """Return the config at one legal row.
+
+    Raises:
+        SpaceError: it is not legal.
+    """
+    config = space.decode(vector.tolist())
+    if config is None:
+        raise SpaceError(f"the choices {vector.tolist()!r:.80} are not legal together")
+    return config
+
+
+def distinct_rows(table: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return where each distinct row stands first, and for every row which of them it is.
+
+    >>> first, which = distinct_rows(np.array([[2, 0], [1, 1], [2, 0]]))
+    >>> first.tolist(), which.tolist()
+    ([1, 0], [1, 0, 1])
+    """
+    if not table.shape[1]:
+        return np.zeros(min(len(table), 1), dtype=np.intp), np.zeros(len(table), dtype=np.intp)
+    key, room = np.zeros(len(table), dtype=np.int64), 1
+    for column in table.T:  # as digits of one number while that has room for another
+        size = int(column.max(initial=0)) + 1
+        if room * size >= 2**62:
+            _, key = np.unique(key, return_inverse=True)
+            room = len(table)
+        key, room = key * size + column, room * size
+    _, first, which = np.unique(key, return_index=True, return_inverse=True)
+    return first, which
+
+
+class VectorColumns:
+    """Encodes rows of choice indices as ``Columns.encode`` does rows of facts.
+
+    Args:
+        space: bound.
+        columns: what the features mean.
+        facts: what is known besides the config; a parameter's value stands before it.
+        instead: values that stand for whatever is chosen of these parameters.
+    """
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        columns: Columns,
+        *,
+        facts: Mapping[str, Value],
+        instead: Mapping[str, Value] | None = None,
+    ) -> None:
+        self._space, self._columns = space, columns
+        self._known = {**facts, **(instead or {})}
+        self._chosen = {item.name for item in space.parameters} - set(instead or ())
+        self._derived = {item.name for item in space.parameters if item.derive is not None or item.when is not None}
+        self._dimensions = {
+            name: list(group)
+            for name, group in groupby(enumerate(space.dimensions), key=lambda item: item[1].parameter)
+        }
+
+    def encode(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return features of legal rows, float64 ``[n, n_columns]``; NaN where a value was never seen.
+
+        Args:
+            vectors: choice index per dimension, ``[n, n_dimensions]``.
+        """
+        table = np.full((len(vectors), len(self._columns.names)), np.nan)
+        start = 0
+        for block in self._columns.blocks:
+            stop = start + len(block.names)
+            out, name = table[:, start:stop], block.source
+            if name not in self._chosen:
+                alone = np.full((1, stop - start), np.nan)
+                block.encode([self._known.get(name)], alone)
+                out[:] = alone
+            elif name in self._derived or not self._dimensions[name][0][1].positions:
+                values, which = self._values(name, vectors)
+                alone = np.full((len(values), stop - start), np.nan)
+                block.encode(values, alone)
+                out[:] = alone[which]
+            else:
+                block.encode_entries(*self._entries(name, vectors), out)
+            start = stop
+        return table
+
+    def _values(self, name: str, vectors: NDArray[np.intp]) -> tuple[list[Value], NDArray[np.intp]]:
+        """Return the distinct values of a parameter, and for every row which of them it is."""
+        legal = self._space.legal
+        first, which = distinct_rows(vectors[:, legal.reads(name)])
+        return [legal.value(name, vectors[row].tolist()) for row in first.tolist()], which
+
+    def _entries(self, name: str, vectors: NDArray[np.intp]) -> tuple[Sequence[bool | float | str], NDArray[np.intp]]:
+        """Return the choices of a per-layer parameter, and which each of its entries has, ``[n, n_entries]``."""
+        dimensions = self._dimensions[name]
+        columns = [column for column, dimension in dimensions for _ in dimension.positions]
+        return dimensions[0][1].choices, vectors[:, columns]
+
+
+def vectors_of(space: SearchSpace, configs: Collection[Config]) -> NDArray[np.intp]:
+    """Return the choice indices of configs of the space, ``[n, n_dimensions]``.
+
+    Raises:
+        SpaceError: one is not made of the space's choices.
+    """
+    rows = [space.encode(config) for config in configs]
+    return np.array(rows, dtype=np.intp).reshape(len(rows), len(space.dimensions))

@@ -10,12 +10,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchx_cubicml.advisor import Suggestion, suggest
+    from torchx_cubicml.advisor import suggest
     from torchx_cubicml.errors import CubicMLError
     from torchx_cubicml.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.measure import measure
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.store import TrialStore
+    from torchx_cubicml.suggestion import Suggestion
     from torchx_cubicml.trial import Measurement, Origin, State, Trial
 
 __all__ = [
@@ -40,7 +41,7 @@ _HOMES = {
     "ReportCard": "evaluation",
     "SearchSpace": "space",
     "State": "trial",
-    "Suggestion": "advisor",
+    "Suggestion": "suggestion",
     "Trial": "trial",
     "TrialStore": "store",
     "evaluate": "evaluation",

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.suggestion import Suggestion
     from torchx_cubicml.trial import Config, Trial, Workload
 
 _EXPLORE_AMONG = 8  # suggestions, of which the first that surely fits is tried

@@ -23,9 +23,9 @@ from torchx_cubicml.trial import Origin
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
 
-    from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
     from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.suggestion import Suggestion
     from torchx_cubicml.trial import Config, Scalar, Trial, Workload
 
 _LOW_END = 1.0  # of the 80 % interval of a gain: nine in ten that it is a gain at all

@@ -144,7 +144,7 @@ def matches(trial: Trial, workload: Workload) -> bool:
     """Return whether every fact of ``workload`` equals what the trial knows under that name."""
     for name, value in workload.items():
         known = trial.fact(name)
-        if known is None or _value_key(known) != _value_key(value):
+        if known is None or not _alike(known, value):
             return False
     return True
 
@@ -188,6 +188,13 @@ def _entries(value: Value) -> tuple[Scalar, ...]:
 
 def _kind(value: Scalar) -> type[bool | float | str]:
     return bool if isinstance(value, bool) else str if isinstance(value, str) else float
+
+
+def _alike(one: Value, other: Value) -> bool:
+    """Return whether two values are equal and of one kind: ``True`` is not 1; a text and a tuple are no numbers."""
+    if isinstance(one, tuple) or isinstance(other, tuple):
+        return _value_key(one) == _value_key(other)
+    return one == other and isinstance(one, bool) == isinstance(other, bool)
 
 
 def _value_key(value: Value) -> str:

@@ -34,10 +34,10 @@ if TYPE_CHECKING:
 
     from torchx.specs import AppDef
 
-    from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.choice import Choice
     from torchx_cubicml.launch import Launch, Materialized
     from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.suggestion import Suggestion
     from torchx_cubicml.trial import Config
 
 MODES = ("rewrite", "record", "off")

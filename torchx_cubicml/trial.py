@@ -8,7 +8,7 @@ import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Self, TypeAlias
+from typing import Self, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import RecordError
 
@@ -252,7 +252,10 @@ def freeze_values(values: object, *, where: str) -> dict[str, Value]:
         raise RecordError(f"{where} must map names to values, got {type(values).__name__}")
     if len(values) > MAX_NAMES:
         raise RecordError(f"{where} holds {len(values)} names, more than the {MAX_NAMES} that are legal")
-    return {_freeze_name(name, where): freeze_value(value, where=f"{where}.{name}") for name, value in values.items()}
+    return {
+        _freeze_name(name, where): value if _is_frozen(value) else freeze_value(value, where=f"{where}.{name}")
+        for name, value in values.items()
+    }
 
 
 def freeze_value(value: object, *, where: str) -> Value:
@@ -262,6 +265,15 @@ def freeze_value(value: object, *, where: str) -> Value:
             raise RecordError(f"{where} holds {len(value)} items, more than the {MAX_ITEMS} that are legal")
         return tuple(_freeze_scalar(item, where) for item in value)
     return _freeze_scalar(value, where)
+
+
+def _is_frozen(value: object) -> TypeGuard[Scalar]:
+    """Return whether a value is surely legal as it stands: most are, and a store holds millions of them."""
+    if type(value) is str:
+        return len(value) <= MAX_TEXT
+    if type(value) is int:
+        return -MAX_WHOLE <= value <= MAX_WHOLE
+    return type(value) is bool or (type(value) is float and math.isfinite(value))
 
 
 def _freeze_scalar(value: object, where: str) -> Scalar:

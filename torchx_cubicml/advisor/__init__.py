@@ -6,6 +6,7 @@ config is worth trying, ``advisor`` chooses, and ``reasons`` says why in words.
 
 from __future__ import annotations
 
-from torchx_cubicml.advisor.advisor import Suggestion, best_known, suggest
+from torchx_cubicml.advisor.advisor import best_known, suggest
+from torchx_cubicml.suggestion import Suggestion
 
 __all__ = ["Suggestion", "best_known", "suggest"]

@@ -6,7 +6,7 @@ Pure and without state: everything is rebuilt from the trials each time, so a ki
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,6 +23,7 @@ from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.design import first_batch
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
+from torchx_cubicml.suggestion import Suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -41,42 +42,6 @@ _CLIMBED = 5  # good configs from which a climb begins
 _SAFE = 0.95  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # ended trials before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Suggestion:
-    """A config, what is expected of it, and why it is proposed.
-
-    Args:
-        config: complete, made of the literals of the space (or of the user's own command).
-        throughput: median expected, whole job, in the unit of the objective; ``None`` where nothing is known yet.
-        low: lower end of the 80 % interval of the true value.
-        high: upper end.
-        probability_to_fit: in memory, 0..1.
-        reason: in words.
-        n_trials: ended trials of this workload behind it.
-        baseline_throughput: median expected of the user's own config.
-        gain: ratio of the two medians; ``None`` where either is unknown.
-        gain_low: lower end of its 80 % interval.
-        gain_high: upper end.
-    """
-
-    config: Config
-    throughput: float | None
-    low: float | None
-    high: float | None
-    probability_to_fit: float
-    reason: str
-    n_trials: int
-    baseline_throughput: float | None = None
-    gain: float | None = None
-    gain_low: float | None = None
-    gain_high: float | None = None
-
-    def to_json(self) -> dict[str, object]:
-        """Return JSON values."""
-        config = {name: list(value) if isinstance(value, tuple) else value for name, value in self.config.items()}
-        return {**asdict(self), "config": config}
 
 
 def suggest(

@@ -1,0 +1,45 @@
+"""What is proposed for a launch: a config, what is expected of it, and why."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchx_cubicml.trial import Config
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Suggestion:
+    """A config, what is expected of it, and why it is proposed.
+
+    Args:
+        config: complete, made of the literals of the space (or of the user's own command).
+        throughput: median expected, whole job, in the unit of the objective; ``None`` where nothing is known yet.
+        low: lower end of the 80 % interval of the true value.
+        high: upper end.
+        probability_to_fit: in memory, 0..1.
+        reason: in words.
+        n_trials: ended trials of this workload behind it.
+        baseline_throughput: median expected of the user's own config.
+        gain: ratio of the two medians; ``None`` where either is unknown.
+        gain_low: lower end of its 80 % interval.
+        gain_high: upper end.
+    """
+
+    config: Config
+    throughput: float | None
+    low: float | None
+    high: float | None
+    probability_to_fit: float
+    reason: str
+    n_trials: int
+    baseline_throughput: float | None = None
+    gain: float | None = None
+    gain_low: float | None = None
+    gain_high: float | None = None
+
+    def to_json(self) -> dict[str, object]:
+        """Return JSON values."""
+        config = {name: list(value) if isinstance(value, tuple) else value for name, value in self.config.items()}
+        return {**asdict(self), "config": config}

@@ -9,6 +9,7 @@ from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.random import Random
+from torchx_cubicml.searchers.reinforce import Reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
 SEARCHERS: dict[str, Callable[[], Searcher]] = {
     "random": Random,
     "exhaustive": Exhaustive,
+    "reinforce": Reinforce,
     "evolution": Evolution,
     "climb": Climb,
 }

@@ -65,3 +65,23 @@ def test_a_process_without_others_asks_nobody() -> None:
     alone.post("trial_id", "x", within_s=5)
     assert alone.ask("trial_id", within_s=5) == ""
     alone.meet(within_s=5)
+
+
+@pytest.mark.parametrize(
+    ("words", "agreed"),
+    [(("same", "same"), True), (("same", "other"), False), (("same", ""), False), (("same",), False)],
+    ids=["alike", "different", "one-against", "one-missing"],
+)
+def test_ranks_agree_only_where_all_come_with_the_same(store: TCPStore, words: tuple[str, ...], agreed: bool) -> None:
+    question = f"question/{'-'.join(words)}/{len(words)}"
+    answers: dict[int, bool] = {}
+
+    def ask(rank: int, word: str) -> None:
+        answers[rank] = peers(rank, store.port).agree(question, word, within_s=1 if len(words) == 1 else 20)
+
+    threads = [threading.Thread(target=ask, args=entry) for entry in enumerate(words)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert answers == dict.fromkeys(range(len(words)), agreed)

@@ -18,7 +18,7 @@ from torchx_cubicml.trial import Origin, freeze_values
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.trial import Config, Workload
+    from torchx_cubicml.trial import Config, Value, Workload
 
 CONTRACT_VARIABLE = "TORCHX_CUBICML_LAUNCH"
 CONTRACT_VERSION = 1
@@ -40,6 +40,7 @@ class Contract:
         scheduler: name of the TorchX scheduler, empty where unknown.
         suggestion: what was promised for the config (predicted throughput, interval, reason), as JSON values.
         step_limit: optimizer steps after which a profiling launch ends; ``None`` for an ordinary launch.
+        hooks: what the recorder sets in the job where the program has no flag for it, by the hook's name.
         trial_id: name of the trial where no scheduler gives one; empty where rank 0 chooses it.
     """
 
@@ -53,6 +54,7 @@ class Contract:
     suggestion: Mapping[str, object] | None = None
     step_limit: int | None = None
     trial_id: str = ""
+    hooks: Mapping[str, Value] = field(default_factory=dict)
 
 
 def encode_contract(contract: Contract) -> str:
@@ -98,6 +100,7 @@ def decode_contract(value: str) -> Contract:
             suggestion=_suggestion(payload.get("suggestion")),
             step_limit=_step_limit(payload.get("step_limit")),
             trial_id=_text(payload, "trial_id", ""),
+            hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

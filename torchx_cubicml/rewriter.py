@@ -157,6 +157,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
         scheduler=launch.scheduler,
         suggestion=_promise(suggestion),
         step_limit=step_limit,
+        hooks=placed.hooks,
     )
     return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
 
@@ -261,8 +262,14 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     suggestion = choice.suggestion
     if choice.why_not:
         return read.telling(f"arguments stay as typed: {choice.why_not} ({_launches(suggestion.n_trials)} known)")
-    contract = replace(contract, config=choice.config, origin=choice.origin, suggestion=_promise(suggestion))
     written = write_config(launch, space, choice.config)
+    contract = replace(
+        contract,
+        config=choice.config,
+        origin=choice.origin,
+        suggestion=_promise(suggestion),
+        hooks=written.hooks,
+    )
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, change_rows(space, current, choice.config), choice, options)
 

@@ -130,6 +130,8 @@ def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value 
 
 def _is_said(launch: Launch, landing: Landing, space: SearchSpace, wanted: _Wanted) -> bool:
     """Whether the command says a value, or the default is known."""
+    if landing.kind is LandingKind.HOOK:
+        return wanted.default is not None
     if landing.kind is LandingKind.ENV:
         return wanted.default is not None or landing.name in launch.env
     place = _flag_place(launch, landing, space, wanted)
@@ -154,6 +156,8 @@ def _wanted(parameter: Parameter, count: int | None) -> _Wanted:
 def _read(launch: Launch, landing: Landing, space: SearchSpace, wanted: _Wanted) -> Value:
     if landing.kind is LandingKind.ENV:
         return _read_variable(launch, landing.name, wanted)
+    if landing.kind is LandingKind.HOOK:
+        return _read_hook(launch, landing.name, wanted)
     return read_flag(launch.script_args, _flag_place(launch, landing, space, wanted))
 
 
@@ -167,6 +171,10 @@ def _write_parameter(
         like = launch.env.get(landing.name, "1")
         text = spell_switch(value, like=like) if isinstance(value, bool) else spell(value)
         return replace(launch, env={**launch.env, landing.name: text})
+    if landing.kind is LandingKind.HOOK:
+        hooks = {name: kept for name, kept in launch.hooks.items() if name != landing.name}
+        as_typed = same_value(value, wanted.default) if wanted.default is not None else False
+        return replace(launch, hooks=hooks if as_typed else {**hooks, landing.name: value})
     place = _flag_place(launch, landing, space, wanted)
     args = write_flag(launch.script_args, place, value)
     return replace(launch, script_args=_with_companions(args, landing, place, value))
@@ -231,6 +239,13 @@ def _read_variable(launch: Launch, name: str, wanted: _Wanted) -> Value:
         return tuple(read_scalar(entry, wanted.choices, where=name) for entry in texts)
     said = switch_value(text) if bool in map(type, wanted.choices) else None
     return read_scalar(text, wanted.choices, where=name) if said is None else said
+
+
+def _read_hook(launch: Launch, name: str, wanted: _Wanted) -> Value:
+    value = launch.hooks.get(name, wanted.default)
+    if value is None:
+        raise LaunchError(f"{wanted.owner} has a hook and no default")
+    return value
 
 
 def _entries(parameter: Parameter, known: Mapping[str, Value]) -> int | None:

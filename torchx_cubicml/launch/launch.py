@@ -22,6 +22,7 @@ class Launch:
         is_module: whether it is started with ``-m``.
         script_args: arguments of the program, as it will see them.
         env: environment variables that the command sets.
+        hooks: what the recorder is to set in the job where the program has no flag for it, by the hook's name.
         world_size: processes of the job; ``None`` where it is decided only when the job starts.
         nnodes: nodes of the job, likewise.
         nproc_per_node: processes per node, likewise.
@@ -34,6 +35,7 @@ class Launch:
     is_module: bool = False
     script_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    hooks: Mapping[str, Value] = field(default_factory=dict)
     world_size: int | None = None
     nnodes: int | None = None
     nproc_per_node: int | None = None

@@ -72,17 +72,12 @@ def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
     holder = holder if holder is not None else _largest_holder(modules)
     if holder is None:
         return []
-    parents: dict[int, list[nn.Module]] = {}
-    for module in modules:
-        for child in module.__dict__.get("_modules", {}).values():
-            parents.setdefault(id(child), []).append(module)
-    around, seen = [holder], {id(holder)}
-    for module in around:
-        for parent in parents.get(id(module), []):
-            if id(parent) not in seen:
-                seen.add(id(parent))
-                around.append(parent)
-    return around
+    return [holder, *_ancestors(holder, modules)]
+
+
+def ancestors(module: nn.Module) -> list[nn.Module]:
+    """Return all live modules around a module, nearest first."""
+    return _ancestors(module, live_modules())
 
 
 def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
@@ -112,6 +107,20 @@ def _alike(container: nn.Module) -> list[nn.Module]:
         return []
     most, count = classes.most_common(1)[0]
     return [child for child in children if own_class(child) is most] if count > 1 else []
+
+
+def _ancestors(module: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:
+    parents: dict[int, list[nn.Module]] = {}
+    for parent in modules:
+        for child in parent.__dict__.get("_modules", {}).values():
+            parents.setdefault(id(child), []).append(parent)
+    around, seen = [module], {id(module)}
+    for inner in around:
+        for parent in parents.get(id(inner), []):
+            if id(parent) not in seen:
+                seen.add(id(parent))
+                around.append(parent)
+    return around[1:]
 
 
 def _own_parameters(module: nn.Module) -> list[nn.Parameter]:

@@ -87,6 +87,22 @@ class Peers:
             self._gathering.join(within_s)
         return self._gathered
 
+    def agree(self, name: str, word: str, *, within_s: float) -> bool:
+        """Whether every rank has come with the same word; one that comes with none, or not at all, is against.
+
+        All ranks get one answer: it is written once, by the last to come, or by whoever is against or waited in vain.
+
+        Args:
+            name: of the question.
+            word: small; empty to be against.
+            within_s: seconds to wait for the others.
+        """
+        if self._job.world_size == 1:
+            return bool(word)
+        if not self.exist:
+            return False
+        return _limited(lambda: self._ballot(name, word, within_s), within_s + 2 * _CONNECT_S) == "yes"
+
     def meet(self, *, within_s: float) -> None:
         """Wait until every rank has come here, or until the limit."""
         if self.exist:
@@ -119,6 +135,17 @@ class Peers:
         store = self._connect()
         keys = [f"{self._prefix}memory/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
         return max((float(store.get(key)) for key in keys if store.check([key])), default=0.0)
+
+    def _ballot(self, name: str, word: str, within_s: float) -> str:
+        store, key, end = self._connect(), f"{self._prefix}{name}", time.monotonic() + within_s
+        verdict = f"{key}/verdict"
+        if not word or bytes(store.compare_set(f"{key}/word", "", word)).decode() != word:
+            store.compare_set(verdict, "", "no")
+        elif store.add(f"{key}/came", 1) == self._job.world_size:
+            store.compare_set(verdict, "", "yes")
+        while not store.check([verdict]) and time.monotonic() < end:
+            time.sleep(_PAUSE_S)
+        return bytes(store.compare_set(verdict, "", "no")).decode()
 
     def _gather(self, within_s: float) -> bool:
         key, end = f"{self._prefix}met", time.monotonic() + within_s

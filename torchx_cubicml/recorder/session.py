@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.assignment import Assignment
+    from torchx_cubicml.recorder.fsdp_hook import FsdpHook
     from torchx_cubicml.recorder.peers import Peers
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.training import Training
@@ -77,6 +78,8 @@ class Session:
         self._step_limit = assignment.contract.step_limit or 0
         self._memory_name = f"memory/{assignment.job.rank}"
         self._lines: LogLines | None = None
+        self._fsdp_hook: FsdpHook | None = None
+        self._hook_facts: dict[str, Value] = {}
 
     def begin(self) -> None:
         """Tell that the program is about to run, and wait for it to import torch."""
@@ -142,9 +145,29 @@ class Session:
         self._peers = Peers(self._assignment.job)
         if self._training is None:
             self._training = self._new_training()
+        self._hook_fsdp(self._peers)
         self._unhook = on_every_step(self.guarded(self._on_step)).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
+
+    def _hook_fsdp(self, peers: Peers) -> None:
+        strategies = self._assignment.contract.hooks.get("fsdp")
+        if strategies is None:
+            return
+        from torchx_cubicml.recorder.fsdp_hook import FsdpHook
+
+        self._fsdp_hook = FsdpHook(strategies, peers=peers, guard=self.guarded)
+        self._fsdp_hook.install()
+
+    def _unhook_fsdp(self) -> None:
+        """Take the hook from where the program wraps its layers, and note what it has left undone."""
+        if self._fsdp_hook is None:
+            return
+        from torchx_cubicml.recorder.fsdp_hook import tell_refusal
+
+        hook, self._fsdp_hook = self._fsdp_hook, None
+        hook.release()
+        self._hook_facts = tell_refusal(hook, leads=self._assignment.leads)
 
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.training import Training
@@ -180,7 +203,8 @@ class Session:
 
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
         """Return the facts of the training; a pipeline's ranks hand each other what their stages add to them."""
-        facts = training.facts()
+        self._unhook_fsdp()
+        facts = training.facts() | self._hook_facts
         if self._peers is None or not training.n_stages:
             return facts
         for number, word in training.stage_words.items():
@@ -282,7 +306,7 @@ class Session:
             warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
         measure.listen(None)
         training, lines = self._training, self._lines
-        releases = [kept.release for kept in (training, lines) if kept is not None]
+        releases = [kept.release for kept in (training, lines, self._fsdp_hook) if kept is not None]
         for unhook in (self._unhook, *releases):
             try:
                 if unhook is not None:

@@ -21,6 +21,7 @@ class LandingKind(StrEnum):
 
     FLAG = "flag"
     ENV = "env"
+    HOOK = "hook"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,7 +31,7 @@ class Landing:
     Args:
         kind: of the place.
         name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
-            ``section.key=4``), or an environment variable.
+            ``section.key=4``), an environment variable, or what is hooked in the job.
         aliases: other spellings of the same flag.
         words: values and the texts that say them in the command, where these differ from the value; an empty text is
             said by leaving the flag out.

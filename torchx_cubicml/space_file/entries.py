@@ -19,7 +19,7 @@ from torchx_cubicml.space import Parameter, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space_file.choices import RANGE_KEYS, read_choices
-from torchx_cubicml.space_file.places import LANDING_KEYS, read_landing
+from torchx_cubicml.space_file.places import FACT_LANDING_KEYS, LANDING_KEYS, hooked_default, read_landing
 from torchx_cubicml.space_file.table import closest
 from torchx_cubicml.space_file.trainer_flags import check_values, known_of, read_short_form
 from torchx_cubicml.trainers import STANDARD_PARAMETERS, TRAINERS
@@ -46,7 +46,7 @@ PARAMETER_KEYS = (
     "observe",
     "changes_training",
 )
-FACT_KEYS = (*LANDING_KEYS, "default")
+FACT_KEYS = (*FACT_LANDING_KEYS, "default")
 _TRAINERS = ", ".join(TRAINERS)
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
@@ -80,6 +80,9 @@ def read_parameter(
     choices = _read_choices(table, known, trainer) if derive is None else ()
     per_layer, when = _read_per_layer(table, facts), table.text("when")
     default = _read_default(table, choices, per_layer)
+    if "hook" in table:
+        torchs_own = hooked_default(table, choices)
+        default = torchs_own if default is None else default
     return _told_where(
         where,
         lambda: Parameter(

@@ -1,4 +1,4 @@
-"""Landing places in a space file, a flag or an environment variable, and what ``[tune]`` changes at some."""
+"""Landing places in a space file, a flag, a variable or a hook, and what ``[tune]`` changes at some."""
 
 from __future__ import annotations
 
@@ -8,11 +8,17 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.masking import names_secret
 from torchx_cubicml.space import Landing, LandingKind, TuneChanges
+from torchx_cubicml.trainers import HOOKED_STRATEGIES
 
 if TYPE_CHECKING:
-    from torchx_cubicml.space_file.table import Table
+    from collections.abc import Sequence
 
-LANDING_KEYS = ("flag", "env")
+    from torchx_cubicml.space_file.table import Table
+    from torchx_cubicml.trial import Scalar
+
+FACT_LANDING_KEYS = ("flag", "env")
+LANDING_KEYS = (*FACT_LANDING_KEYS, "hook")
+HOOKS = ("fsdp",)
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
@@ -29,8 +35,10 @@ def read_landing(table: Table) -> Landing:
     stated = [key for key in LANDING_KEYS if key in table]
     if len(stated) != 1:
         got = " and ".join(stated) or "none"
-        raise SpaceError(f"{table.place}: one place in the command is wanted, {' or '.join(LANDING_KEYS)}, got {got}")
+        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(LANDING_KEYS)}, got {got}")
     name = table.text(stated[0]) or ""
+    if stated[0] == "hook":
+        return _read_hook(table, name)
     _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
     if names_secret(name):
         raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
@@ -47,6 +55,25 @@ def read_tune(table: Table) -> TuneChanges:
         args=_read_changes(table.table("args", legal=None), LandingKind.FLAG),
         env=_read_changes(table.table("env", legal=None), LandingKind.ENV),
     )
+
+
+def hooked_default(table: Table, choices: Sequence[Scalar]) -> str:
+    """Return the strategy that a script without a word on it has: torch's own default.
+
+    Raises:
+        SpaceError: a choice is no strategy that the hook sets, or the choices mix two families.
+    """
+    for family in HOOKED_STRATEGIES:
+        if choices and set(choices) <= set(family):
+            return family[0]
+    legal = ", or among ".join(", ".join(family) for family in HOOKED_STRATEGIES)
+    raise table.error("choices" if choices else "hook", f"hook = 'fsdp' wants choices among {legal}")
+
+
+def _read_hook(table: Table, name: str) -> Landing:
+    if name not in HOOKS:
+        raise table.error("hook", f"legal is {', '.join(HOOKS)}")
+    return Landing(kind=LandingKind.HOOK, name=name)
 
 
 def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:

@@ -1,0 +1,72 @@
+"""A model wrapped in FSDP without a flag for its sharding; prints each loss. Arguments: how it is wrapped."""
+
+import functools
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FullyShardedDataParallel, fully_shard
+from torch.distributed.fsdp.wrap import transformer_auto_wrap_policy
+
+WIDTH, LAYERS, STEPS = 16, 4, 9
+HOW = sys.argv[1]
+
+
+class Block(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.down = nn.Linear(WIDTH, 2 * WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def forward(self, x):
+        return x + self.down(torch.relu(self.up(x)))
+
+
+class Model(nn.Module):
+    def __init__(self, layers):
+        super().__init__()
+        self.embedding = nn.Embedding(40, WIDTH)
+        self.blocks = nn.ModuleList(Block() for _ in range(layers))
+        self.head = nn.Linear(WIDTH, 40)
+
+    def forward(self, tokens):
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def wrapped(model):
+    if HOW == "fsdp1-policy":
+        policy = functools.partial(transformer_auto_wrap_policy, transformer_layer_cls={Block})
+        return FullyShardedDataParallel(model, auto_wrap_policy=policy, device_id=torch.device("cpu"))
+    if HOW == "fsdp1-by-hand":
+        model.embedding = FullyShardedDataParallel(model.embedding, device_id=torch.device("cpu"))
+        for index, block in enumerate(model.blocks):
+            model.blocks[index] = FullyShardedDataParallel(block, device_id=torch.device("cpu"))
+        return FullyShardedDataParallel(model, device_id=torch.device("cpu"))
+    mesh = None
+    if HOW == "fsdp2-hybrid":
+        mesh = init_device_mesh("cpu", (2, 1), mesh_dim_names=("replicate", "shard"))
+    for block in model.blocks if dist.get_rank() == 0 else reversed(model.blocks):
+        fully_shard(block, mesh=mesh)
+    return fully_shard(model, mesh=mesh)
+
+
+dist.init_process_group("gloo")
+torch.manual_seed(0)
+model = wrapped(Model(LAYERS + (HOW == "ranks-differ" and dist.get_rank() == 1)))
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+torch.manual_seed(dist.get_rank())
+for _ in range(STEPS):
+    if HOW == "ranks-differ":
+        break
+    tokens = torch.randint(40, (2, 8))
+    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+    loss.backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    if dist.get_rank() == 0:
+        print(f"loss {loss.item():.7f}", flush=True)
+dist.destroy_process_group()

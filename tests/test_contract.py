@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.contract import MAX_BYTES, Contract, decode_contract, encode_contract
+from torchx_cubicml.contract import MAX_BYTES, AsTyped, Contract, FilePatch, decode_contract, encode_contract
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.trial import Origin
 
@@ -22,6 +22,12 @@ FULL = Contract(
     scheduler="local_cwd",
     suggestion={"throughput": 41_000.0, "reason": "schneller, größer, 更快"},
     step_limit=20,
+    files=(
+        FilePatch(path="ds.json", argument=3, digest="0" * 64, values=((("zero", "stage"), 3), (("a",), (1, 2)))),
+        FilePatch(path="c d.yaml", variable="CONFIG"),
+    ),
+    hooks={"fsdp": ("FULL_SHARD", "NO_SHARD")},
+    as_typed=AsTyped(args=("--a", "b c"), env={"A": None, "B": "x"}, config={"micro_batch_size": 2}),
 )
 
 
@@ -33,6 +39,33 @@ def packed(payload: object) -> str:
 @pytest.mark.parametrize("contract", [FULL, Contract(store="/data/cubicml")], ids=["full", "least"])
 def test_what_travels_arrives(contract: Contract) -> None:
     assert decode_contract(encode_contract(contract)) == contract
+
+
+def test_the_way_back_is_the_same_launch_with_the_own_command() -> None:
+    typed = FULL.typed()
+    assert (typed.config, typed.origin, typed.suggestion) == ({"micro_batch_size": 2}, Origin.USER, None)
+    assert (typed.files, typed.hooks, typed.as_typed) == ((), {}, None)
+    assert (typed.store, typed.launch_id, typed.step_limit) == (FULL.store, FULL.launch_id, FULL.step_limit)
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        {"files": 3},
+        {"files": [3]},
+        {"files": [{"path": "a", "argument": -1}]},
+        {"files": [{"path": "a", "values": [[3, 4]]}]},
+        {"files": [{"path": "a", "values": [[["a"], {}]]}]},
+        {"hooks": []},
+        {"as_typed": []},
+        {"as_typed": {"args": [1]}},
+        {"as_typed": {"env": {"A": 1}}},
+    ],
+    ids=repr,
+)
+def test_damaged_changes_of_the_job_are_refused(damage: dict[str, object]) -> None:
+    with pytest.raises(ContractError, match="damaged"):
+        decode_contract(packed({"version": 1, "store": "/data", **damage}))
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40) | st.integers(-9, 9), max_size=4))

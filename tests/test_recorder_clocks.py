@@ -9,10 +9,10 @@ from torchx_cubicml.recorder.clocks import CudaClock, HostClock
 
 def test_the_host_clock_times_what_lies_between_ticks() -> None:
     clock = HostClock()
-    clock.tick(9, 9)
+    clock.tick(clock.now(), samples=9, tokens=9)
     assert list(clock.steps()) == []
     time.sleep(0.02)
-    clock.tick(8, None)
+    clock.tick(clock.now(), samples=8)
     (step,) = clock.steps()
     assert 0.02 <= step.seconds < 0.5
     assert (step.samples, step.tokens) == (8, None)
@@ -49,17 +49,17 @@ def test_cuda_events_are_read_once_the_device_has_passed_them(monkeypatch: pytes
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: capturing)
     clock = CudaClock()
     for samples in range(5):
-        clock.tick(samples, None)
+        clock.tick(clock.now(), samples=samples)
     assert list(clock.steps()) == []
     Event.reached = 3
     assert [(step.seconds, step.samples) for step in clock.steps()] == [(0.01, 1), (0.01, 2)]
     capturing = True
-    clock.tick(99, None)
+    clock.tick(clock.now(), samples=99)
     capturing = False
     Event.reached = 99
     assert [step.samples for step in clock.steps()] == [3, 4]
     made = Event.made
-    clock.tick(5, None)
+    clock.tick(clock.now(), samples=5)
     assert Event.made == made
     assert [step.samples for step in clock.steps()] == [5]
 
@@ -75,7 +75,7 @@ def test_the_cuda_clock_on_a_device() -> None:
     for _ in range(6):
         for _ in range(10):
             matrix = matrix @ matrix / 64
-        clock.tick(1, None)
+        clock.tick(clock.now(), samples=1)
     torch.cuda.synchronize()
     steps = list(clock.steps())
     assert len(steps) == 5
@@ -86,10 +86,9 @@ def test_what_comes_before_the_first_forward_is_outside_of_the_step() -> None:
     clock = HostClock()
     for began in (False, True, True, False):
         time.sleep(0.004)
-        if began:
-            clock.begin()
+        first = clock.now() if began else None
         time.sleep(0.002)
-        clock.tick(1, None)
+        clock.tick(clock.now(), began=first, samples=1)
     outside = [step.outside_s for step in clock.steps()]
     assert outside[2] is None
     assert all(0.004 <= seconds < 0.1 for seconds in outside[:2])

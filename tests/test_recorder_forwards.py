@@ -9,7 +9,8 @@ import torch
 from torch import nn
 from torch.utils.data import DataLoader
 
-from torchx_cubicml.recorder.forwards import Forwards, ModuleHook, Work
+from torchx_cubicml.recorder.forwards import Forwards, Work
+from torchx_cubicml.recorder.module_hook import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -36,8 +36,10 @@ class Batch:
 
     def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
         """Return the samples and tokens of one forward; ``None`` where the batch is not in its place."""
-        tensor = _follow(self.place, args, kwargs)
-        shape = getattr(tensor, "shape", None)
+        return self.sizes(getattr(_follow(self.place, args, kwargs), "shape", None))
+
+    def sizes(self, shape: Sequence[int] | None) -> tuple[int | None, int | None] | None:
+        """Return the samples and tokens of a batch of this shape; ``None`` where there is none."""
         if not shape:
             return None
         samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None

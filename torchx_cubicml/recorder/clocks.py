@@ -2,29 +2,35 @@
 
 from __future__ import annotations
 
+import sys
 from collections import deque
 from dataclasses import dataclass
+from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
 from torchx_cubicml.recorder.steps import Step
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     import torch
+
+    Moment: TypeAlias = float | torch.cuda.Event | None  # seconds on the host, or a place in the device's work
 
 _MAX_PENDING = 1024  # steps whose events the device has not reached yet
 
 
 class Clock(Protocol):
-    """Called where each step begins and ends; it may keep what it needs to time the next, and must never wait."""
+    """Says what moment it is, wherever a step begins or ends; it may keep moments, and must never wait for a device."""
 
-    def begin(self) -> None:
-        """Note that the first forward of a step begins now."""
+    def now(self) -> Moment:
+        """Return this moment; ``None`` where none can be taken."""
 
-    def tick(self, samples: float | None, tokens: float | None) -> None:
-        """Note that a step ends now, and what it consumed."""
+    def tick(
+        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+    ) -> None:
+        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
@@ -34,21 +40,20 @@ class HostClock:
     """Times steps where the host waits for the work, as on CPU."""
 
     def __init__(self) -> None:
+        self.now: Callable[[], Moment] = perf_counter  # itself: a method around it would cost as much again
         self._last: float | None = None
-        self._began: float | None = None
         self._known: list[Step] = []
 
-    def begin(self) -> None:
-        """Note that the first forward of a step begins now."""
-        self._began = perf_counter()
-
-    def tick(self, samples: float | None, tokens: float | None) -> None:
-        """Note that a step ends now, and what it consumed."""
-        now = perf_counter()
-        if self._last is not None and now > self._last:
-            outside = self._began - self._last if self._began is not None else None
-            self._known.append(Step(seconds=now - self._last, samples=samples, tokens=tokens, outside_s=outside))
-        self._last, self._began = now, None
+    def tick(
+        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+    ) -> None:
+        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
+        if not isinstance(end, float):
+            return
+        if self._last is not None and end > self._last:
+            outside = began - self._last if isinstance(began, float) else None
+            self._known.append(Step(seconds=end - self._last, samples=samples, tokens=tokens, outside_s=outside))
+        self._last = end
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
@@ -60,20 +65,28 @@ class CudaClock:
     """Times steps by events on the current stream, each read once the device has passed it."""
 
     def __init__(self) -> None:
+        from torch import cuda
+
+        self._is_capturing = cuda.is_current_stream_capturing
+        self._new: Callable[[], torch.cuda.Event] = partial(cuda.Event, enable_timing=True)
         self._pending: deque[_Mark] = deque(maxlen=_MAX_PENDING)
         self._spare: list[torch.cuda.Event] = []
-        self._began: torch.cuda.Event | None = None
 
-    def begin(self) -> None:
-        """Note that the first forward of a step begins now."""
-        self._began = self._record()
+    def now(self) -> Moment:
+        """Return an event on the current stream; ``None`` where it would become part of a captured graph."""
+        if self._is_capturing():
+            return None
+        event = self._spare.pop() if self._spare else self._new()
+        event.record()
+        return event
 
-    def tick(self, samples: float | None, tokens: float | None) -> None:
-        """Note that a step ends now, and what it consumed."""
-        began, self._began = self._began, None
-        end = self._record()
-        if end is not None:
-            self._pending.append(_Mark(end=end, began=began, samples=samples, tokens=tokens))
+    def tick(
+        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+    ) -> None:
+        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
+        if end is not None and not isinstance(end, float):
+            first = None if isinstance(began, float) else began
+            self._pending.append(_Mark(end=end, began=first, samples=samples, tokens=tokens))
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
@@ -85,14 +98,11 @@ class CudaClock:
             if seconds > 0:
                 yield Step(seconds=seconds, samples=mark.samples, tokens=mark.tokens, outside_s=outside)
 
-    def _record(self) -> torch.cuda.Event | None:
-        from torch import cuda
 
-        if cuda.is_current_stream_capturing():
-            return None  # an event recorded here would become part of the captured graph
-        event = self._spare.pop() if self._spare else cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record()
-        return event
+def make_clock() -> Clock:
+    """Return the clock for where this process trains."""
+    torch = sys.modules.get("torch")
+    return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,25 +4,23 @@ from __future__ import annotations
 
 import sys
 import weakref
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
 from torchx_cubicml.recorder.layers import holds_all
+from torchx_cubicml.recorder.module_hook import ModuleHook
 from torchx_cubicml.recorder.pipeline import read_pipeline
+from torchx_cubicml.recorder.settled import NotingHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
 
-
-class Guard(Protocol):
-    """Makes a hook harmless: what it raises is told once and ends the recording, never the training."""
-
-    def __call__(self, hook: Callable[..., object]) -> Callable[..., None]:
-        """Return ``hook`` such that it never raises and returns nothing."""
+    from torchx_cubicml.recorder.module_hook import Guard
+    from torchx_cubicml.recorder.settled import Notes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,26 +37,6 @@ class Work:
     forwards: int | None
     samples: int | None
     tokens: int | None
-
-
-class ModuleHook:
-    """A hook around a forward that a pickled or copied module leaves behind, and that no other process must import.
-
-    The deprecated ``torch.jit.script`` alone stumbles over it: of a module in training, script a copy.
-    """
-
-    __slots__ = ("_tell",)
-
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
-
-    def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
-        """Tell of one forward, with its keyword arguments before it and its output after it."""
-        self._tell(module, args, other)
-
-    def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Stand as something of the standard library that takes the same arguments and does nothing."""
-        return getattr, (nullcontext(), "__exit__")
 
 
 class Forwards:
@@ -126,6 +104,41 @@ class Forwards:
         while self._let_go:
             self._let_go.popitem()[1]()
 
+    def settle(self, notes: Notes) -> bool:
+        """Leave one hook on the model, that notes; return whether there is a model, and enough is known of it."""
+        model = self.model
+        if model is None or self._count or self.on_training is not None or self._loaded is not None:
+            return False
+        self.release()
+        place = self.batch.place if self.batch is not None and not self._shares_backward else ()
+        hook = NotingHook(notes, place, self._guard)
+        if model._compiled_call_impl is None:
+            self._let_go[id(model)] = model.register_forward_pre_hook(hook, with_kwargs=True).remove
+        else:
+            self._let_go[id(model)] = _attach_outside(model, hook)
+        return True
+
+    def look_again(self) -> None:
+        """Put the hooks that see everything back in the place of the one that notes."""
+        model = self.model
+        if model is None:
+            return
+        self.release()
+        self._let_go[id(model)] = self._attach(model)
+        self._see_outputs(model)
+
+    def work_of(self, shapes: Sequence[Sequence[int] | None]) -> Work | None:
+        """Return what a step that was noted has consumed; ``None`` without a forward."""
+        if not shapes or self._shares_backward:
+            return Work(forwards=None, samples=None, tokens=None) if shapes else None
+        samples: int | None = 0
+        tokens: int | None = 0
+        for shape in shapes:
+            size = self.batch.sizes(shape) if self.batch is not None else None
+            more, more_tokens = size if size is not None else (self._sample_size, None)
+            samples, tokens = _sum(samples, more), _sum(tokens, more_tokens)
+        return Work(forwards=len(shapes), samples=samples, tokens=tokens)
+
     def take(self) -> Work | None:
         """Return what was consumed since the last call, ``None`` without a training forward."""
         if not self._count:
@@ -149,26 +162,10 @@ class Forwards:
         return replace(work, samples=None)
 
     def _attach(self, module: nn.Module) -> Callable[[], None]:
-        before, after = self._guard(self._before_forward), self._guard(self._after_forward)
-        compiled = module._compiled_call_impl
-        if compiled is None:
-            return module.register_forward_pre_hook(ModuleHook(before), with_kwargs=True).remove
-        living = weakref.ref(module)
-
-        # A hook would be compiled into a module that was compiled in place: it is counted from outside.
-        def call(*args: Any, **kwargs: Any) -> object:
-            before(living(), args, kwargs)
-            output = compiled(*args, **kwargs)
-            after(living(), args, output)
-            return output
-
-        def restore() -> None:
-            now = living()
-            if now is not None and now._compiled_call_impl is call:
-                now._compiled_call_impl = compiled
-
-        module._compiled_call_impl = call
-        return restore
+        before = ModuleHook(self._guard(self._before_forward))
+        if module._compiled_call_impl is None:
+            return module.register_forward_pre_hook(before, with_kwargs=True).remove
+        return _attach_outside(module, before, self._guard(self._after_forward))
 
     def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if not module.training or not self._is_grad_enabled():
@@ -185,8 +182,8 @@ class Forwards:
             then()
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         samples, tokens = size if size is not None else (self._sample_size, None)
-        self._samples = None if samples is None or self._samples is None else self._samples + samples
-        self._tokens = None if tokens is None or self._tokens is None else self._tokens + tokens
+        self._samples = _sum(self._samples, samples)
+        self._tokens = _sum(self._tokens, tokens)
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
         node = first_node(output) if self._is_open and module is self.model else None
@@ -197,7 +194,12 @@ class Forwards:
     def _begin_backward(self, gradients: object) -> None:
         self._is_open = False
 
-    def _settle(self, batch: Batch, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _see_outputs(self, module: nn.Module) -> None:
+        if not self._is_stage and module._compiled_call_impl is None:
+            hook = ModuleHook(self._guard(self._after_forward))
+            self._let_go[id(hook)] = module.register_forward_hook(hook).remove
+
+    def _agree(self, batch: Batch, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Find the samples where the loader, or else what was asked for, tells how many they are."""
         self.batch = batch.agreeing(self._sample_size, args, kwargs)
         if self._sample_size is None:
@@ -217,12 +219,37 @@ class Forwards:
         self._sample_size = loader_batch_size()
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is not None:
-            self._settle(self.batch, args, kwargs)
-        if not self._is_stage and module._compiled_call_impl is None:
-            hook = ModuleHook(self._guard(self._after_forward))
-            self._let_go[id(hook)] = module.register_forward_hook(hook).remove
+            self._agree(self.batch, args, kwargs)
+        self._see_outputs(module)
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
+
+
+def _attach_outside(
+    module: nn.Module, before: ModuleHook, after: Callable[..., None] | None = None
+) -> Callable[[], None]:
+    """Put hooks around a module that was compiled in place, into which a hook of its own would be compiled."""
+    compiled: Any = module._compiled_call_impl
+    living = weakref.ref(module)
+
+    def call(*args: Any, **kwargs: Any) -> object:
+        before(living(), args, kwargs)  # type: ignore[arg-type]
+        output = compiled(*args, **kwargs)
+        if after is not None:
+            after(living(), args, output)
+        return output
+
+    def restore() -> None:
+        now = living()
+        if now is not None and now._compiled_call_impl is call:
+            now._compiled_call_impl = compiled
+
+    module._compiled_call_impl = call
+    return restore
+
+
+def _sum(one: int | None, other: int | None) -> int | None:
+    return one + other if one is not None and other is not None else None
 
 
 def _compiles_backward() -> bool:

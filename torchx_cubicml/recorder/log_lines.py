@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
-    from torchx_cubicml.recorder.forwards import Guard
     from torchx_cubicml.recorder.log_formats import LogFormat, Reading
+    from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.trial import Value
 
 _MAX_KEPT = 4096  # readings

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.forwards import ModuleHook
+from torchx_cubicml.recorder.module_hook import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
-    from torchx_cubicml.recorder.forwards import Guard
+    from torchx_cubicml.recorder.module_hook import Guard
 
 
 class Probe:

@@ -70,7 +70,7 @@ class Session:
         self._assignment = assignment
         self._pid = os.getpid()
         self._off = False
-        self._is_compiling: Callable[[], bool] = _never
+        self._is_looked_at: Callable[[], bool] = _never
         self._training: Training | None = None
         self._peers: Peers | None = None
         self._reporter: Reporter | None = None
@@ -113,7 +113,7 @@ class Session:
 
         def call(*args: object, **kwargs: object) -> None:
             # First, so that a compiler that looks into a hook finds nothing there.
-            if self._is_compiling() or self._off:
+            if self._is_looked_at() or self._off:
                 return
             try:
                 hook(*args, **kwargs)
@@ -137,16 +137,17 @@ class Session:
             self._peers.post("log", as_word(measurement))
 
     def _on_torch(self) -> None:
-        from torch import compiler
-
+        from torchx_cubicml.recorder.module_hook import make_lookout
         from torchx_cubicml.recorder.peers import Peers
+        from torchx_cubicml.recorder.settled import StepHook
 
-        self._is_compiling = compiler.is_compiling
+        self._is_looked_at = make_lookout()
         self._peers = Peers(self._assignment.job)
         if self._training is None:
             self._training = self._new_training()
         self._hook_fsdp(self._peers)
-        self._unhook = on_every_step(self.guarded(self._on_step)).remove
+        hook = StepHook(self._training.notes, self._on_step, self.guarded)
+        self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
 
@@ -173,7 +174,12 @@ class Session:
         from torchx_cubicml.recorder.training import Training
 
         told = self._assignment
-        return Training(self.guarded, world_size=told.job.world_size, requested=told.contract.config)
+        return Training(
+            self.guarded,
+            world_size=told.job.world_size,
+            requested=told.contract.config,
+            step_limit=self._step_limit,
+        )
 
     def _on_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if self._training is not None:

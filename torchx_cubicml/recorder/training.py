@@ -6,19 +6,19 @@ iteration, the first. A checkpoint loader that fills an optimizer's state by a s
 
 from __future__ import annotations
 
-import sys
 import weakref
 from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.clocks import CudaClock, HostClock
+from torchx_cubicml.recorder.clocks import make_clock
 from torchx_cubicml.recorder.forwards import Forwards
 from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks, unwrap
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, observe_stage, software_facts
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
+from torchx_cubicml.recorder.settled import Notes
 from torchx_cubicml.recorder.steps import Step, steady_state
 from torchx_cubicml.trial import Measurement
 
@@ -28,13 +28,17 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from torchx_cubicml.recorder.clocks import Clock
-    from torchx_cubicml.recorder.forwards import Guard, Work
+    from torchx_cubicml.recorder.clocks import Clock, Moment
+    from torchx_cubicml.recorder.forwards import Work
+    from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.recorder.pipeline import Pipeline
     from torchx_cubicml.trial import Value
 
 FIRST_REPORT = 8  # steps; then at 16, 32, ...
 _MAX_STEPS_KEPT = 4096
+_STEPS_TO_SETTLE = 8  # that are seen in full before they are noted alone
+_STEPS_TO_CHECK = 2  # likewise, after each report
+_STEPS_NOTED = 64  # before they are looked at
 _STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
 _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the model is called in a way of its own
 
@@ -42,20 +46,29 @@ _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the
 class Training:
     """One training as its hooks tell of it.
 
-    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number.
+    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number. To ``notes`` goes
+    what the hooks of a settled training see.
 
     Args:
         guard: for each hook.
         world_size: of the job.
         requested: config that was asked for.
+        step_limit: step at which the training is left, 0 without one; it is told of in time.
     """
 
-    def __init__(self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None) -> None:
+    def __init__(
+        self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
+    ) -> None:
+        self.notes = Notes()
         self.steps = 0
         self.n_stages = 0
         self.stage_words: dict[int, str] = {}
         self._guard = guard
         self._world_size = world_size
+        self._step_limit = step_limit
+        self._until_settled = _STEPS_TO_SETTLE
+        self._strangers = 0  # steps of other optimizers since the last of the leading one
+        self._began: Moment = None
         micro_batch_size = (requested or {}).get("micro_batch_size")
         self._forwards = Forwards(guard, requested=micro_batch_size if isinstance(micro_batch_size, int) else None)
         self._forwards.on_first = self._begin_step
@@ -80,13 +93,22 @@ class Training:
                 self._count(None)
             return False
         if self._leading() is not optimizer:
+            self._unsettle()
             self._meet(optimizer)
             return False
+        strangers, self._strangers = self._strangers, 0
         self._stranger, self._stranger_steps = None, 0
-        work = self._forwards.take()
-        if work is None and not self._is_unseen(optimizer):
-            return False
-        return self._count(work)
+        if self.notes.left:
+            self.notes.end_step()
+            self._read_notes()
+            news = self._is_due()
+        else:
+            work = self._forwards.take()
+            if work is None and not self._is_unseen(optimizer):
+                return False
+            news = self._count(work)
+        self._settle(news=news, strangers=strangers)
+        return news
 
     def explicit_step(self, samples: float | None, tokens: float | None) -> bool:
         """Note a step that the script itself tells of, with what the whole job consumed in it.
@@ -94,10 +116,14 @@ class Training:
         From the first on, steps are counted and timed by these alone.
         """
         if not self._explicit:
+            self._unsettle()
             self._explicit, self._clock = True, None
+            if self._facts:
+                self._forwards.release()
             self._kept.clear()
             self.steps = self._timed = 0
-        return self._tick(samples, tokens)
+        self._tick(samples, tokens)
+        return self._is_due()
 
     def facts(self) -> dict[str, Value]:
         """Return what is known of the training by now."""
@@ -105,6 +131,7 @@ class Training:
 
     def conclude(self) -> None:
         """Look for the model once more where no step showed it: the training ends here."""
+        self._unsettle()
         if not self._facts:
             self._observe(None)
         self.release()
@@ -115,6 +142,8 @@ class Training:
         Args:
             peak_memory: largest of the other processes, GiB.
         """
+        if self.notes.left:
+            self._read_notes()
         self._read_clock()
         steady = steady_state(list(self._kept))
         if steady is None:
@@ -139,6 +168,7 @@ class Training:
 
     def release(self) -> None:
         """Take every hook off the model."""
+        self.notes.left = 0
         self._forwards.release()
         if self._probe is not None:
             self._probe.release()
@@ -149,26 +179,70 @@ class Training:
             self._observe(work)
             news = True
         if self._explicit:
+            if news:
+                self._forwards.release()
             return news
         samples, tokens = (work.samples, work.tokens) if work is not None else (None, None)
-        return self._tick(samples, tokens) or news
+        self._tick(samples, tokens)
+        return self._is_due() or news
 
-    def _tick(self, samples: float | None, tokens: float | None) -> bool:
-        if self._clock is None:
-            self._clock = _make_clock()
-        self._clock.tick(samples, tokens)
+    def _tick(self, samples: float | None, tokens: float | None) -> None:
+        """Count a step that ends now."""
+        clock = self._running_clock()
+        began, self._began = self._began, None
+        clock.tick(clock.now(), began=began, samples=samples, tokens=tokens)
         self.steps += 1
-        if self.steps % 64 == 0:
+        if self.steps % _STEPS_NOTED == 0:
             self._read_clock()
+
+    def _is_due(self) -> bool:
+        """Whether a report is due."""
         if self.steps < self._next_report:
             return False
         while self._next_report <= self.steps:
             self._next_report *= 2
         return True
 
+    def _settle(self, *, news: bool, strangers: int) -> None:
+        """Leave hooks that only note where enough is known, and everything in place for some steps after a report."""
+        if news:
+            self._unsettle()
+        if not self.notes.left:
+            self._until_settled -= 1
+            if self._leading is None or self._explicit or not self._facts or self._until_settled > 0:
+                return
+            if not self._forwards.settle(self.notes):
+                return
+            self.notes.open(self._leading, self._running_clock().now, strangers=strangers)
+        ends = [_STEPS_NOTED, self._next_report - self.steps]
+        self.notes.left = max(min(ends + [self._step_limit - self.steps] * (self._step_limit > 0)), 1)
+
+    def _unsettle(self) -> None:
+        if not self.notes.left:
+            return
+        self._read_notes()
+        self.notes.left = 0
+        self._until_settled = _STEPS_TO_CHECK
+        self._forwards.look_again()
+
+    def _read_notes(self) -> None:
+        """Count the steps that were noted."""
+        clock = self._running_clock()
+        for noted in self.notes.take():
+            work = self._forwards.work_of(noted.shapes)
+            if work is not None:
+                clock.tick(noted.end, began=noted.began, samples=work.samples, tokens=work.tokens)
+                self.steps += 1
+        self._read_clock()
+
+    def _running_clock(self) -> Clock:
+        if self._clock is None:
+            self._clock = make_clock()
+        return self._clock
+
     def _begin_step(self) -> None:
         if self._clock is not None and not self._explicit:
-            self._clock.begin()
+            self._began = self._clock.now()
 
     def _read_clock(self) -> None:
         if self._clock is not None:
@@ -178,6 +252,7 @@ class Training:
 
     def _follow(self, optimizer: Optimizer) -> None:
         self._leading = weakref.ref(optimizer)
+        self._until_settled = _STEPS_TO_SETTLE
         self._stranger, self._stranger_steps = None, 0
         self._forwards.on_training = self._look_into_layers
         parameters = _parameters_of(optimizer)
@@ -185,6 +260,7 @@ class Training:
 
     def _meet(self, stranger: Optimizer) -> None:
         """Note a step of another optimizer, and follow it once the leading one has fallen silent."""
+        self._strangers += 1
         if self._stranger is None:
             self._stranger = weakref.ref(stranger)
         if self._stranger() is not stranger:
@@ -270,11 +346,6 @@ def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
         return None
     inside = unwrap(smallest)
     return [smallest, *(module for module in around if unwrap(module) is inside)][-1]
-
-
-def _make_clock() -> Clock:
-    torch = sys.modules.get("torch")
-    return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
 
 
 def _scaled(rate: float | None, scale: float | None) -> float | None:

@@ -1,0 +1,193 @@
+"""What the hooks of a settled training do: they note moments, and many steps later somebody looks at them.
+
+A hook that runs between the kernels of a training finds nothing of its own in the processor's caches: there, each
+function and each object that it touches costs more than what it does.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from torchx_cubicml.recorder.module_hook import ModuleHook
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from torchx_cubicml.recorder.batch import Place
+    from torchx_cubicml.recorder.clocks import Moment
+    from torchx_cubicml.recorder.module_hook import Guard
+
+    # The end of a step; or a forward: when the first of a step began, and the shape of its batch where it is known.
+    Entry: TypeAlias = tuple[Moment] | tuple[Moment, Sequence[int] | None]
+
+_MAX_NOTED = 1 << 16
+_NOWHERE = ""
+_ELSEWHERE = (AttributeError, IndexError, KeyError, TypeError)  # the batch, in this forward
+_STRANGERS_FOR_ONE = 8  # times as many steps of other optimizers as usual: the leading one may be gone
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NotedStep:
+    """One step as it was noted.
+
+    Args:
+        end: when it ended.
+        began: when its first forward began.
+        shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step.
+    """
+
+    end: Moment
+    began: Moment
+    shapes: tuple[Sequence[int] | None, ...]
+
+
+class Notes:
+    """Forwards and steps in their order; ``left`` says how many steps are noted before they are looked at.
+
+    While ``left`` is 0 nothing is noted.
+    """
+
+    __slots__ = ("add", "entries", "is_between", "leading", "left", "now", "patience", "strangers")
+
+    def __init__(self) -> None:
+        self.entries: deque[Entry] = deque(maxlen=_MAX_NOTED)
+        self.add = self.entries.append
+        self.now: Callable[[], Moment] = _no_moment
+        self.leading: Callable[[], Optimizer | None] = _nobody
+        self.left = 0
+        self.is_between = True  # steps: the next forward begins one
+        self.strangers = 0  # steps of other optimizers since the last of the leading one
+        self.patience = 0
+
+    def open(self, leading: Callable[[], Optimizer | None], now: Callable[[], Moment], *, strangers: int) -> None:
+        """Begin after a step of the leading optimizer.
+
+        Args:
+            leading: returns that optimizer while it lives.
+            now: returns the moment.
+            strangers: steps of other optimizers between two of the leading one.
+        """
+        self.entries.clear()
+        self.leading, self.now = leading, now
+        self.is_between, self.strangers = True, 0
+        self.patience = _STRANGERS_FOR_ONE * (strangers + 1)
+
+    def end_step(self) -> None:
+        """Note that a step of the leading optimizer has ended."""
+        self.strangers = 0
+        self.is_between = True
+        self.add((self.now(),))
+
+    def take(self) -> Iterator[NotedStep]:
+        """Yield the steps that were noted since the last call, each once; forwards after the last of them stay."""
+        complete = len(self.entries) < _MAX_NOTED  # else the oldest are gone
+        began: Moment = None
+        shapes: list[Sequence[int] | None] = []
+        waiting: list[Entry] = []
+        while self.entries:
+            entry = self.entries.popleft()
+            if len(entry) == 2:
+                began = entry[0] if not shapes else began
+                shapes.append(entry[1])
+                waiting.append(entry)
+                continue
+            if complete:
+                yield NotedStep(end=entry[0], began=began, shapes=tuple(shapes))
+            complete, began, shapes, waiting = True, None, [], []
+        self.entries.extend(waiting)
+
+
+class StepHook:
+    """Runs after each step of any optimizer.
+
+    Args:
+        notes: to which a step of a settled training goes.
+        full: takes every other step.
+        guard: for what may fail.
+    """
+
+    __slots__ = ("_fail", "_full", "_is_compiling", "_notes")
+
+    def __init__(self, notes: Notes, full: Callable[[Optimizer, object, object], None], guard: Guard) -> None:
+        from torch import compiler
+
+        self._notes = notes
+        self._full = guard(full)
+        self._fail = guard(_fail)
+        self._is_compiling = compiler.is_compiling
+
+    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
+        """Note the step, or hand it on."""
+        if self._is_compiling():
+            return
+        notes = self._notes
+        if notes.left:
+            if optimizer is not notes.leading():
+                notes.strangers += 1
+                if notes.strangers < notes.patience:
+                    return
+            elif notes.left > 1:
+                notes.left -= 1
+                try:
+                    notes.end_step()
+                except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
+                    self._fail(error)
+                return
+        self._full(optimizer, args, kwargs)
+
+
+class NotingHook(ModuleHook):
+    """Runs before each forward of a settled training's model.
+
+    Args:
+        notes: to which forwards of training go.
+        place: of the batch among the arguments; empty where unknown.
+        guard: for what may fail.
+    """
+
+    __slots__ = ("_first", "_is_compiling", "_is_grad_enabled", "_is_named", "_is_tracing", "_notes", "_rest")
+
+    def __init__(self, notes: Notes, place: Place, guard: Guard) -> None:
+        from torch import _C, compiler, is_grad_enabled
+
+        super().__init__(guard(_fail))
+        self._notes = notes
+        self._first, self._rest = (place[0], place[1:]) if place else (_NOWHERE, ())
+        self._is_named = isinstance(self._first, str)
+        self._is_compiling, self._is_tracing = compiler.is_compiling, _C._is_tracing
+        self._is_grad_enabled = is_grad_enabled
+
+    def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
+        """Note one forward, whose keyword arguments come last."""
+        if self._is_compiling() or self._is_tracing() or not module.training or not self._is_grad_enabled():
+            return
+        notes, began = self._notes, None
+        try:
+            if notes.is_between:
+                notes.is_between = False
+                began = notes.now()
+            value = (other if self._is_named else args)[self._first]  # type: ignore[index]
+            for key in self._rest:
+                value = value[key]
+            notes.add((began, value.shape))
+        except _ELSEWHERE:
+            notes.add((began, None))
+        except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
+            self._tell(error)
+
+
+def _fail(error: Exception) -> None:
+    raise error
+
+
+def _no_moment() -> None:
+    return None
+
+
+def _nobody() -> None:
+    return None

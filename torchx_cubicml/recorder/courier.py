@@ -23,6 +23,13 @@ _NEVER_WAIT = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell leaves at once, its child stays
 _MAX_WAITING_BYTES = 1 << 20
+# A file on PYTHONPATH or in the working directory could else stand in for a module of the standard library.
+_WRITER = """import os, sys
+library = os.path.dirname(os.__file__)
+sys.path.sort(key=lambda entry: entry not in {library, library + "/lib-dynload"})
+from torchx_cubicml.recorder.writer import main
+main()
+"""
 _PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 
@@ -116,8 +123,7 @@ class Courier:
 
 
 def _start_writer(theirs: socket.socket) -> None:
-    writer = (sys.executable, "-P", "-W", "ignore", "-m", "torchx_cubicml.recorder.writer")
-    # Without -P a file in the working directory could stand in for a module of the standard library.
+    writer = (sys.executable, "-P", "-W", "ignore", "-c", _WRITER)
     environment = child_environment({})
     path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
     shell = os.posix_spawn(

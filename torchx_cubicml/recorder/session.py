@@ -139,6 +139,7 @@ class Session:
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.module_hook import make_lookout
         from torchx_cubicml.recorder.peers import Peers
+        from torchx_cubicml.recorder.scripting import keep_out_of_scripts
         from torchx_cubicml.recorder.settled import StepHook
 
         self._is_looked_at = make_lookout()
@@ -146,6 +147,7 @@ class Session:
         if self._training is None:
             self._training = self._new_training()
         self._hook_fsdp(self._peers)
+        keep_out_of_scripts()
         hook = StepHook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):

@@ -15,16 +15,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.session import Session
 
 
-def main(arguments: Sequence[str], *, before: frozenset[str]) -> None:
+def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str] | None = None) -> None:
     """Run the program that the arguments name as Python would; exceptions and exits are the program's own.
 
     Args:
         arguments: the recorder's own.
         before: names of the modules that were loaded before any of ours.
+        path: where the program looks for modules, its own folder aside; as it stands by default.
     """
     program = parse_program(arguments)
     # Ours first: once the program's folder leads the search path, its resource.py would stand for the library's.
     open_session = _load()
+    sys.path[:] = path if path is not None else sys.path
     take_place(program)
     give_names_back(before)
     session = _open(open_session, program)
@@ -44,18 +46,25 @@ def main(arguments: Sequence[str], *, before: frozenset[str]) -> None:
 
 
 def give_names_back(before: frozenset[str]) -> None:
-    """Forget the library's modules that came since ``before`` and whose names the program's folder uses for its own.
+    """Forget the library's modules that came since ``before`` and whose names the program uses for its own.
 
-    The program then imports its own, as it does without us; what we hold of the library's stays ours.
+    They lie in its folder or on PYTHONPATH. The program then imports its own, as it does without us; what we hold of
+    the library's stays ours.
     """
-    try:
-        own = {entry.partition(".")[0] for entry in os.listdir(sys.path[0])}  # noqa: PTH208 - names are all it takes
-    except OSError:  # an archive
-        return
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not needed yet
+    first = sys.path.index(library) if library in sys.path else 1
+    own = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
     for name in set(sys.modules) - before:
         top = name.partition(".")[0]
         if top in own and top not in {"torchx_cubicml", "__main__"}:
             del sys.modules[name]
+
+
+def _names_in(entry: str) -> list[str]:
+    try:
+        return os.listdir(entry or os.curdir)  # noqa: PTH208 - names are all it takes
+    except OSError:  # an archive
+        return []
 
 
 def _load() -> Callable[[Program], Session | None] | None:

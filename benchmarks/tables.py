@@ -26,11 +26,18 @@ _NAMES = {
 def h100_jobs(path: Path = H100_JOBS) -> list[Trial]:
     """Return the rows as trials of whole-job throughput; those flagged as a slow twin are left out.
 
-    A failed row does not say why, so it is of unknown cause.
+    A failed row does not say why, so it is of unknown cause. Where one config both failed and completed, the file's
+    own notes say to use the completed row.
     """
     with path.open(newline="") as file:
         rows = [row for row in csv.DictReader(file) if row["slow_twin_suspect"] not in {"1", "1.0"}]
-    return [_trial(number, row) for number, row in enumerate(rows)]
+    trials = [_trial(number, row) for number, row in enumerate(rows)]
+    completed = {_asked(trial) for trial in trials if trial.measurement is not None}
+    return [trial for trial in trials if trial.measurement is not None or _asked(trial) not in completed]
+
+
+def _asked(trial: Trial) -> tuple[tuple[str, object], ...]:
+    return tuple(sorted({**trial.workload, **trial.config}.items()))
 
 
 def _trial(number: int, row: dict[str, str]) -> Trial:

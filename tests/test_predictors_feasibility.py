@@ -92,3 +92,48 @@ def test_a_larger_micro_batch_is_never_easier_however_noisy_the_outcomes() -> No
 def test_the_order_of_trials_is_free() -> None:
     trials = [trial(2**power, "ran" if power < 3 else "unknown") for power in range(6)]
     assert chances(trials, [4, 32]) == chances(trials[::-1], [4, 32])
+
+
+GPT = {"n_layers": 24, "d_model": 2048, "seq_len": 1024, "vocab_size": 50_000, "device": "NVIDIA A100-SXM4-80GB"}
+
+
+def gpt(width: int, batch: int, *, wall_gib: float = 60.0) -> Trial:
+    """Return a trial that runs while a made-up law of memory stays under the wall."""
+    facts = {**GPT, "d_model": width, "world_size": 8}
+    need = 16e-9 * 12 * 24 * width**2 + 9e-6 * 1024 * batch * width
+    if need < wall_gib:
+        return Trial.completed(workload=facts, config={"micro_batch_size": batch}, tokens_per_second=1.0 * batch)
+    return Trial.infeasible(workload=facts, config={"micro_batch_size": batch})
+
+
+def test_the_memory_formula_tells_an_unseen_model_apart() -> None:
+    known = [gpt(width, batch) for width in (1024, 1536, 2048) for batch in (1, 2, 4, 8, 16, 32)]
+    history = History.from_trials(known, objective="tokens_per_second")
+    fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+    asked = [gpt(3072, batch) for batch in (1, 2, 32)]
+    rows = [{**trial.workload, **trial.config} for trial in asked]
+    small, middle, large = fitted.probability(history.columns.encode(rows), rows).tolist()
+    assert small > middle > large
+    assert large < 0.1
+
+
+def test_a_measured_peak_says_how_much_more_fits() -> None:
+    def chance(peak_gib: float) -> float:
+        facts, config = {**GPT, "world_size": 8}, {"micro_batch_size": 4}
+        ran = Trial.completed(workload=facts, config=config, tokens_per_second=1.0, peak_memory_gib=peak_gib)
+        history = History.from_trials([ran], objective="tokens_per_second")
+        rows = [{**facts, "micro_batch_size": 8}]
+        fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+        return float(fitted.probability(history.columns.encode(rows), rows)[0])
+
+    assert chance(30.0) > chance(70.0)
+
+
+def test_a_row_that_names_its_layout_may_be_asked_where_no_outcome_did() -> None:
+    history = History.from_trials(
+        [trial(batch, "ran" if batch <= 8 else "out_of_memory") for batch in [1, 2, 4, 8, 16, 32, 64, 128] * 6],
+        objective="tokens_per_second",
+    )
+    fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+    rows = [{**GPT, **WORKLOAD, "micro_batch_size": batch} for batch in (1, 128)]
+    assert np.isfinite(fitted.probability(history.columns.encode(rows), rows)).all()

@@ -80,12 +80,3 @@ def test_the_vocabulary_takes_its_logits() -> None:
 def test_rows_that_are_not_covered_have_no_memory() -> None:
     parts = Roofline().memory([ROW, {"n_layers": 4}])
     assert [np.isnan(value).tolist() for value in parts.values()] == [[False, True]] * len(parts)
-
-
-def test_pressure_grows_with_the_micro_batch_and_falls_with_a_larger_device() -> None:
-    rows = [ROW, {**ROW, "micro_batch_size": 8}, {**ROW, "device": "NVIDIA H200"}, {"n_layers": 4}]
-    pressure = Roofline().memory_pressure(rows)
-    assert pressure.shape == (4, 8)
-    assert pressure[2, 0] < pressure[0, 0] < pressure[1, 0]
-    assert pressure[0, 0] == pytest.approx(np.log2(sum(memory_of().values()) / 80e9))
-    assert np.isnan(pressure[3]).all()

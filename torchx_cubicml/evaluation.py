@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 SPLITS = ("random", "time", "scale")
 _TRAIN_SHARE = 0.8
+_FOLLOWS_BATCH = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -140,7 +141,7 @@ def grade(
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
-    fits = Feasibility().fit(history, rng=rng).probability(features, rows)
+    fits = Feasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
     inside = (prediction.quantile(0.1) <= reached) & (reached <= prediction.quantile(0.9))
     tau, pearson, spearman = _correlations(prediction.throughput[ran], reached[ran])
     return ReportCard(
@@ -154,6 +155,11 @@ def grade(
         n_train=n_train,
         n_test=int(ran.sum()),
     )
+
+
+def _compared(trials: Sequence[Trial]) -> list[str]:
+    """Return what makes two rows the same but for the micro batch; accumulation follows from it."""
+    return sorted({name for trial in trials for name in (*trial.workload, *trial.config)} - {_FOLLOWS_BATCH})
 
 
 def _reached(trial: Trial, objective: str) -> float | None:

@@ -40,6 +40,7 @@ class History:
         feasible: bool ``[n]``; false where memory ran out.
         trial_ids: of the rows.
         failures: rows of trials that failed for an unknown cause before a throughput was known; they prove nothing.
+        peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
     """
 
     columns: Columns
@@ -49,6 +50,7 @@ class History:
     feasible: NDArray[np.bool_]
     trial_ids: tuple[str, ...]
     failures: tuple[Mapping[str, Value], ...] = ()
+    peak_memory_gib: NDArray[np.float64] | None = None
 
     @classmethod
     def from_trials(cls, trials: Iterable[Trial], *, objective: str, observe: Mapping[str, str] = _NONE) -> Self:
@@ -66,7 +68,10 @@ class History:
             raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
         taught: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
+        peaks: dict[str, float] = {}
         for trial in trials:
+            if trial.measurement is not None and trial.measurement.peak_memory_gib is not None:
+                peaks[trial.trial_id] = trial.measurement.peak_memory_gib
             throughput = _throughput(trial, objective)
             if trial.state is State.OUT_OF_MEMORY:
                 taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
@@ -74,11 +79,14 @@ class History:
                 taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
             elif trial.state in _OF_UNKNOWN_CAUSE:
                 failures.append(training_row(trial, observe=observe))
-        return cls._sorted(taught, failures)
+        return cls._sorted(taught, failures, peaks)
 
     @classmethod
     def _sorted(
-        cls, taught: list[tuple[Mapping[str, Value], float, bool, str]], failures: list[dict[str, Value]]
+        cls,
+        taught: list[tuple[Mapping[str, Value], float, bool, str]],
+        failures: list[dict[str, Value]],
+        peaks: Mapping[str, float],
     ) -> Self:
         rows = [row for row, _, _, _ in taught]
         columns = Columns.from_rows(rows)
@@ -97,6 +105,7 @@ class History:
             feasible=feasible[order],
             trial_ids=tuple(trial_ids[index] for index in order),
             failures=tuple(sorted(failures, key=config_key)),
+            peak_memory_gib=np.array([peaks.get(trial_ids[index], np.nan) for index in order], dtype=np.float64),
         )
 
 

@@ -1,4 +1,4 @@
-"""The probability that a config fits in memory: hard limits first, else what outcomes teach.
+"""The probability that a config fits in memory: hard limits first, else what outcomes and the memory formula teach.
 
 Out of memory teaches; a failure of unknown cause counts for less, and neither it nor the classifier ever excludes.
 """
@@ -11,6 +11,10 @@ import numpy as np
 
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.limits import BATCH, Limits, appetite
+from torchx_cubicml.predictors.outcomes import N_GROWING, Outcomes, ratios
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.layout import Layout
+from torchx_cubicml.predictors.roofline.memory_calibration import MemoryCalibration
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
@@ -26,7 +30,6 @@ _PRIOR_LOGIT = 3.0  # 95 % for a config about as hungry as those that were tried
 _PRIOR_SLOPE = -1.0  # per doubling of appetite
 _SLOPE_SD = 0.7
 _LEARNED_SD = 1.0  # of all other weights together, on standardised inputs
-_UNKNOWN_WEIGHT = 0.6  # of a failure whose cause is not known
 _FEWEST_FOR_TREES = 20  # outcomes of each kind
 _MOST_LOGIT = 8.0
 
@@ -34,8 +37,10 @@ _MOST_LOGIT = 8.0
 class Feasibility:
     """Probability that a config fits.
 
-    Bayesian logistic regression on appetite and the encoded columns, whose prior serves while little is known; with
-    enough outcomes of both kinds, averaged with boosted trees that never find a larger micro batch easier.
+    Two models of few parameters, averaged: Bayesian logistic regression on appetite and the encoded columns, whose
+    prior serves while little is known, and the calibrated memory formula where a row names what it needs. With enough
+    outcomes of both kinds, boosted trees on the columns, the formula's parts and ratios of the layout join them; they
+    never find a larger micro batch or more predicted memory easier.
 
     Args:
         compare: names of the workload facts and free parameters by which two rows are known to be the same config but
@@ -53,22 +58,21 @@ class Feasibility:
 
     def _fit(self, history: History, *, seed: int) -> None:
         self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
-        rows = [*history.rows, *history.failures]
+        outcomes = Outcomes.of(history)
+        self.memory_ = MemoryCalibration.default()
+        self.trees_: tuple[_Classifier, ...] = ()
         self.weights_ = None
-        if not rows:
+        if not len(outcomes):
             return
-        features = np.vstack([history.features, history.columns.encode(list(history.failures))])
-        fitted = np.concatenate([history.feasible, np.zeros(len(history.failures))]).astype(np.float64)
-        trust = np.where(np.arange(len(rows)) < len(history.rows), 1.0, _UNKNOWN_WEIGHT)
-        hunger = np.array([appetite(row) for row in rows])
-        order = np.lexsort(np.column_stack([trust, fitted, hunger, features]).T)
-        self.inputs_ = Inputs.of(features, history.columns.categorical)
-        self.middle_ = float(np.median(hunger))
-        design = self._design(features, hunger)
-        self.weights_, self.covariance_ = _logistic(design[order], fitted[order], trust[order])
-        self.trees_ = None
-        if min(fitted.sum(), (1 - fitted).sum()) >= _FEWEST_FOR_TREES and self.inputs_.width:
-            self.trees_ = self._trees(features[order], fitted[order], trust[order], history.columns.names, seed)
+        self.memory_ = outcomes.memory()
+        self.inputs_ = Inputs.of(outcomes.features, history.columns.categorical)
+        self.middle_ = float(np.median(outcomes.hunger))
+        design = self._design(outcomes.features, outcomes.hunger)
+        self.weights_, self.covariance_ = _logistic(design, outcomes.fitted, outcomes.trust)
+        if outcomes.of_each_kind >= _FEWEST_FOR_TREES and self.inputs_.width:
+            names = history.columns.names
+            self.grows_ = [names[column] == BATCH for column in self.inputs_.numeric]
+            self.trees_ = self._trees(outcomes, seed)
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to.
@@ -84,42 +88,68 @@ class Feasibility:
         return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
 
     def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        layout = Layout.of(Facts.from_rows(rows))
+        covered = layout.covered
+        logit = self._regression(features, rows)
+        physics = np.clip(self.memory_.log_odds(layout.rows(covered)), -_MOST_LOGIT, _MOST_LOGIT)
+        if not self.trees_:
+            logit[covered] = 0.5 * (logit[covered] + physics)
+            return logit
+        logit[covered] = physics
+        found = ratios(layout, self.memory_)
+        narrow, wide = self.trees_
+        wide_logit = wide.decision_function(self._wide(features, found))
+        narrow_logit = np.where(covered, narrow.decision_function(found), wide_logit)
+        return np.asarray((logit + wide_logit + narrow_logit) / 3.0, dtype=np.float64)
+
+    def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         if self.weights_ is None:
             return np.full(len(rows), _PRIOR_LOGIT)
         design = self._design(features, np.array([appetite(row) for row in rows]))
         variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
         # MacKay's moderated output: what is not known draws towards one half.
-        logit = design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0)
-        if self.trees_ is not None:
-            logit = 0.5 * (logit + self.trees_.decision_function(self.inputs_.gapped(features)))
-        return np.asarray(logit, dtype=np.float64)
+        return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)
 
     def _design(self, features: NDArray[np.float64], hunger: NDArray[np.float64]) -> NDArray[np.float64]:
         constant = np.ones(len(hunger))
         return np.column_stack([constant, hunger - self.middle_, self.inputs_.dense(features)])
 
-    def _trees(
-        self,
-        features: NDArray[np.float64],
-        fitted: NDArray[np.float64],
-        trust: NDArray[np.float64],
-        names: Sequence[str],
-        seed: int,
-    ) -> _Classifier:
-        from sklearn.ensemble import HistGradientBoostingClassifier
+    def _wide(self, features: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.hstack([found, self.inputs_.gapped(features)])
 
-        never_easier = [-int(names[column] == BATCH) for column in self.inputs_.numeric]
-        classifier: _Classifier = HistGradientBoostingClassifier(
-            max_iter=100,
-            max_leaf_nodes=15,
-            min_samples_leaf=5,
-            l2_regularization=1.0,
-            categorical_features=self.inputs_.gapped_categorical,
-            monotonic_cst=never_easier + [0] * len(self.inputs_.codes),
-            early_stopping=False,
-            random_state=seed,
+    def _trees(self, outcomes: Outcomes, seed: int) -> tuple[_Classifier, ...]:
+        """Return trees on ratios alone, which carry over to other models and scales, and on all columns."""
+        found = ratios(outcomes.layout, self.memory_)
+        if not outcomes.layout.covered.any():
+            found = np.zeros_like(found)  # nothing to split by; scikit-learn refuses a column of gaps alone
+        n_others = found.shape[1] - N_GROWING
+        never_easier = [-1] * N_GROWING + [0] * n_others
+        narrow = _classifier(never_easier, [False] * len(never_easier), leaves=8, fewest=10, penalty=5.0, seed=seed)
+        more = [-int(grows) for grows in self.grows_] + [0] * len(self.inputs_.codes)
+        categorical = [False] * len(never_easier) + self.inputs_.gapped_categorical
+        wide = _classifier(never_easier + more, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
+        return (
+            narrow.fit(found, outcomes.fitted, sample_weight=outcomes.trust),
+            wide.fit(self._wide(outcomes.features, found), outcomes.fitted, sample_weight=outcomes.trust),
         )
-        return classifier.fit(self.inputs_.gapped(features), fitted, sample_weight=trust)
+
+
+def _classifier(
+    monotonic: list[int], categorical: list[bool], *, leaves: int, fewest: int, penalty: float, seed: int
+) -> _Classifier:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    made: _Classifier = HistGradientBoostingClassifier(
+        max_iter=100,
+        max_leaf_nodes=leaves,
+        min_samples_leaf=fewest,
+        l2_regularization=penalty,
+        categorical_features=categorical,
+        monotonic_cst=monotonic,
+        early_stopping=False,
+        random_state=seed,
+    )
+    return made
 
 
 class _Classifier(Protocol):

@@ -120,17 +120,6 @@ class Roofline:
         layout = Layout.of(Facts.from_rows(rows))
         return {name: np.where(layout.covered, part, np.nan) for name, part in memory_parts(layout).items()}
 
-    def memory_pressure(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return log2 of the peak over the device's memory, then of each part, NaN where not covered.
-
-        The shape is float64 ``[n, 1 + n_parts]``. These are inputs for whoever learns what fits: the first grows with
-        all that makes a config harder to fit.
-        """
-        layout = Layout.of(Facts.from_rows(rows))
-        parts = list(memory_parts(layout).values())
-        shares = np.column_stack([sum(parts), *parts]) / layout.memory[:, None]
-        return np.where(layout.covered[:, None], np.log2(np.maximum(shares, 2.0**-20)), np.nan)
-
     def _layout(self, features: NDArray[np.float64]) -> Layout:
         return Layout.of(self.decoder_.facts(features))
 

@@ -6,7 +6,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.log_lines import LogLines, as_word, from_word, has_throughput, merged
+from torchx_cubicml.log_pattern import LogPattern
+from torchx_cubicml.recorder.log_lines import LogLines, as_word, disagreement, from_word, has_throughput, merged
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
@@ -114,3 +115,29 @@ def test_what_one_rank_reads_another_can_write() -> None:
     assert merged(None, measured) is measured
     assert merged(steps, None) is steps
     assert (has_throughput(steps), has_throughput(both), has_throughput(None)) == (False, True, False)
+
+
+def test_a_declared_format_is_the_only_one_read_and_a_step_counts_once() -> None:
+    declared = LogPattern(pattern=r"it (?P<step>\d+) (?P<tokens_per_second_per_device>\S+) tok")
+    with own_stdout():
+        lines = LogLines(lambda hook: hook, devices=4, on_news=lambda: None, declared=declared)
+        lines.listen()
+        assert lines.measurement({}) is None
+        print("iter 10: loss 3.1461, time 410.55ms, mfu -100.00%")
+        for step in (1, 1, 2, 3, 3, 1):  # the last after a restart from a checkpoint
+            print(f"it {step} {100.0 * step} tok/s/gpu")
+        lines.release()
+        measured = lines.measurement({})
+    assert (measured.source, measured.steps_counted + measured.warmup_steps) == ("space file", 4)
+
+
+def test_what_lines_and_steps_tell_differently_is_said() -> None:
+    steps = Measurement(tokens_per_second=400.0, samples_per_second=4.0)
+    assert disagreement(steps, Measurement(tokens_per_second=450.0)) == ""
+    assert disagreement(steps, None) == disagreement(None, steps) == ""
+    assert "100 tokens_per_second of the whole job, the optimizer steps 400" in disagreement(
+        steps, Measurement(tokens_per_second=100.0)
+    )
+    assert "samples_per_second" in disagreement(steps, Measurement(samples_per_second=40.0))
+    both = merged(steps, Measurement(tokens_per_second=100.0, source="space file"))
+    assert (both.tokens_per_second, both.samples_per_second, both.source) == (100.0, 4.0, "space file")

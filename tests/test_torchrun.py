@@ -440,3 +440,35 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
         # On a machine under load rank 0 itself can take as long.
         assert re.search("only 1 of 2 ranks came in time|the decision took too long", reasons[0])
         assert recorded(folder).origin is Origin.USER
+
+
+@pytest.mark.launch
+def test_a_declared_log_format_gives_the_throughput_that_only_the_output_tells(folder: Path) -> None:
+    declared = """
+[log]
+pattern = 'it +(?P<step>[0-9]+)/.*speed: (?P<speed>[0-9,.]+) tok/s/gpu'
+groups = { tokens_per_second_per_device = "speed" }
+"""
+    (folder / "printing.toml").write_text(f'[parameters.a]\nchoices = [1, 2]\nflag = "--a"\n{declared}')
+    job = Path(__file__).parent / "jobs" / "train_printing.py"
+    words = (
+        "--cubicml-space",
+        "printing.toml",
+        "--cubicml-store",
+        "own",
+        "--nproc_per_node",
+        "2",
+        str(job),
+        "--a",
+        "1",
+    )
+    code, stdout, stderr = ended(start(CUBICRUN, *words))
+    assert code == 0, stderr
+    assert stdout.count("tok/s/gpu") == 24
+    (trial,) = TrialStore(str(folder / "own"))
+    measured = trial.measurement
+    assert measured is not None
+    assert (measured.source, measured.steps_counted, measured.warmup_steps) == ("space file", 9, 3)
+    assert measured.tokens_per_second == 2 * 12_308.0
+    assert measured.samples_per_second is None
+    assert (trial.state, trial.config) == (State.COMPLETED, {"a": 1})

@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
+from torchx_cubicml.log_pattern import LogPattern
 from torchx_cubicml.trial import Origin, freeze_value, freeze_values
 
 if TYPE_CHECKING:
@@ -77,6 +78,7 @@ class Contract:
         hooks: what the recorder sets in the job where the program has no flag for it, by the hook's name.
         trial_id: name of the trial where no scheduler gives one; empty where rank 0 chooses it.
         files: config files that the job reads in a copy of its own, with other values.
+        log: how the program's output tells of its throughput; ``None`` where nobody has said.
         as_typed: the way back where ``files`` cannot be done; ``None`` where there are none.
     """
 
@@ -93,6 +95,7 @@ class Contract:
     hooks: Mapping[str, Value] = field(default_factory=dict)
     files: tuple[FilePatch, ...] = ()
     as_typed: AsTyped | None = None
+    log: LogPattern | None = None
 
     def typed(self) -> Contract:
         """Return the contract of the same launch with the user's own command."""
@@ -143,6 +146,7 @@ def decode_contract(value: str) -> Contract:
             suggestion=_suggestion(payload.get("suggestion")),
             step_limit=_step_limit(payload.get("step_limit")),
             trial_id=_text(payload, "trial_id", ""),
+            log=_log(payload.get("log")),
             hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
             files=tuple(map(_patch, _items(payload, "files"))),
             as_typed=_as_typed(payload.get("as_typed")),
@@ -231,3 +235,12 @@ def _as_typed(value: object) -> AsTyped | None:
         env={name: None if said is None else str(said) for name, said in env.items()},
         config=freeze_values(payload.get("config", {}), where="contract.as_typed"),
     )
+
+
+def _log(value: object) -> LogPattern | None:
+    if value is None:
+        return None
+    pattern, groups = (value.get("pattern"), value.get("groups")) if isinstance(value, dict) else (None, None)
+    if not isinstance(pattern, str) or not isinstance(groups, dict):
+        raise ValueError(f"log must hold a pattern and its groups, got {value!r:.60}")
+    return LogPattern(pattern=pattern, groups=groups)

@@ -157,6 +157,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
         scheduler=launch.scheduler,
         suggestion=_promise(suggestion),
         step_limit=step_limit,
+        log=space.log,
         hooks=placed.hooks,
     )
     return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
@@ -235,7 +236,7 @@ def _read(recorded: Rewritten, options: Options, mode: str) -> Rewritten:
     workload, config = read_config(launch, space)
     if contract is None:
         return recorded
-    contract = replace(contract, workload=workload, config=config, objective=space.objective)
+    contract = replace(contract, workload=workload, config=config, objective=space.objective, log=space.log)
     read = replace(recorded, contract=contract)
     if mode != "rewrite":
         return read

@@ -1,34 +1,39 @@
 """What the log lines of well-known trainers say of throughput: a table of formats, and a measurement from their lines.
 
-One row per format. Unit and scope stand with each, for they differ: "tokens per second" is of one device in torchtitan
-and of the whole job elsewhere.
+One row per format. Unit and scope stand in the names of the groups (``READINGS``), for they differ: "tokens per second"
+is of one device in torchtitan and of the whole job elsewhere. A user's own format comes from the space file.
 """
 
 from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
 from math import isfinite
 from statistics import fmean, median
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
+from torchx_cubicml.bounded_pattern import BoundedPattern
 from torchx_cubicml.recorder.steps import count_warmup, quantile
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.log_pattern import LogPattern
 
 _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = r"[\d,]*\d(?:\.\d+)?(?:[eE][-+]?\d+)?"
+_SPELLED = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)(\.\d*)?([eE][-+]?\d{1,3})? ?([kKMG]?)")
+_THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
 MAX_LINE = 8192  # characters; no log line of a trainer is longer
+DECLARED = "space file"  # the name of a format that a space file declares
 
 
-class Scope(StrEnum):
-    """Whose throughput a number is."""
+class Pattern(Protocol):
+    """What finds a format in a line."""
 
-    JOB = "job"
-    DEVICE = "device"
+    def search(self, line: str, /) -> re.Match[str] | None:
+        """Return where the line matches first, ``None`` where it does not."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,15 +43,14 @@ class LogFormat:
     Args:
         name: of the trainer.
         mark: words that every line of the format holds; a line without them is not looked at any further.
-        pattern: with a group ``tokens_per_second``, ``samples_per_second``, ``step_ms`` or ``step_s``; where it has one
-            of the latter two, a group ``samples`` may hold the samples of a step of the whole job.
-        scope: of a rate.
+        pattern: finds the numbers in a line.
+        groups: reading, one of ``READINGS`` -> number of the group that says it.
     """
 
     name: str
     mark: str
-    pattern: re.Pattern[str]
-    scope: Scope = Scope.JOB
+    pattern: Pattern
+    groups: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,52 +61,42 @@ class Reading:
         tokens_per_second: of the whole job; ``None`` where the line does not say.
         samples_per_second: likewise.
         step_s: seconds of one optimizer step, likewise.
+        step: number of the step, likewise.
     """
 
     tokens_per_second: float | None = None
     samples_per_second: float | None = None
     step_s: float | None = None
+    step: float | None = None
 
 
-def _pattern(text: str) -> re.Pattern[str]:
-    """Return a pattern in which each ``<name>`` stands for a number in the group ``name``."""
-    return re.compile(re.sub(r"<(\w+)>", lambda found: f"(?P<{found[1]}>{_NUMBER})", text))
+def _format(name: str, mark: str, text: str) -> LogFormat:
+    """Return the format of a pattern in which each ``<reading>`` stands for a number that says it."""
+    pattern = re.compile(re.sub(r"<(\w+)>", lambda found: f"(?P<{found[1]}>{_NUMBER})", text))
+    return LogFormat(name=name, mark=mark, pattern=pattern, groups=pattern.groupindex)
+
+
+def declared_format(log: LogPattern) -> LogFormat:
+    """Return the format that a space file declares."""
+    pattern = BoundedPattern(log.pattern)
+    return LogFormat(name=DECLARED, mark="", pattern=pattern, groups=log.readings(pattern))
 
 
 LOG_FORMATS = (
     # tokens / (seconds * ranks that share the work on a batch): https://github.com/pytorch/torchtitan
-    LogFormat(
-        name="torchtitan",
-        mark="tps:",
-        pattern=_pattern(r"step:\s*\d+\s.*\btps:\s*<tokens_per_second>"),
-        scope=Scope.DEVICE,
-    ),
+    _format("torchtitan", "tps:", r"step:\s*\d+\s.*\btps:\s*<tokens_per_second_per_device>"),
     # The last rank prints; the batch is that of the whole job: https://github.com/NVIDIA/Megatron-LM
-    LogFormat(
-        name="Megatron-LM",
-        mark="elapsed time per iteration (ms):",
-        pattern=_pattern(
-            r"\biteration\s+\d+/.*elapsed time per iteration \(ms\): <step_ms>(?:.*\bglobal batch size:\s*<samples>)?"
-        ),
+    _format(
+        "Megatron-LM",
+        "elapsed time per iteration (ms):",
+        r"\biteration\s+\d+/.*elapsed time per iteration \(ms\): <step_time_ms>(?:.*\bglobal batch size:\s*<samples>)?",
     ),
     # Over the whole training, its warm-up with it; versions differ in the quotes: https://github.com/huggingface/transformers
-    LogFormat(
-        name="HF Trainer",
-        mark="train_samples_per_second",
-        pattern=_pattern(r"'train_samples_per_second': '?<samples_per_second>"),
-    ),
+    _format("HF Trainer", "train_samples_per_second", r"'train_samples_per_second': '?<samples_per_second>"),
     # The batch of its timer is that of the whole job: https://github.com/deepspeedai/DeepSpeed
-    LogFormat(
-        name="DeepSpeed",
-        mark="CurrSamplesPerSec=",
-        pattern=_pattern(r"CurrSamplesPerSec=<samples_per_second>"),
-    ),
+    _format("DeepSpeed", "CurrSamplesPerSec=", r"CurrSamplesPerSec=<samples_per_second>"),
     # One iteration is one optimizer step: https://github.com/karpathy/nanoGPT
-    LogFormat(
-        name="nanoGPT",
-        mark="ms, mfu",
-        pattern=_pattern(r"\biter \d+: loss \S+, time <step_ms>ms, mfu"),
-    ),
+    _format("nanoGPT", "ms, mfu", r"\biter \d+: loss \S+, time <step_time_ms>ms, mfu"),
 )
 
 
@@ -119,14 +113,21 @@ def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | No
     found = log_format.pattern.search(_COLOUR.sub("", line[:MAX_LINE]))
     if found is None:
         return None
-    numbers = {name: _number(text) for name, text in found.groupdict().items() if text is not None}
-    scale = devices if log_format.scope is Scope.DEVICE else 1
-    step_s = numbers.get("step_s") or _over(numbers.get("step_ms"), 1000.0)
+    said = {reading: found[group] for reading, group in log_format.groups.items() if found[group] is not None}
+    numbers = {reading: _number(text) for reading, text in said.items()}
+    step_s = numbers.get("step_time_s") or _over(numbers.get("step_time_ms"), 1000.0)
     return Reading(
-        tokens_per_second=_times(numbers.get("tokens_per_second"), scale),
-        samples_per_second=_times(numbers.get("samples_per_second"), scale) or _over(numbers.get("samples"), step_s),
+        tokens_per_second=_rate(numbers, "tokens", devices, step_s),
+        samples_per_second=_rate(numbers, "samples", devices, step_s),
         step_s=step_s,
+        step=numbers.get("step"),
     )
+
+
+def _rate(numbers: Mapping[str, float | None], what: str, devices: int, step_s: float | None) -> float | None:
+    """Return what of the whole job a line says per second: outright, of one device, or over the time of a step."""
+    of_device = _times(numbers.get(f"{what}_per_second_per_device"), devices)
+    return numbers.get(f"{what}_per_second") or of_device or _over(numbers.get(what), step_s)
 
 
 def measure_readings(
@@ -172,7 +173,16 @@ def _median(rates: Sequence[float | None]) -> float | None:
 
 
 def _number(text: str) -> float | None:
-    value = float(text.replace(",", ""))
+    """Return a positive number as programs print it, ``41,500`` and ``41.5k`` too; ``None`` for anything else.
+
+    >>> _number("41,500.0"), _number("41.5k"), _number("41,5"), _number("nan")
+    (41500.0, 41500.0, None, None)
+    """
+    spelled = _SPELLED.fullmatch(text.strip())
+    if spelled is None:
+        return None
+    whole, rest, exponent, thousands = spelled.groups(default="")
+    value = float(f"{whole.replace(',', '')}{rest}{exponent}") * _THOUSANDS[thousands]
     return value if isfinite(value) and value > 0 else None
 
 

@@ -11,18 +11,20 @@ import sys
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.log_formats import LOG_FORMATS, MAX_LINE, measure_readings, read_line
+from torchx_cubicml.recorder.log_formats import LOG_FORMATS, MAX_LINE, declared_format, measure_readings, read_line
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
+    from torchx_cubicml.log_pattern import LogPattern
     from torchx_cubicml.recorder.log_formats import LogFormat, Reading
     from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.trial import Value
 
 _MAX_KEPT = 4096  # readings
+_ALIKE = 1.25  # by which factor a throughput that a program prints may differ from that of its steps
 
 
 def as_word(measurement: Measurement) -> str:
@@ -49,10 +51,22 @@ def merged(measured: Measurement | None, told: Measurement | None) -> Measuremen
         return measured or told
     return replace(
         measured,
-        samples_per_second=told.samples_per_second,
-        tokens_per_second=told.tokens_per_second,
+        samples_per_second=told.samples_per_second or measured.samples_per_second,
+        tokens_per_second=told.tokens_per_second or measured.tokens_per_second,
         source=told.source,
     )
+
+
+def disagreement(measured: Measurement | None, told: Measurement | None) -> str:
+    """Return in words by how much the lines tell another throughput than the steps; empty where they are alike."""
+    for unit in ("tokens_per_second", "samples_per_second"):
+        pair = [getattr(source, unit) for source in (measured, told) if source is not None]
+        if len(pair) == 2 and all(pair) and not 1 / _ALIKE < pair[1] / pair[0] < _ALIKE:
+            return (
+                f"the lines that the space file's [log] describes tell {pair[1]:.4g} {unit} of the whole job, the "
+                f"optimizer steps {pair[0]:.4g}; the former is recorded"
+            )
+    return ""
 
 
 class LogLines:
@@ -62,13 +76,18 @@ class LogLines:
         guard: for what is done with a line.
         devices: of the job.
         on_news: called with 1, 2, 4, ... lines read.
+        declared: the format that the user has declared; ``None`` where any known one is looked for.
     """
 
-    def __init__(self, guard: Guard, *, devices: int, on_news: Callable[[], None]) -> None:
+    def __init__(
+        self, guard: Guard, *, devices: int, on_news: Callable[[], None], declared: LogPattern | None = None
+    ) -> None:
+        self.is_declared = declared is not None
         self._take = guard(self._take_text)
         self._devices = devices
         self._on_news = on_news
-        self._format: LogFormat | None = None
+        self._format: LogFormat | None = declared_format(declared) if declared is not None else None
+        self._last_step = 0.0
         self._readings: list[Reading] = []
         self._count = 0
         self._rests: dict[str, str] = {}
@@ -91,7 +110,7 @@ class LogLines:
         Args:
             facts: of the training: a line that tells of a step's time alone counts for the batch that is known.
         """
-        if self._format is None:
+        if self._format is None or not self._readings:
             return None
         batch, seq_len = facts.get("global_batch_size"), facts.get("seq_len")
         samples = batch if isinstance(batch, int) else None
@@ -130,10 +149,15 @@ class LogLines:
     def _take_line(self, line: str) -> None:
         for log_format in (self._format,) if self._format is not None else LOG_FORMATS:
             reading = read_line(line, log_format, devices=self._devices)
-            if reading is not None:
+            if reading is not None and not self._is_repeated(reading):
                 self._format = log_format
                 self._keep(reading)
                 return
+
+    def _is_repeated(self, reading: Reading) -> bool:
+        """Whether a line tells of the step that the line before told of, as where two handlers print it."""
+        last, self._last_step = self._last_step, reading.step or 0.0
+        return reading.step is not None and reading.step == last
 
     def _keep(self, reading: Reading) -> None:
         self._count += 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
-from torchx_cubicml.recorder.log_lines import LogLines, as_word, from_word, has_throughput, merged
+from torchx_cubicml.recorder.log_lines import LogLines, as_word, disagreement, from_word, has_throughput, merged
 from torchx_cubicml.recorder.measure import measure
 from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.notice import notice, warn
@@ -123,12 +123,15 @@ class Session:
         return call
 
     def _read_along(self) -> None:
-        self._lines = LogLines(self.guarded, devices=self._assignment.job.world_size, on_news=self._on_lines)
+        told = self._assignment
+        self._lines = LogLines(
+            self.guarded, devices=told.job.world_size, on_news=self._on_lines, declared=told.contract.log
+        )
         self._lines.listen()
 
     def _on_lines(self) -> None:
         if self._lines is None or (self._training is not None and self._training.steps):
-            return  # what steps tell comes first; what they leave open is asked for at the end
+            return  # what steps leave open, and what the user has declared, is asked for with them
         measurement = self._lines.measurement({})
         if self._reporter is not None:
             self._reporter.learn({}, measurement)
@@ -202,9 +205,9 @@ class Session:
         facts = self._facts(training)
         if self._reporter is not None:
             measured = training.measurement()
-            self._reporter.learn(facts, measured)
+            self._reporter.learn(facts, self._completed_by_lines(measured, self._told_by_lines(facts)))
             self._reporter.measured()
-            if has_throughput(measured) and self._lines is not None:
+            if has_throughput(measured) and self._lines is not None and not self._lines.is_declared:
                 self._lines.release()
         elif self._peers is not None:
             self._peers.post(self._memory_name, str(peak_memory_gib()))
@@ -242,19 +245,34 @@ class Session:
         if self._reporter is not None:
             others = self._peers.memory_gib(within_s=_ASK_S) if self._peers is not None else 0.0
             measured = training.measurement(peak_memory=others) if training is not None else None
-            self._reporter.learn(facts, self._completed_by_lines(measured, facts))
+            is_declared = self._lines is not None and self._lines.is_declared
+            is_open = is_declared or not has_throughput(measured)
+            told = self._told_by_lines(facts, within_s=_GLANCE_S if is_open else 0.0)
+            if is_declared:
+                self._warn_of_lines(measured, told)
+            self._reporter.learn(facts, self._completed_by_lines(measured, told))
         elif self._peers is not None:
             self._post_lines(facts)
             self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
 
-    def _completed_by_lines(self, measured: Measurement | None, facts: Mapping[str, Value]) -> Measurement | None:
-        """Return a measurement with the throughput that log lines tell, where steps leave it open."""
-        if has_throughput(measured):
+    def _completed_by_lines(self, measured: Measurement | None, told: Measurement | None) -> Measurement | None:
+        """Return a measurement with the throughput of log lines, where steps leave it open or the user has said so."""
+        is_declared = self._lines is not None and self._lines.is_declared
+        if has_throughput(measured) and not (is_declared and has_throughput(told)):
             return measured
-        told = self._lines.measurement(facts) if self._lines is not None else None
-        if told is None and self._peers is not None and self._assignment.job.world_size > 1:
-            told = from_word(self._peers.ask("log", within_s=_GLANCE_S))
         return merged(measured, told)
+
+    def _told_by_lines(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
+        told = self._lines.measurement(facts) if self._lines is not None else None
+        if told is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
+            told = from_word(self._peers.ask("log", within_s=within_s))
+        return told
+
+    def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None) -> None:
+        if told is None:
+            warn("no line that this launch has printed is one that the space file's [log] describes")
+        elif differs := disagreement(measured, told):
+            warn(differs)
 
     def _post_lines(self, facts: Mapping[str, Value]) -> None:
         told = self._lines.measurement(facts) if self._lines is not None else None

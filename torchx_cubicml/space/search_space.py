@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
+    from torchx_cubicml.log_pattern import LogPattern
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
     from torchx_cubicml.space.rules import Derivation
@@ -89,6 +90,7 @@ class SearchSpace:
         objective: name of the throughput maximised.
         tune: what a profiling launch changes besides its config.
         rewrite: when an ordinary launch may be rewritten.
+        log: how the program's output tells of its throughput; ``None`` where the file does not say.
         facts: what ``bind`` fixed: the workload's facts, ``world_size``, ``global_batch_size``...
         own: the user's own values of the parameters that may be idle, which ``bind`` fixed too.
     """
@@ -99,6 +101,7 @@ class SearchSpace:
     objective: str = "tokens_per_second"
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
+    log: LogPattern | None = None
     facts: Mapping[str, Value] = field(default_factory=dict)
     own: Mapping[str, Value] = field(default_factory=dict)
     _legal_cache: LegalConfigs | None = field(init=False, default=None, repr=False, compare=False)

@@ -3,6 +3,7 @@
 - Every parameter, and every workload fact that is no constant, stands at one place in the command; no two share one.
 - Expressions read parameters, workload facts and the names that are always there, and nothing else.
 - A name is one that an expression can read.
+- ``log`` says how the program's output tells of its throughput.
 - ``trainer`` names a table that says where its parameters stand, and what they can be.
 """
 
@@ -18,6 +19,7 @@ from torchx_cubicml.space.conditional import Conditional
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space_file.entries import read_fact, read_parameter
+from torchx_cubicml.space_file.log_format import read_log
 from torchx_cubicml.space_file.places import read_tune
 from torchx_cubicml.space_file.rewrite_rules import read_rewrite
 from torchx_cubicml.space_file.table import Table, closest
@@ -32,7 +34,7 @@ MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite", "trainer")
+ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite", "trainer", "log")
 
 
 def read_space(path: str | Path) -> SearchSpace:
@@ -88,6 +90,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         objective=objective or OBJECTIVES[0],
         tune=read_tune(root.table("tune", legal=("args", "env"))),
         rewrite=read_rewrite(root, list(parameters)),
+        log=read_log(root),
     )
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))

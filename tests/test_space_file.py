@@ -120,7 +120,22 @@ WRONG = {
         '[parameters.p]\nchioces = [1]\nflag = "-p"',
         ["x.toml: parameters.p: unknown key 'chioces'; did you mean 'choices'?", "legal are choices, low, high"],
     ),
-    "a key of later": ('[parameters.p]\nchoices = [1]\nfile = "a.json"', ["unknown key 'file'", "flag, env"]),
+    "a file without a key": ('[parameters.p]\nchoices = [1]\nfile = "a.json"', ["parameters.p.key: a key in the file"]),
+    "a key without a file": ('[parameters.p]\nchoices = [1]\nflag = "-p"\nkey = "a"', ["p.key: a key stands beside"]),
+    "a key with a gap": (
+        '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "a..b"',
+        ["parameters.p.key: a key in the file", "got 'a..b'"],
+    ),
+    "a file by a strange name": ('[parameters.p]\nchoices = [1]\nfile = "$"\nkey = "a"', ["p.file: what names"]),
+    "a secret in a file": (
+        '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "hub.api_key"',
+        ["parameters.p.key: a secret is never recorded"],
+    ),
+    "one key for two": (
+        '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "a"\n'
+        '[parameters.q]\nchoices = [1]\nfile = "--c"\nkey = "a"',
+        ["file a in --c is the place of both parameters.p and parameters.q"],
+    ),
     "unknown key in a fact": ('[workload]\nn = { flg = "-n" }\n' + ONE, ["workload.n: unknown key 'flg'", "'flag'?"]),
     "unknown key in a constraint": (
         '[[constraints]]\nrequires = "a"\n' + ONE,
@@ -181,7 +196,7 @@ WRONG = {
     "log2 and a step": ('[parameters.p]\nlow = 1\nhigh = 2\nstep = 1\nscale = "log2"\nflag = "-p"', ["takes no step"]),
     "no place": (
         "[parameters.p]\nchoices = [1]",
-        ["parameters.p: one place in the command is wanted, flag, env, hook, got none"],
+        ["parameters.p: one place in the command is wanted, flag, env, hook, file, got none"],
     ),
     "two places": ('[parameters.p]\nchoices = [1]\nflag = "-p"\nenv = "P"', ["got flag and env"]),
     "a flag without dashes": (

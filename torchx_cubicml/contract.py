@@ -80,6 +80,7 @@ class Contract:
         files: config files that the job reads in a copy of its own, with other values.
         log: how the program's output tells of its throughput; ``None`` where nobody has said.
         as_typed: the way back where ``files`` cannot be done; ``None`` where there are none.
+        refused: why the job runs as typed although another config was asked for, in words; empty where it does not.
     """
 
     store: str
@@ -96,6 +97,7 @@ class Contract:
     files: tuple[FilePatch, ...] = ()
     as_typed: AsTyped | None = None
     log: LogPattern | None = None
+    refused: str = ""
 
     def typed(self) -> Contract:
         """Return the contract of the same launch with the user's own command."""
@@ -150,6 +152,7 @@ def decode_contract(value: str) -> Contract:
             hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
             files=tuple(map(_patch, _items(payload, "files"))),
             as_typed=_as_typed(payload.get("as_typed")),
+            refused=_text(payload, "refused", ""),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

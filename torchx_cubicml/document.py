@@ -90,7 +90,11 @@ def with_values(text: str, changes: Mapping[Key, Value], *, path: str) -> str:
     wanted = parse_document(text, path=path)
     for key, value in changes.items():
         plain = list(value) if isinstance(value, tuple) else value
-        wanted, text = _set(wanted, key, plain, path), _writer(path)(text, key, plain)
+        wanted = _set(wanted, key, plain, path)
+        try:
+            text = _writer(path)(text, key, plain)
+        except (ValueError, LookupError) as error:
+            raise LaunchError(f"{path}: {'.'.join(key)} cannot be set: {error}") from None
         if not alike(parse_document(text, path=path), wanted):
             raise LaunchError(f"{path}: {'.'.join(key)} cannot be set without a change to other values")
     return text
@@ -161,5 +165,5 @@ def _in_toml(text: str, key: Key, value: object) -> str:
             here = here[name]  # type: ignore[index]
         here[key[-1]] = value  # type: ignore[index]
         return tomlkit.dumps(document)
-    except (TOMLKitError, TypeError, ValueError, LookupError) as error:
-        raise LaunchError(f"{'.'.join(key)} cannot be set: {error}") from None
+    except (TOMLKitError, TypeError) as error:
+        raise ValueError(str(error)) from None

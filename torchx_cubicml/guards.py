@@ -41,7 +41,8 @@ def changes_training(parameter: Parameter) -> bool:
     ... )
     (True, False)
     """
-    flags = [parameter.landing.name, *parameter.landing.aliases] if parameter.landing is not None else []
+    landing = parameter.landing
+    flags = [landing.name, *landing.aliases, *landing.key] if landing is not None else []
     of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
     names = {parameter.name, parameter.observe, *of_flags}
     return any(FLAG_MEANINGS.get(name, name) in CHANGES_TRAINING for name in names)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.choice import Case, choose
-from torchx_cubicml.contract import Contract
+from torchx_cubicml.contract import AsTyped, Contract
 from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.guards import not_permitted, refuse_other_batch
@@ -20,6 +20,7 @@ from torchx_cubicml.launch import (
     ComponentLaunch,
     change_for_profiling,
     materialize,
+    patches_of,
     read_config,
     workload_of,
     write_config,
@@ -143,7 +144,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
 
     if launch.not_rewritten:
         raise LaunchError(f"this command cannot be given a config: {launch.not_rewritten}")
-    workload, _ = read_config(launch, space)
+    workload, current = read_config(launch, space)
     placed = write_config(launch, space, config)
     if scratch:
         placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
@@ -160,6 +161,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
         log=space.log,
         hooks=placed.hooks,
     )
+    contract = _with_files(contract, typed=launch, wanted=placed, own=current)
     return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
 
 
@@ -271,6 +273,7 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
         suggestion=_promise(suggestion),
         hooks=written.hooks,
     )
+    contract = _with_files(contract, typed=launch, wanted=written, own=current)
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, change_rows(space, current, choice.config), choice, options)
 
@@ -282,6 +285,16 @@ def _thought(case: Case) -> tuple[Choice | None, tuple[str, ...]]:
     from torchx_cubicml.advisor.same_ground import same_ground  # loaded by now; it is slow to load
 
     return choice, same_ground(case.trials, case.workload)[1]
+
+
+def _with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
+    """Return the contract with what its job changes in config files, and with the way back where it cannot."""
+    patches = patches_of(wanted)
+    if not patches:
+        return contract
+    changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
+    way_back = AsTyped(args=typed.script_args, env={name: typed.env.get(name) for name in changed}, config=own)
+    return replace(contract, files=patches, as_typed=way_back)
 
 
 def _with_block(changed: Rewritten, rows: Sequence[tuple[str, str]], choice: Choice, options: Options) -> Rewritten:

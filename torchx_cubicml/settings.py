@@ -11,7 +11,7 @@ from torchx_cubicml.contract import CONTRACT_VARIABLE
 from torchx_cubicml.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 PREFIX = "TORCHX_CUBICML_"
 DEFAULT_STORE = "~/.torchx-cubicml"
@@ -95,6 +95,12 @@ def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
 def export(changes: Mapping[str, str]) -> None:
     """Set variables in this process's own environment, for the program that it is about to run."""
     os.environ.update(changes)
+
+
+def unset(names: Iterable[str]) -> None:
+    """Remove variables from this process's own environment."""
+    for name in names:
+        os.environ.pop(name, None)
 
 
 def default_store_url() -> str:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import LaunchError
-
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -40,7 +38,7 @@ def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
     r"""Return a YAML text with a value at a key, which is added where it is not there.
 
     Raises:
-        LaunchError: the place is shared by several keys, or cannot be found in the text.
+        ValueError: the place is shared by several keys, or cannot be found in the text.
 
     >>> with_value_in_yaml("a:\n  b: 1\n", ("a", "c"), "x")
     'a:\n  c: "x"\n  b: 1\n'
@@ -49,35 +47,49 @@ def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
 
     if text.startswith("\ufeff"):
         return "\ufeff" + with_value_in_yaml(text[1:], key, value)
-    node = yaml.compose(text, Loader=yaml.SafeLoader)  # the one in Python counts characters
-    if node is None or not isinstance(node, yaml.MappingNode):
-        raise LaunchError("keys with values are wanted")
+    node = _composed(text)
     shared = _shared(node)
-    for depth, name in enumerate(key):
-        inner = _inner(node, name)
-        if inner is None:
+    for depth, name in enumerate(key[:-1]):
+        pair = _pair(node, name)
+        if pair is None:
             return _added(text, node, key[depth:], value)
-        if id(inner) in shared:
-            raise LaunchError(f"{'.'.join(key[: depth + 1])} is an anchor or an alias, which several keys may share")
-        if depth == len(key) - 1:
-            return _replaced(text, inner, value)
-        if not isinstance(inner, yaml.MappingNode):
-            raise LaunchError(f"{'.'.join(key[: depth + 1])} holds no keys")
-        node = inner
-    return text
+        if not isinstance(pair[1], yaml.MappingNode) or id(pair[1]) in shared:
+            why = "is an anchor or an alias, which several keys may share" if id(pair[1]) in shared else "holds no keys"
+            raise ValueError(f"{'.'.join(key[: depth + 1])} {why}")
+        node = pair[1]
+    last = _pair(node, key[-1])
+    if last is None:
+        return _added(text, node, key[-1:], value)
+    if id(last[1]) in shared:
+        raise ValueError("it is an anchor or an alias, which several keys may share")
+    return _replaced(text, last, value)
 
 
-def _inner(node: MappingNode, name: str) -> Node | None:
-    found: list[Node] = [value for at, value in node.value if at.value == name]
-    return found[-1] if found else None
+def _composed(text: str) -> MappingNode:
+    import yaml
+
+    try:
+        node = yaml.compose(text, Loader=yaml.SafeLoader)  # the one in Python counts characters
+    except yaml.YAMLError as error:
+        raise ValueError(str(error)) from None
+    if not isinstance(node, yaml.MappingNode):
+        raise ValueError("keys with values are wanted")
+    return node
 
 
-def _replaced(text: str, node: Node, value: object) -> str:
+def _pair(node: MappingNode, name: str) -> tuple[Node, Node] | None:
+    """Return key and value; of several alike the last, as readers do."""
+    return next(((at, value) for at, value in reversed(node.value) if at.value == name), None)
+
+
+def _replaced(text: str, pair: tuple[Node, Node], value: object) -> str:
+    at, node = pair
     start, stop = node.start_mark.index, node.end_mark.index
     # A block collection ends where the next key begins; an empty value has no place of its own.
-    if stop == start:
-        return f"{text[:start]} {_spelled(value)}{text[stop:]}"
     blank = len(text[start:stop]) - len(text[start:stop].rstrip())
+    if stop == start or node.start_mark.line > at.end_mark.line:
+        start = text.index(":", at.end_mark.index) + 1
+        return f"{text[:start]} {_spelled(value)}{text[max(stop - blank, start) :]}"
     return text[:start] + _spelled(value) + text[stop - blank :]
 
 

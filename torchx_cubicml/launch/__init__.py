@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchx_cubicml.launch.app import ComponentLaunch, Materialized, materialize
 from torchx_cubicml.launch.bind import change_for_profiling, read_config, write_config
+from torchx_cubicml.launch.file_place import patches_of
 from torchx_cubicml.launch.launch import Launch, workload_of
 from torchx_cubicml.launch.spelling import same_value
 from torchx_cubicml.launch.torchrun_launch import TorchrunLaunch
@@ -15,6 +16,7 @@ __all__ = [
     "TorchrunLaunch",
     "change_for_profiling",
     "materialize",
+    "patches_of",
     "read_config",
     "same_value",
     "workload_of",

@@ -23,6 +23,7 @@ class Launch:
         script_args: arguments of the program, as it will see them.
         env: environment variables that the command sets.
         hooks: what the recorder is to set in the job where the program has no flag for it, by the hook's name.
+        files: place of a config file in the command -> keys that the job's copy of it has other values at.
         world_size: processes of the job; ``None`` where it is decided only when the job starts.
         nnodes: nodes of the job, likewise.
         nproc_per_node: processes per node, likewise.
@@ -36,6 +37,7 @@ class Launch:
     script_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     hooks: Mapping[str, Value] = field(default_factory=dict)
+    files: Mapping[str, Mapping[tuple[str, ...], Value]] = field(default_factory=dict)
     world_size: int | None = None
     nnodes: int | None = None
     nproc_per_node: int | None = None

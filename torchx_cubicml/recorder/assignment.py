@@ -94,6 +94,8 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
         "host": os.uname().nodename,
         "python_version": sys.version.partition(" ")[0],
     }
+    if assignment.contract.refused:
+        facts["runs_as_typed"] = assignment.contract.refused
     scheduler = _scheduler(job, assignment.contract)
     return {**facts, "scheduler": scheduler} if scheduler else facts
 

@@ -26,6 +26,7 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
     program = parse_program(arguments)
     # Ours first: once the program's folder leads the search path, its resource.py would stand for the library's.
     open_session = _load()
+    program = _with_config_files(program)
     sys.path[:] = path if path is not None else sys.path
     take_place(program)
     give_names_back(before)
@@ -74,6 +75,19 @@ def _load() -> Callable[[Program], Session | None] | None:
         _warn(error)
         return None
     return open_session
+
+
+def _with_config_files(program: Program) -> Program:
+    """Return the program as its launch wants it; as it came, and one warning, where that fails."""
+    try:
+        from torchx_cubicml.recorder.config_files import with_config_files
+
+        return with_config_files(program)
+    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+        from torchx_cubicml.recorder.notice import warn
+
+        warn(f"config files stay as they are: {error}")
+        return program
 
 
 def _open(open_session: Callable[[Program], Session | None] | None, program: Program) -> Session | None:

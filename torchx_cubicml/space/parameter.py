@@ -22,6 +22,7 @@ class LandingKind(StrEnum):
     FLAG = "flag"
     ENV = "env"
     HOOK = "hook"
+    FILE = "file"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +32,7 @@ class Landing:
     Args:
         kind: of the place.
         name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
-            ``section.key=4``), an environment variable, or what is hooked in the job.
+            ``section.key=4``), an environment variable, what is hooked in the job, or file and key in words.
         aliases: other spellings of the same flag.
         words: values and the texts that say them in the command, where these differ from the value; an empty text is
             said by leaving the flag out.
@@ -39,6 +40,12 @@ class Landing:
         companions: for a value, flags that must stand beside it, with their values.
         unless: patterns of flags and files in a command with which absence no longer means the default: they name
             other defaults.
+        file: where the command names a config file that holds the value: ``$VARIABLE``, a flag, or a path in which
+            ``*`` stands for anything; empty where none does. Beside a flag, the file counts where the flag is absent.
+        key: of the value in that file, outermost name first.
+        flag_counts_more: whether a flag that is added beside the file wins over it; else the file is changed.
+        file_must_leave_open: whether a value in the file, other than ``auto``, would contradict the flag.
+        implied: whether a value that is nowhere is what the parameter's expression gives, before the default counts.
     """
 
     kind: LandingKind
@@ -48,6 +55,11 @@ class Landing:
     bare: Scalar | None = None
     companions: tuple[tuple[Scalar, tuple[tuple[str, str], ...]], ...] = ()
     unless: tuple[str, ...] = ()
+    file: str = ""
+    key: tuple[str, ...] = ()
+    flag_counts_more: bool = False
+    file_must_leave_open: bool = False
+    implied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

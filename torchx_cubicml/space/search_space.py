@@ -288,7 +288,8 @@ def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, 
     Raises:
         SpaceError: one cannot be what the command says: it does not divide, for one.
     """
-    implied = {item.name: item.derive for item in space.parameters if item.derive is not None and item.landing is None}
+    left_open = [item for item in space.parameters if item.landing is None or item.landing.implied]
+    implied = {item.name: item.derive for item in left_open if item.derive is not None and item.name not in known}
     values = dict(known)
     degree = data_parallel_degree(values)
     if degree is not None:

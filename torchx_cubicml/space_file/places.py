@@ -1,4 +1,4 @@
-"""Landing places in a space file, a flag, a variable or a hook, and what ``[tune]`` changes at some."""
+"""Landing places in a space file (flag, variable, key of a file, hook), and what ``[tune]`` changes at some."""
 
 from __future__ import annotations
 
@@ -16,13 +16,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.space_file.table import Table
     from torchx_cubicml.trial import Scalar
 
-FACT_LANDING_KEYS = ("flag", "env")
+FACT_LANDING_KEYS = ("flag", "env", "file", "key")
 LANDING_KEYS = (*FACT_LANDING_KEYS, "hook")
+PLACE_KEYS = ("flag", "env", "hook", "file")
 HOOKS = ("fsdp",)
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
 
@@ -32,11 +34,15 @@ def read_landing(table: Table) -> Landing:
     Raises:
         SpaceError: no place is stated, or two are, it can be no flag or no variable, or it holds a secret.
     """
-    stated = [key for key in LANDING_KEYS if key in table]
+    stated = [key for key in PLACE_KEYS if key in table]
     if len(stated) != 1:
         got = " and ".join(stated) or "none"
-        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(LANDING_KEYS)}, got {got}")
+        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(PLACE_KEYS)}, got {got}")
     name = table.text(stated[0]) or ""
+    if stated[0] == "file":
+        return _read_file(table, name)
+    if "key" in table:
+        raise table.error("key", "a key stands beside the file that holds it, file = ...")
     if stated[0] == "hook":
         return _read_hook(table, name)
     _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
@@ -74,6 +80,23 @@ def _read_hook(table: Table, name: str) -> Landing:
     if name not in HOOKS:
         raise table.error("hook", f"legal is {', '.join(HOOKS)}")
     return Landing(kind=LandingKind.HOOK, name=name)
+
+
+def _read_file(table: Table, name: str) -> Landing:
+    """Return the place at a key of a config file that the command names."""
+    if not _FILE.fullmatch(name):
+        raise table.error(
+            "file",
+            "what names the file in the command is wanted: a flag such as '--deepspeed_config', a variable such as "
+            "'$CONFIG', or the path as it is typed, in which * stands for anything",
+        )
+    key = table.text("key") or ""
+    names = tuple(key.split("."))
+    if not all(names):
+        raise table.error("key", "a key in the file is wanted, such as 'zero_optimization.stage'")
+    if any(map(names_secret, (name, *names))):
+        raise table.error("key", "a secret is never recorded; a place is wanted that holds none by its name")
+    return Landing(kind=LandingKind.FILE, name=f"{key} in {name}", file=name, key=names)
 
 
 def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:

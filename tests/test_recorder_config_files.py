@@ -1,0 +1,173 @@
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml.contract import CONTRACT_VARIABLE, AsTyped, Contract, FilePatch, encode_contract
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.recorder.file_copies import copied
+from torchx_cubicml.store import TrialStore
+from torchx_cubicml.trial import Origin, State
+
+JOB = Path(__file__).parent / "jobs" / "shows_config.py"
+YAML = "# why\nfsdp_config: {strategy: FULL_SHARD, offload: no}\nlast: 1.5\n"
+JSON = '{"zero_optimization": {"stage": 2}, "batch": 8}'
+TYPED = ("--config=c.yaml", "--deepspeed", "ds.json", "a b", "$HOME '\"é\n", "--batch", "4")
+WANTED = (*TYPED[:-1], "2")
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    (tmp_path / "c.yaml").write_text(YAML)
+    (tmp_path / "ds.json").write_text(JSON)
+    (tmp_path / "shown").mkdir()
+    (tmp_path / "tmp").mkdir()
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def patch(path: str, key: str, value: object, **place: object) -> FilePatch:
+    digest = hashlib.sha256(Path(path).read_bytes()).hexdigest()
+    return FilePatch(path=path, digest=digest, values=((tuple(key.split(".")), value),), **place)
+
+
+def contract(folder: Path) -> Contract:
+    return Contract(
+        store=str(folder / "store"),
+        workload={"program": str(JOB)},
+        config={"stage": 3, "micro_batch_size": 2},
+        origin=Origin.REWRITE,
+        suggestion={"reason": "faster"},
+        files=(
+            patch("c.yaml", "fsdp_config.strategy", "SHARD_GRAD_OP", argument=0),
+            patch("ds.json", "zero_optimization.stage", 3, argument=2),
+        ),
+        as_typed=AsTyped(args=TYPED, env={"TEXT": None}, config={"stage": 2, "micro_batch_size": 4}),
+    )
+
+
+def run(folder: Path, *options: str, wanted: Contract, torchrun: int = 0, **env: str) -> subprocess.CompletedProcess:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(torchrun)] if torchrun else []
+    return subprocess.run(
+        [sys.executable, *launcher, "-m", "torchx_cubicml.recorder", "--", str(JOB), *WANTED, *options],
+        env={
+            **os.environ,
+            CONTRACT_VARIABLE: encode_contract(wanted),
+            "SHOWN": str(folder / "shown"),
+            "TMPDIR": str(folder / "tmp"),
+            "TEXT": "rewritten",
+            "OMP_NUM_THREADS": "1",
+            **env,
+        },
+        cwd=folder,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+def shown(folder: Path) -> list[dict[str, object]]:
+    return [json.loads(path.read_text()) for path in sorted((folder / "shown").iterdir())]
+
+
+def wait_until_swept(folder: Path) -> None:
+    end = time.monotonic() + 60
+    while any(folder.glob("tmp/torchx-cubicml-files-*")):
+        assert time.monotonic() < end, "the copies are still there"
+        time.sleep(0.02)
+
+
+def check_rewritten(seen: dict[str, object], folder: Path) -> None:
+    assert seen["files"] == {
+        "c.yaml": {"fsdp_config": {"strategy": "SHARD_GRAD_OP", "offload": False}, "last": 1.5},
+        "ds.json": {"zero_optimization": {"stage": 3}, "batch": 8},
+    }
+    assert set(seen["modes"]) <= {"0o600", "0o700"}
+    copies = seen["paths"]
+    assert all(path.startswith(str(folder / "tmp")) for path in copies.values())
+    assert seen["argv"][: len(WANTED)] == [
+        f"--config={copies['c.yaml']}",
+        "--deepspeed",
+        copies["ds.json"],
+        *WANTED[3:],
+    ]
+    assert seen["env"] == "rewritten"
+
+
+@pytest.mark.parametrize("ends", [(), ("--die",)], ids=["ends", "is killed"])
+def test_a_process_reads_copies_that_go_with_it(folder: Path, ends: tuple[str, ...]) -> None:
+    done = run(folder, *ends, wanted=contract(folder))
+    assert done.returncode == (-9 if ends else 0), done.stderr
+    (seen,) = shown(folder)
+    check_rewritten(seen, folder)
+    wait_until_swept(folder)
+    assert ((folder / "c.yaml").read_text(), (folder / "ds.json").read_text()) == (YAML, JSON)
+
+
+@pytest.mark.launch
+def test_all_ranks_read_alike_or_none_does(folder: Path) -> None:
+    done = run(folder, wanted=contract(folder), torchrun=2)
+    assert done.returncode == 0, done.stderr
+    seen = shown(folder)
+    assert len(seen) == 2
+    for one in seen:
+        check_rewritten(one, folder)
+    (folder / "ds.json").write_text(JSON + " ")  # another file than the launcher read
+    done = run(folder, wanted=contract_of_before(folder), torchrun=2)
+    assert done.returncode == 0, done.stderr
+    assert [one["argv"] for one in shown(folder)] == [list(TYPED)] * 2
+    assert [one["env"] for one in shown(folder)] == [None] * 2
+    wait_until_swept(folder)
+
+
+def contract_of_before(folder: Path) -> Contract:
+    (folder / "ds.json").write_text(JSON)
+    wanted = contract(folder)
+    (folder / "ds.json").write_text(JSON + " ")
+    return wanted
+
+
+def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -> None:
+    done = run(folder, wanted=contract_of_before(folder))
+    assert done.returncode == 0, done.stderr
+    (seen,) = shown(folder)
+    assert seen["argv"] == list(TYPED)
+    assert seen["env"] is None
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert warnings == [
+        "torchx-cubicml: warning: this launch runs as typed, for its config files cannot be changed: "
+        "ds.json is not as it was when the launch was made"
+    ]
+    (trial,) = TrialStore(str(folder / "store"))
+    assert (trial.state, trial.origin, trial.suggestion) == (State.COMPLETED, Origin.USER, None)
+    assert trial.config == {"stage": 2, "micro_batch_size": 4}
+    assert trial.observed["runs_as_typed"] == "ds.json is not as it was when the launch was made"
+
+
+@pytest.mark.parametrize(
+    ("path", "place", "told"),
+    [
+        ("c.yaml", {"argument": 9}, "the arguments do not name c.yaml"),
+        ("c.yaml", {"argument": 2}, "the arguments do not name c.yaml"),
+        ("c.yaml", {"variable": "CONFIG"}, "variable CONFIG does not name c.yaml"),
+    ],
+)
+def test_a_file_that_is_named_otherwise_is_left_alone(folder: Path, path: str, place: dict, told: str) -> None:
+    wanted = patch(path, "last", 2.5, **place)
+    with pytest.raises(LaunchError, match=told):
+        copied([wanted], WANTED, {}, folder=folder / "tmp")
+
+
+def test_a_variable_can_name_a_file(folder: Path) -> None:
+    wanted = patch("c.yaml", "last", 2.5, variable="CONFIG")
+    answer = copied([wanted], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
+    assert answer["args"] == list(WANTED)
+    assert Path(answer["env"]["CONFIG"]).read_text() == YAML.replace("1.5", "2.5")

@@ -49,7 +49,11 @@ class Case:
     space: SearchSpace
     workload: Workload
     current: Config
-    trials: Sequence[Trial]
+    trials: Sequence[Trial] = ()
+
+    def held_space(self) -> SearchSpace:
+        """Return the space in which what an ordinary launch leaves as typed has one value."""
+        return hold(self.space, self.current, held(self.space))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,70 +86,117 @@ def choose(case: Case, *, now: datetime) -> Choice | None:
         SpaceError: the space cannot be bound to the workload, or what is frozen leaves no legal config.
         LaunchError: the best config known may not run.
     """
-    # The advisor's libraries take a second to load: not for a program of which nothing is known.
-    program = case.workload["program"]
-    if not any(trial.measurement and trial.fact("program") == program for trial in case.trials):
+    found, note = explore(case, now=now)
+    if found is None:
+        suggestion = advise(case)
+        found = judge(case, suggestion) if suggestion is not None else None
+    return replace(found, note=note) if found is not None else None
+
+
+def advise(case: Case) -> Suggestion | None:
+    """Return what is known to be best among the configs that an ordinary launch may run; it is yet to be judged.
+
+    Only what ended or was measured counts: a launch under way changes nothing before it has shown something.
+
+    Raises:
+        SpaceError: see ``choose``.
+    """
+    if not is_program_measured(case):
         return None
-    space = hold(case.space, case.current, held(case.space))
-    trials = comparable(case.trials, space, workload=case.workload, current=case.current)
-    narrow = replace(case, trials=trials)
-    explored, note = _explored(narrow, space, now)
-    best = explored or _best(narrow, space)
-    return replace(best, note=note) if best is not None else None
-
-
-def _best(case: Case, space: SearchSpace) -> Choice | None:
     from torchx_cubicml.advisor import best_known
 
+    space = case.held_space()
+    shown = filter(has_shown_something, case.trials)
+    trials = comparable(shown, space, workload=case.workload, current=case.current)
+
     def known(space: SearchSpace) -> Suggestion | None:
-        return best_known(space, workload=case.workload, current=case.current, trials=case.trials)
+        return best_known(space, workload=case.workload, current=case.current, trials=trials)
 
-    suggestion = known(space)
-    if suggestion is None:
-        return None
-    config = _own_literals(case, space, suggestion.config)
-    changed = _changed_batch(case, config)
-    if changed:
-        space = keeping_batch(space, workload=case.workload, current=case.current)
-        suggestion = known(space)
-        config = case.current if suggestion is None else _own_literals(case, space, suggestion.config)
-    if suggestion is None or (changed and config is case.current):
-        raise LaunchError(changed)
-    reason = why_not(suggestion, case.space.rewrite)
+    best = known(space)
+    if best is None or not _changed_batch(case, _own_literals(case, space, best.config)):
+        return best
+    kept = known(keeping_batch(space, workload=case.workload, current=case.current))
+    return best if kept is None or _is_own(case, kept.config) else kept
+
+
+def judge(case: Case, suggestion: Suggestion) -> Choice:
+    """Return the choice that a suggestion comes to under the user's rules; the trials of the case do not matter.
+
+    Raises:
+        LaunchError: the suggested config may not run.
+    """
+    config = _own_literals(case, case.held_space(), suggestion.config)
     same = "nothing known is faster than your own config" if config is case.current else ""
-    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, why_not=same or reason)
+    why = _changed_batch(case, config) or same or why_not(suggestion, case.space.rewrite)
+    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, why_not=why)
 
 
-def _explored(case: Case, space: SearchSpace, now: datetime) -> tuple[Choice | None, str]:
-    """Return a config worth learning from where this launch is to try one, and what is to be told of it."""
-    from torchx_cubicml.history import matches
+def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
+    """Return a config worth learning from where this launch is to try one, and what is to be told of it.
 
+    Args:
+        case: what is known.
+        now: see ``choose``.
+
+    Raises:
+        SpaceError: see ``choose``.
+    """
     rules = case.space.rewrite
-    n_trials = sum(matches(trial, case.workload) for trial in case.trials)
+    if not rules.explore or not is_program_measured(case):
+        return None, ""
+    n_trials = n_launched(case)
     if not explores(case.space, workload=case.workload, n_trials=n_trials):
         return None, ""
     spent = explored_device_hours(case.trials, program=str(case.workload["program"]), now=now)
     of_budget = f"{spent:.3g} of {rules.explore_budget_device_hours:g} device hours are spent"
     if max(spent, spent + expected_device_hours(case.trials, case.workload)) >= rules.explore_budget_device_hours:
         return None, f"this launch would explore, but its budget has no room for it: {of_budget}"
-    if batch_may_slip(case.space, workload=case.workload, current=case.current):
-        space = keeping_batch(space, workload=case.workload, current=case.current)
+    found = _untried(case, seed=n_trials)
+    if found is None:
+        return None, "this launch would explore, but nothing untried clears min_fit"
+    return found, f"this launch explores, as a share of {rules.explore:g} does: {of_budget}"
+
+
+def n_launched(case: Case) -> int:
+    """Return how many launches of the workload are known, those under way with them."""
+    from torchx_cubicml.history import matches  # and with it numpy, which most launches need not load
+
+    return sum(matches(trial, case.workload) for trial in case.trials)
+
+
+def has_shown_something(trial: Trial) -> bool:
+    """Return whether a trial has ended or was measured."""
+    return trial.state.ended or trial.measurement is not None
+
+
+def is_program_measured(case: Case) -> bool:
+    """Return whether a launch of the program was measured: before that there is nothing to load libraries for."""
+    program = case.workload["program"]
+    return any(trial.measurement is not None and trial.fact("program") == program for trial in case.trials)
+
+
+def _untried(case: Case, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
-    found = suggest(
-        space, workload=case.workload, current=case.current, trials=case.trials, count=_EXPLORE_AMONG, seed=n_trials
-    )
+    space = case.held_space()
+    trials = comparable(case.trials, space, workload=case.workload, current=case.current)
+    if batch_may_slip(case.space, workload=case.workload, current=case.current):
+        space = keeping_batch(space, workload=case.workload, current=case.current)
+    found = suggest(space, workload=case.workload, current=case.current, trials=trials, count=_EXPLORE_AMONG, seed=seed)
     for suggestion in found:
         config = _own_literals(case, space, suggestion.config)
-        fits = suggestion.probability_to_fit >= rules.min_fit
+        fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit
         if fits and config is not case.current and not _changed_batch(case, config):
-            note = f"this launch explores, as a share of {rules.explore:g} does: {of_budget}"
-            return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE), note
-    return None, "this launch would explore, but nothing untried clears min_fit"
+            return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE)
+    return None
 
 
 def _changed_batch(case: Case, config: Config) -> str:
     return changed_batch(case.space, workload=case.workload, current=case.current, config=config)
+
+
+def _is_own(case: Case, suggested: Config) -> bool:
+    return all(name in case.current and same_value(value, case.current[name]) for name, value in suggested.items())
 
 
 def _own_literals(case: Case, space: SearchSpace, suggested: Config) -> Config:
@@ -153,7 +204,7 @@ def _own_literals(case: Case, space: SearchSpace, suggested: Config) -> Config:
 
     Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.
     """
-    if all(name in case.current and same_value(value, case.current[name]) for name, value in suggested.items()):
+    if _is_own(case, suggested):
         return case.current
     bound = space.bind(workload=case.workload, current=case.current)
     config = bound.decode(bound.encode(suggested))

@@ -134,7 +134,7 @@ class Event:
                 sequence=_whole(payload.get("sequence", 0)),
                 origin=Origin(payload.get("origin", Origin.USER)),
                 state=None if payload.get("state") is None else State(payload["state"]),
-                measurement=_measurement(payload.get("measurement")),
+                measurement=measurement_from_json(payload.get("measurement")),
                 suggestion=_mapping(payload.get("suggestion")),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
                 trial_id=_text(payload, "trial_id"),
@@ -151,6 +151,23 @@ class Event:
 
 
 _KNOWN = {"schema", "event"} | {item.name for item in fields(Event)} - {"kind", "extra"}
+
+
+def measurement_from_json(value: object) -> Measurement | None:
+    """Return the measurement that a JSON object holds; fields of a later schema are passed over.
+
+    Raises:
+        RecordError: a field is not legal.
+        TypeError: a field is of another kind.
+    """
+    payload = _mapping(value)
+    if payload is None:
+        return None
+    known = {name: item for name, item in payload.items() if name in Measurement.__dataclass_fields__}
+    quantiles = known.get("step_time_s")
+    if isinstance(quantiles, list):
+        known["step_time_s"] = tuple(quantiles)
+    return Measurement(**known)  # type: ignore[arg-type]
 
 
 def fold_events(events: Iterable[Event]) -> list[Trial]:
@@ -308,14 +325,3 @@ def _mapping(value: object) -> dict[str, object] | None:
     if value is None or isinstance(value, dict):
         return value
     raise RecordError(f"a JSON object is wanted, got {value!r:.60}")
-
-
-def _measurement(value: object) -> Measurement | None:
-    payload = _mapping(value)
-    if payload is None:
-        return None
-    known = {name: item for name, item in payload.items() if name in Measurement.__dataclass_fields__}
-    quantiles = known.get("step_time_s")
-    if isinstance(quantiles, list):
-        known["step_time_s"] = tuple(quantiles)
-    return Measurement(**known)  # type: ignore[arg-type]

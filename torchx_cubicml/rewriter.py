@@ -11,9 +11,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self, TypeVar
 
-from torchx_cubicml.choice import Case, choose
+from torchx_cubicml.choice import Case
 from torchx_cubicml.contract import AsTyped, Contract
-from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.guards import not_permitted, refuse_other_batch
 from torchx_cubicml.launch import (
@@ -26,8 +25,8 @@ from torchx_cubicml.launch import (
     write_config,
 )
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
-from torchx_cubicml.settings import default_store_url, option
-from torchx_cubicml.telling import aligned, as_gain, change_rows, first_few, told
+from torchx_cubicml.settings import cache_folder, default_store_url, option
+from torchx_cubicml.telling import aligned, as_gain, change_rows, told
 from torchx_cubicml.trial import Origin
 
 if TYPE_CHECKING:
@@ -253,15 +252,14 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
         raise LaunchError(launch.not_rewritten)
     refuse_other_batch(workload=workload, current=current)
     read = read.telling(*map(_not_permitted, not_permitted(space)))
-    from torchx_cubicml.store import read_trials
+    from torchx_cubicml.decide import Limits, decide
 
-    trials, warnings = read_trials(contract.store, deadline_s=READ_DEADLINE_S)
-    read = read.telling(*first_few(warnings))
-    case = Case(space=space, workload=workload, current=current, trials=trials)
-    choice, advice = within(THINK_DEADLINE_S, lambda: _thought(case), what="choosing a config")
+    limits = Limits(read_s=READ_DEADLINE_S, think_s=THINK_DEADLINE_S, cache=cache_folder())
+    case = Case(space=space, workload=workload, current=current)
+    decision = decide(case, contract.store, limits=limits, now=datetime.now(UTC))
+    read, choice = read.telling(*decision.lines), decision.choice
     if choice is None:
         return read.telling("arguments stay as typed: no launch of this workload was measured yet")
-    read = read.telling(*advice, *filter(None, [choice.note]))
     suggestion = choice.suggestion
     if choice.why_not:
         return read.telling(f"arguments stay as typed: {choice.why_not} ({_launches(suggestion.n_trials)} known)")
@@ -276,15 +274,6 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     contract = _with_files(contract, typed=launch, wanted=written, own=current)
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, change_rows(space, current, choice.config), choice, options)
-
-
-def _thought(case: Case) -> tuple[Choice | None, tuple[str, ...]]:
-    choice = choose(case, now=datetime.now(UTC))
-    if choice is None:
-        return None, ()
-    from torchx_cubicml.advisor.same_ground import same_ground  # loaded by now; it is slow to load
-
-    return choice, same_ground(case.trials, case.workload)[1]
 
 
 def _with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:

@@ -115,6 +115,25 @@ def default_store_url() -> str:
         raise StoreError(f"no home directory for the default store {DEFAULT_STORE}; name a store") from error
 
 
+def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
+    """Return where what can be read or worked out again is kept for the next launch; ``None`` for nowhere.
+
+    It is ``TORCHX_CUBICML_CACHE`` (``off`` for nowhere), else a folder of ours in the user's folder for caches.
+
+    >>> str(cache_folder({"XDG_CACHE_HOME": "/data/cache"})), cache_folder({"TORCHX_CUBICML_CACHE": "off"})
+    ('/data/cache/torchx-cubicml', None)
+    """
+    source = environment if environment is not None else os.environ
+    chosen = option("cache", source)
+    if chosen is not None:
+        return None if chosen == "off" else Path(chosen).absolute()
+    caches = Path(source.get("XDG_CACHE_HOME", ""))
+    try:
+        return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "torchx-cubicml"
+    except RuntimeError:  # no home directory
+        return None
+
+
 def _run_folder(error_file: str) -> str:
     # <folder>/attempt_<number>/<local rank>/error.json
     folder, separator, rest = error_file.rpartition("/attempt_")

@@ -2,42 +2,23 @@
 
 from __future__ import annotations
 
-import threading
-from dataclasses import dataclass, field
+import time
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import StoreError
-from torchx_cubicml.event import fold_events
+from torchx_cubicml.deadline import within
+from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.masking import mask
+from torchx_cubicml.store.reading import read_store
 from torchx_cubicml.store.trial_store import TrialStore
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from pathlib import Path
 
-    from torchx_cubicml.event import Event
+    from torchx_cubicml.store.reading import Reading
     from torchx_cubicml.trial import Trial
 
-
-@dataclass(slots=True)
-class _Reading:
-    """One reading in a thread of its own, and what came of it."""
-
-    store: TrialStore
-    given_up: threading.Event = field(default_factory=threading.Event)
-    trials: list[Trial] = field(default_factory=list)
-    error: Exception | None = None
-
-    def run(self) -> None:
-        try:
-            self.trials = fold_events(self._events())
-        except Exception as error:  # noqa: BLE001  it is raised again by who waits
-            self.error = error
-
-    def _events(self) -> Iterator[Event]:
-        for event in self.store.events():
-            if self.given_up.is_set():
-                return
-            yield event
+_LEFT_TO_KEEP = 0.4  # of the time: to write down what was read, where it is not all
+_NOBODY_WAITS_S = 1.0  # any more
 
 
 def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tuple[str, ...]]:
@@ -45,19 +26,34 @@ def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tupl
 
     Args:
         url: as ``TrialStore`` takes it.
-        deadline_s: seconds after which the reading is given up. What hangs is left behind in a thread that delays
-            neither the caller nor the exit of the process.
+        deadline_s: see ``read_within``.
 
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
-    reading = _Reading(TrialStore(url))
-    thread = threading.Thread(target=reading.run, name="torchx-cubicml-read", daemon=True)
-    thread.start()
-    thread.join(deadline_s)
-    if thread.is_alive():
-        reading.given_up.set()
-        raise StoreError(f"store {mask(reading.store.url)} was not read within {deadline_s:g} s")
-    if reading.error is not None:
-        raise reading.error
-    return reading.trials, reading.store.warnings
+    reading = read_within(url, deadline_s=deadline_s)
+    return reading.trials, reading.warnings
+
+
+def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> Reading:
+    """Return a store as it was read.
+
+    Args:
+        url: as ``TrialStore`` takes it.
+        deadline_s: seconds after which the reading is given up. What hangs is left behind in a thread that delays
+            neither the caller nor the exit of the process.
+        cache: see ``read_store``.
+
+    Raises:
+        StoreError: the store cannot be reached or read, or not before the deadline.
+    """
+    store = TrialStore(url)
+    end = time.monotonic() + (deadline_s * (1 - _LEFT_TO_KEEP) if cache is not None else deadline_s + _NOBODY_WAITS_S)
+
+    def out_of_time() -> bool:
+        return time.monotonic() > end
+
+    try:
+        return within(deadline_s, lambda: read_store(store, cache=cache, out_of_time=out_of_time), what="reading")
+    except LaunchError:
+        raise StoreError(f"store {mask(store.url)} was not read within {deadline_s:g} s") from None

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -10,6 +11,24 @@ if TYPE_CHECKING:
 
 EVENTS = "events"
 MAX_OBJECT_BYTES = 1024 * 1024  # an event takes a few hundred bytes; more is an accident or an attack
+NO_SHELVES: Mapping[str, Shelf] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shelf:
+    """One folder of a store, as listed.
+
+    Args:
+        place: of the folder.
+        names: of the objects on it, sorted; joined to the place by a slash, one is a place.
+        folders: places of the folders in it.
+        stamp: changes whenever an entry comes or goes; ``None`` where that cannot be told, so that it is listed again.
+    """
+
+    place: str
+    names: tuple[str, ...]
+    folders: tuple[str, ...] = ()
+    stamp: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +36,19 @@ class Listing:
     """The objects of a store.
 
     Args:
-        sizes: place of each object -> its bytes, ``None`` where the listing does not tell.
+        shelves: place of each folder -> what is in it.
+        too_large: places of objects that are larger than is legal.
         problems: what could not be listed and why, one sentence each.
     """
 
-    sizes: Mapping[str, int | None]
-    problems: tuple[str, ...] = field(default=())
+    shelves: Mapping[str, Shelf]
+    too_large: frozenset[str] = frozenset()
+    problems: tuple[str, ...] = ()
+
+    def places(self) -> list[str]:
+        """Return where the objects are, by name and so by the writers' clocks."""
+        found = ((name, f"{shelf.place}/{name}") for shelf in self.shelves.values() for name in shelf.names)
+        return [place for _, place in sorted((name.rsplit("/", 1)[-1], place) for name, place in found)]
 
 
 class Folder(Protocol):
@@ -40,8 +66,11 @@ class Folder(Protocol):
             StoreError: it cannot be written.
         """
 
-    def list_objects(self) -> Listing:
+    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
         """Return every published object as it stands now, at any depth; none where there is no store yet.
+
+        Args:
+            known: as listed before; what surely has not changed since need not be listed again.
 
         Raises:
             StoreError: the place cannot be reached or read.

@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.masking import mask
-from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, Listing, is_object
+from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fsspec import AbstractFileSystem
 
@@ -46,8 +47,9 @@ class RemoteFolder:
             system.pipe_file(f"{folder}/.{name}.tmp", data)
             system.mv(f"{folder}/.{name}.tmp", f"{folder}/{name}")
 
-    def list_objects(self) -> Listing:
-        """List past all caches, for other processes write to the same store."""
+    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+        """List past all caches, for other processes write to the same store; no folder tells when it changed."""
+        del known
         with self._failing_as("cannot be read"):
             system, root = self._connect()
             system.invalidate_cache()
@@ -57,7 +59,8 @@ class RemoteFolder:
             else:
                 infos, problems = _walk(system, events)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
-        return Listing(sizes=sizes, problems=tuple(problems))
+        too_large = frozenset(name for name, size in sizes.items() if size is not None and size > MAX_OBJECT_BYTES)
+        return Listing(shelves=_shelves(sizes), too_large=too_large, problems=tuple(problems))
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Fetch in batches, each concurrently where the protocol can."""
@@ -142,6 +145,14 @@ def _walk(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, ob
         files += [info for info in infos if info["type"] != "directory"]
         folders += [str(info["name"]) for info in infos if info["type"] == "directory"]
     return files, problems
+
+
+def _shelves(places: Iterable[str]) -> dict[str, Shelf]:
+    names: defaultdict[str, list[str]] = defaultdict(list)
+    for place in places:
+        folder, _, name = place.rpartition("/")
+        names[folder].append(name)
+    return {folder: Shelf(place=folder, names=tuple(sorted(names[folder]))) for folder in sorted(names)}
 
 
 def _name_and_size(info: Mapping[str, object]) -> tuple[str, int | None]:

@@ -15,11 +15,11 @@ from torchx_cubicml.store.local import LocalFolder
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from torchx_cubicml.trial import Trial
 
-_TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
+TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
 _MAX_NAMED = 5  # objects that a warning names; the rest is counted
 
 
@@ -44,6 +44,11 @@ class TrialStore:
     def url(self) -> str:
         """Absolute URL of the store."""
         return self._url
+
+    @property
+    def folder(self) -> Folder:
+        """The place that holds its objects."""
+        return self._folder
 
     @property
     def warnings(self) -> tuple[str, ...]:
@@ -84,10 +89,10 @@ class TrialStore:
         skipped = list(listing.problems)
         for place, content in self._folder.read(_places(listing, skipped)):
             try:
-                yield _decode(content)
+                yield decode_event(content)
             except RecordError as error:
                 skipped.append(f"{place} ({error})")
-        self._warnings = _told(self._url, skipped)
+        self._warnings = told_skipped(self._url, skipped)
 
     def __iter__(self) -> Iterator[Trial]:
         """Yield every trial.
@@ -113,15 +118,20 @@ def _encode(event: Event) -> bytes:
     except (TypeError, ValueError, RecursionError) as error:
         raise RecordError(f"event of {event.trial_id or event.launch_id} has no JSON: {error}") from error
     data = text.encode("ascii") + b"\n"
-    _decode(data)
+    decode_event(data)
     return data
 
 
-def _decode(content: bytes | Exception) -> Event:
+def decode_event(content: bytes | Exception) -> Event:
+    """Return the event that an object holds.
+
+    Raises:
+        RecordError: it holds none, or could not be read.
+    """
     if isinstance(content, Exception):
         raise RecordError(f"it cannot be read: {content}") from content
     if len(content) > MAX_OBJECT_BYTES:
-        raise RecordError(_TOO_LARGE)
+        raise RecordError(TOO_LARGE)
     try:
         payload = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
@@ -134,16 +144,12 @@ def _refuse_constant(name: str) -> NoReturn:
 
 
 def _places(listing: Listing, skipped: list[str]) -> list[str]:
-    places = []
-    for place, size in listing.sizes.items():
-        if size is not None and size > MAX_OBJECT_BYTES:
-            skipped.append(f"{place} ({_TOO_LARGE})")
-        else:
-            places.append(place)
-    return sorted(places, key=lambda place: (place.rsplit("/", 1)[-1], place))
+    skipped += [f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large)]
+    return [place for place in listing.places() if place not in listing.too_large]
 
 
-def _told(url: str, skipped: list[str]) -> tuple[str, ...]:
+def told_skipped(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning that names some of what was skipped; none where nothing was."""
     if not skipped:
         return ()
     named = "; ".join(_printable(mask(text)[:500]) for text in skipped[:_MAX_NAMED])

@@ -1,0 +1,119 @@
+"""Trials as one compact table of JSON values: what many trials share is written once.
+
+What is read back is checked as an event of a store is: a table is no more trusted than the store that it was made of.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.event import measurement_from_json
+from torchx_cubicml.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from torchx_cubicml.trial import Value
+
+_MAPPINGS = ("workload", "config", "observed")
+_MEASURED = tuple(Measurement.__dataclass_fields__)
+_TEXTS = ("trial_id", "launch_id", "reason", "started_at", "ended_at")
+
+
+def to_table(trials: Iterable[Trial]) -> dict[str, list[object]]:
+    """Return JSON values from which ``from_table`` makes the same trials."""
+    pairs: dict[tuple[str, str], int] = {}
+    values: list[object] = []
+    mappings: dict[tuple[int, ...], int] = {}
+    known: dict[int, tuple[Mapping[str, Value], int]] = {}  # each mapping is kept alive, for its id stands for it
+
+    def number_of(mapping: Mapping[str, Value]) -> int:
+        if id(mapping) in known:
+            return known[id(mapping)][1]
+        numbers = []
+        for item in mapping.items():
+            number = pairs.setdefault((item[0], repr(item[1])), len(pairs))
+            if number == len(values):
+                values.append(item)
+            numbers.append(number)
+        number = mappings.setdefault(tuple(numbers), len(mappings))
+        known[id(mapping)] = mapping, number
+        return number
+
+    rows = [_row(trial, number_of) for trial in trials]
+    return {"pairs": values, "mappings": [*mappings], "trials": [*rows]}
+
+
+def from_table(table: Mapping[str, object]) -> list[Trial]:
+    """Return the trials of a table; those that share a mapping share the object.
+
+    Raises:
+        RecordError: a value is not legal.
+        LookupError: the table is damaged.
+        TypeError: likewise.
+        ValueError: likewise.
+    """
+    pairs = [_pair(item) for item in _items(table["pairs"])]
+    mappings = [_mapping([pairs[number] for number in _items(numbers)]) for numbers in _items(table["mappings"])]
+    return [_trial(_items(row), mappings) for row in _items(table["trials"])]
+
+
+def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[object]:
+    return [
+        *(number_of(getattr(trial, name)) for name in _MAPPINGS),
+        *(getattr(trial, name) for name in _TEXTS),
+        str(trial.state),
+        str(trial.origin),
+        trial.attempts,
+        [getattr(trial.measurement, name) for name in _MEASURED] if trial.measurement is not None else None,
+        trial.suggestion,
+    ]
+
+
+def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
+    workload, config, observed, trial_id, launch_id, reason, started_at, ended_at, *rest = row
+    state, origin, attempts, measurement, suggestion = rest
+    texts = trial_id, launch_id, reason, started_at, ended_at
+    if not all(type(text) is str for text in texts) or not isinstance(suggestion, dict | None):
+        raise RecordError("a trial of the table is damaged")
+    return Trial(
+        workload=mappings[workload],
+        config=mappings[config],
+        observed=mappings[observed],
+        trial_id=str(trial_id),
+        launch_id=str(launch_id),
+        reason=str(reason),
+        started_at=str(started_at),
+        ended_at=str(ended_at),
+        state=State(state),
+        origin=Origin(origin),
+        attempts=attempts,
+        measurement=_measurement(measurement),
+        suggestion=suggestion,
+    )
+
+
+def _measurement(values: object) -> Measurement | None:
+    if values is None:
+        return None
+    named = zip(_MEASURED, _items(values), strict=True)
+    return measurement_from_json({name: value for name, value in named if value is not None})
+
+
+def _pair(item: object) -> tuple[str, Value]:
+    name, value = _items(item)
+    ((known, frozen),) = freeze_values({name: value}, where="facts").items()
+    return known, frozen
+
+
+def _mapping(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
+    if len(pairs) > MAX_NAMES:
+        raise RecordError(f"a trial of the table holds {len(pairs)} names, more than {MAX_NAMES}")
+    return dict(pairs)
+
+
+def _items(value: object) -> list[Any]:
+    if isinstance(value, list):
+        return value
+    raise TypeError(f"a list is wanted, got {type(value).__name__}")

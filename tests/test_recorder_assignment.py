@@ -62,6 +62,8 @@ def test_other_ranks_derive_the_id_or_have_none() -> None:
 def test_a_jobs_number_counts_within_its_cluster() -> None:
     job = read_job_environment({"TORCHX_JOB_ID": "slurm://torchx/7", "SLURM_CLUSTER_NAME": "a b"})
     assert trial_id_of(job) == "slurm-a-b-7"
+    unnamed = read_job_environment({"TORCHX_JOB_ID": "slurm://torchx/7", "SLURM_SUBMIT_HOST": "login1.east"})
+    assert trial_id_of(unnamed) == "slurm-login1.east-7"
 
 
 def test_torchruns_own_name_serves_where_it_is_drawn_by_chance() -> None:

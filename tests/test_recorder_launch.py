@@ -180,16 +180,16 @@ def test_fsdp2_resharding_in_some_layers(tmp_path: Path) -> None:
         ("exit3", "0", State.USER_ERROR, "exit status 3"),
         ("out_of_memory", "1", State.OUT_OF_MEMORY, "MemoryError"),
         ("SIGKILL", "0", State.UNKNOWN, "without a word"),
-        ("SIGTERM", "1", State.UNKNOWN, "without a word"),
+        ("SIGABRT", "0", State.TIMEOUT, "Watchdog caught collective operation timeout"),
+        ("SIGTERM", "1", State.INFRASTRUCTURE, "ended by SIGTERM"),
         ("os_exit7", "0", State.UNKNOWN, "without a word"),
     ],
 )
 def test_a_launch_ends_as_without_us(how: str, rank: str, state: State, reason: str, tmp_path: Path) -> None:
     # TorchX names its jobs, so that a rank knows its trial without asking.
-    both = [
-        start("ends.py", how, rank, folder=tmp_path, recorded=recorded, TORCHX_JOB_ID="local_cwd://torchx/ends-1")
-        for recorded in (False, True)
-    ]
+    kept = {"PET_REDIRECTS": "2", "PET_LOG_DIR": str(tmp_path / "logs")} if how == "SIGABRT" else {}
+    settings = {"TORCHX_JOB_ID": "local_cwd://torchx/ends-1", **kept}
+    both = [start("ends.py", how, rank, folder=tmp_path, recorded=recorded, **settings) for recorded in (False, True)]
     plain, ended = (running.end() for running in both)
     assert ended.code == plain.code != 0
     assert sorted(ended.stdout.splitlines()) == sorted(plain.stdout.splitlines())

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
+from torchx_cubicml.recorder.last_words import ENDED_BY_SIGTERM
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State, Trial
 
@@ -119,7 +120,7 @@ def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int,
     assert not (tmp_path / "store").exists()
 
 
-@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "os._exit"])
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "os._exit"])
 def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) -> None:
     leave = "os._exit(7)" if how == "os._exit" else f"os.kill(os.getpid(), signal.{how})"
     # The child that it leaves behind holds everything that a fork hands down.
@@ -132,8 +133,13 @@ def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) 
     while time.monotonic() < deadline and not any(trial.state.ended for trial in TrialStore(str(tmp_path / "store"))):
         time.sleep(0.05)
     trial = only_trial(tmp_path)
-    assert trial.state is State.UNKNOWN
-    assert "without a word" in trial.reason
+    if how == "SIGTERM":
+        assert (trial.state, trial.reason) == (State.INFRASTRUCTURE, ENDED_BY_SIGTERM)
+    elif how in {"SIGABRT", "SIGSEGV"}:
+        assert (trial.state, trial.reason) == (State.UNKNOWN, f"ended by {how}")
+    else:
+        assert trial.state is State.UNKNOWN
+        assert "without a word" in trial.reason
 
 
 @pytest.mark.parametrize(

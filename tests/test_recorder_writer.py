@@ -88,5 +88,5 @@ def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> No
 def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
     last = Event(kind=EventKind.STARTED, trial_id="trial-1")
     assert closing_event(last).state is State.UNKNOWN
-    closed = closing_event(last, out_of_memory=True)
+    closed = closing_event(last, State.OUT_OF_MEMORY, KILLED_BY_HOST)
     assert (closed.state, closed.reason) == (State.OUT_OF_MEMORY, KILLED_BY_HOST)

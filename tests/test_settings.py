@@ -42,6 +42,7 @@ def test_a_job_learns_its_place() -> None:
         cluster="east",
         run_id="none",
         run_folder="/tmp/x/none_abcd1234",
+        stderr_file="/tmp/x/none_abcd1234/attempt_2/1/stderr.log",
     )
 
 

@@ -31,9 +31,11 @@ class JobEnvironment:
         scheduler_job_id: the scheduler's own name of the job, such as ``slurm-1234``; empty where unknown.
         attempt: scheduler restart count, torchelastic restart count.
         store_address: host and port of the agent's TCPStore; ``None`` where torchrun hosts none.
-        cluster: the scheduler's name of the cluster, whose job numbers are its own; empty where unknown.
+        cluster: the scheduler's name of the cluster, whose job numbers are its own, or else the host that submitted the
+            job, which is one and the same for all of its processes; empty where unknown.
         run_id: torchrun's name of the launch; empty without torchrun.
         run_folder: that this node's agent has made for the launch and keeps at each attempt; empty where unknown.
+        stderr_file: in which torchrun keeps what this process writes there, if it was told to; empty without torchrun.
     """
 
     contract: str
@@ -48,6 +50,7 @@ class JobEnvironment:
     cluster: str = ""
     run_id: str = ""
     run_folder: str = ""
+    stderr_file: str = ""
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -61,6 +64,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
     # Elsewhere the training itself opens the store, at a time that nobody outside of it knows.
     is_agents = source.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     slurm_job = source.get("SLURM_JOB_ID", "")
+    error_file = source.get("TORCHELASTIC_ERROR_FILE", "")
     return JobEnvironment(
         contract=source.get(CONTRACT_VARIABLE, ""),
         rank=_count(source, "RANK", 0),
@@ -71,9 +75,10 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
         store_address=(host, port) if host and port and is_agents else None,
-        cluster=source.get("SLURM_CLUSTER_NAME", ""),
+        cluster=source.get("SLURM_CLUSTER_NAME", "") or source.get("SLURM_SUBMIT_HOST", ""),
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
-        run_folder=_run_folder(source.get("TORCHELASTIC_ERROR_FILE", "")),
+        run_folder=_run_folder(error_file),
+        stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",
     )
 
 

@@ -20,6 +20,11 @@ def leave(how):
         os._exit(7)
     if how == "out_of_memory":
         raise MemoryError
+    if how == "SIGABRT":
+        # What torch writes there before its watchdog ends the process so.
+        sys.stderr.write(
+            "[Rank 0] Watchdog caught collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLREDUCE)\n"
+        )
     os.kill(os.getpid(), getattr(signal, how))
 
 

@@ -13,6 +13,7 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.last_words import LastWords
 from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ DONE = b"done\n"  # the writer's last word; its other lines each tell of a probl
 _NEVER_WAIT = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell leaves at once, its child stays
+LAST_WORDS_FILE = 4  # in the child
 _MAX_WAITING_BYTES = 1 << 20
 # A file on PYTHONPATH or in the working directory could else stand in for a module of the standard library.
 _WRITER = """import os, sys
@@ -39,24 +41,28 @@ class Courier:
     Args:
         store: URL of the store.
         deadline_s: seconds that ``close`` may take; the child, too, gives up after them.
+        stderr: file in which torchrun keeps what this process writes there; empty without.
 
     Raises:
         OSError: the child process cannot be started.
     """
 
-    def __init__(self, store: str, *, deadline_s: float) -> None:
+    def __init__(self, store: str, *, deadline_s: float, stderr: str = "") -> None:
         self._deadline_s = deadline_s
         self._waiting = b""
         self._answers = b""
         self._died = False
         self._dropped = 0
         self._socket, theirs = socket.socketpair()
+        self._last_words = LastWords()
+        self._last_words.listen()
         try:
-            _start_writer(theirs)
+            _start_writer(theirs, self._last_words.file)
         finally:
             theirs.close()
         # The store's URL goes this way because everybody may read a command line, and it can hold a password.
-        self.send({"store": store, "deadline_s": 0.9 * deadline_s})
+        has_last_words = self._last_words.file is not None
+        self.send({"store": store, "deadline_s": 0.9 * deadline_s, "stderr": stderr, "has_last_words": has_last_words})
 
     def send(self, message: Mapping[str, object]) -> None:
         """Hand over one JSON object now, or keep it until the next; past a megabyte it is dropped."""
@@ -105,6 +111,7 @@ class Courier:
     def abandon(self) -> None:
         """Let go of the socket in a forked child, so that the writer notices when the training process ends."""
         self._socket.close()
+        self._last_words.forget()
 
     def _receive(self, end: float) -> bytes:
         self._within(end)
@@ -122,15 +129,18 @@ class Courier:
         return f"the store is too slow: {self._dropped} events were dropped" if self._dropped else ""
 
 
-def _start_writer(theirs: socket.socket) -> None:
+def _start_writer(theirs: socket.socket, last_words: int | None) -> None:
     writer = (sys.executable, "-P", "-W", "ignore", "-c", _WRITER)
     environment = child_environment({})
     path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
+    files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
+    if last_words is not None:
+        files.append((os.POSIX_SPAWN_DUP2, last_words, LAST_WORDS_FILE))
     shell = os.posix_spawn(
         "/bin/sh",
         ("sh", "-c", _DETACHED, "sh", *writer),
         {**environment, "PYTHONPATH": os.pathsep.join(path)},
-        file_actions=[(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)],
+        file_actions=files,
         setsid=True,
     )
     os.waitpid(shell, 0)

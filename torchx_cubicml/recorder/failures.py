@@ -76,6 +76,11 @@ def state_of_exit(code: object) -> tuple[State, str]:
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
 
 
+def state_in_words(text: str) -> State | None:
+    """Return the state that an error of the run time tells of in its words; ``None`` where it tells of none."""
+    return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), None)
+
+
 def _state_of_one(error: BaseException) -> State:
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return State.OUT_OF_MEMORY
@@ -86,8 +91,7 @@ def _state_of_one(error: BaseException) -> State:
     if isinstance(error, OSError):
         return _state_of_os_error(error)
     if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError | RecursionError):
-        text = _text(error)
-        return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), State.USER_ERROR)
+        return state_in_words(_text(error)) or State.USER_ERROR
     return State.USER_ERROR
 
 

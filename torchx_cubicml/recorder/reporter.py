@@ -39,7 +39,9 @@ class Reporter:
         self._sequence = 0
         self._end: Event | None = None
         self._told = False
-        self._courier = Courier(assignment.contract.store, deadline_s=assignment.write_deadline_s)
+        self._courier = Courier(
+            assignment.contract.store, deadline_s=assignment.write_deadline_s, stderr=assignment.job.stderr_file
+        )
 
     def started(self, observed: Mapping[str, Value]) -> None:
         """Tell that the program is about to run."""

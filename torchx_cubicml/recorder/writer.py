@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.event import Event, EventKind
 from torchx_cubicml.masking import mask
-from torchx_cubicml.recorder.courier import DONE
+from torchx_cubicml.recorder.courier import DONE, LAST_WORDS_FILE
 from torchx_cubicml.recorder.host_memory import count_oom_kills
+from torchx_cubicml.recorder.last_words import end_told_by, read_tail, read_words
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State
 
@@ -35,9 +36,15 @@ class Writer:
     Args:
         connection: where the training process is told of the first failure.
         store: URL of the store.
+        stderr: file in which torchrun keeps what the training process writes there; empty without.
+        last_words: memory file of the training process; ``None`` without.
     """
 
-    def __init__(self, connection: socket.socket, store: str) -> None:
+    def __init__(
+        self, connection: socket.socket, store: str, *, stderr: str = "", last_words: int | None = None
+    ) -> None:
+        self._stderr = stderr
+        self._last_words = last_words
         self._connection = connection
         self._store = store
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -61,12 +68,19 @@ class Writer:
     def close(self, *, deadline_s: float) -> None:
         """Close a trial that nobody has closed, and wait for the store until the deadline."""
         if self._last is not None and self._last.kind is not EventKind.ENDED:
-            self._events.put(closing_event(self._last, out_of_memory=self._host_ran_out()))
+            told = (State.OUT_OF_MEMORY, KILLED_BY_HOST) if self._host_ran_out() else self._end_told(self._last)
+            self._events.put(closing_event(self._last, *told))
         self._events.put(None)
         self._thread.join(deadline_s)
         if self._thread.is_alive():
             self._tell(f"the store did not answer within {deadline_s:.3g} s")
         self._say(DONE)
+
+    def _end_told(self, last: Event) -> tuple[State, str]:
+        words = read_words(self._last_words) if self._last_words is not None else ""
+        stderr = read_tail(self._stderr) if words and self._stderr else ""
+        told = end_told_by(words, stderr, backend=last.observed.get("backend"))
+        return (told[0], mask(told[1])) if told is not None else (State.UNKNOWN, WITHOUT_A_WORD)
 
     def _host_ran_out(self) -> bool:
         now = count_oom_kills()
@@ -94,20 +108,15 @@ class Writer:
             return  # the training process has ended: nobody is left to be told
 
 
-def closing_event(last: Event, *, out_of_memory: bool = False) -> Event:
-    """Return the end of a trial whose process ended without a word after the event ``last``.
-
-    Args:
-        last: what the process told last.
-        out_of_memory: whether the host has killed a process of the launch for want of memory meanwhile.
-    """
+def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = WITHOUT_A_WORD) -> Event:
+    """Return the end of a trial whose process ended without a word of its own after the event ``last``."""
     return replace(
         last,
         kind=EventKind.ENDED,
         sequence=last.sequence + 1,
         time=datetime.now(UTC).isoformat(timespec="milliseconds"),
-        state=State.OUT_OF_MEMORY if out_of_memory else State.UNKNOWN,
-        reason=KILLED_BY_HOST if out_of_memory else WITHOUT_A_WORD,
+        state=state,
+        reason=reason,
     )
 
 
@@ -125,7 +134,8 @@ def main() -> None:
     os.close(0)
     lines = read_lines(connection)
     order = json.loads(next(lines))
-    writer = Writer(connection, order["store"])
+    words = LAST_WORDS_FILE if order.get("has_last_words") else None
+    writer = Writer(connection, order["store"], stderr=order.get("stderr", ""), last_words=words)
     for line in lines:
         writer.take(line)
     writer.close(deadline_s=order["deadline_s"])

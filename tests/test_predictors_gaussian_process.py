@@ -114,7 +114,7 @@ def test_large_layers_weigh_more_where_sizes_are_known() -> None:
     sizes = (100, *(1,) * (LAYERS - 1))
     trials = [trial(word, layer_n_params=sizes) for word in ("F" * LAYERS, "N" * LAYERS)]
     process, history = fitted(trials)
-    rows = [{"kernel": tuple(word), "batch": 4, "backend": "a"} for word in ("N" + "F" * 11, "F" + "N" * 11)]
+    rows = [{"kernel": tuple(word), "batch": 4, "backend": "a"} for word in ("N" + "F" * 11, "F" + "N" * 5 + "F" * 6)]
     large, others = process.latent(history.columns.encode(rows))[0]
     assert large > others
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from torchx_cubicml.history import History
@@ -25,7 +27,7 @@ def outcome(word: str, batch: int, cache: float = 0.1) -> Trial:
 
 
 def chances(trials: list[Trial], *configs: dict[str, object], **given: object) -> list[float]:
-    history = History.from_trials(trials, objective="tokens_per_second")
+    history = History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
     wall = MemoryWall(tuned=TUNED, **given).fit(history)
     rows = [{**WORKLOAD, **each} for each in configs]
     return wall.probability(history.columns.encode(rows), rows).tolist()
@@ -84,5 +86,32 @@ def test_parameters_of_unknown_appetite_are_learned_too() -> None:
     history = History.from_trials([ran("a", True), ran("b", False)] * 2, objective="tokens_per_second")
     rows = [{**WORKLOAD, "kind": kind} for kind in "ab"]
     good, bad = MemoryWall().fit(history).probability(history.columns.encode(rows), rows)
-    assert good > 0.7
-    assert bad < 0.5
+    assert good > 0.6
+    assert bad < 0.4
+    assert good > bad + 0.3
+
+
+def test_one_outcome_tells_of_all_that_are_hungrier_or_more_modest() -> None:
+    trials = [outcome("SSSSSSSS", 6), outcome("NNFFSSSS", 14)]
+    fits = chances(trials, config("SFSSFSFS", 6), config("SSSSSSSS", 5), config("NNNFSSSS", 14), config("NNFFSSSN", 16))
+    assert min(fits[:2]) > 0.8
+    assert max(fits[2:]) < 0.35
+
+
+def test_peaks_say_where_the_wall_runs_before_anything_hits_it() -> None:
+    words = ["FFFFFFFF", "SSSSSSSS", "SSSSFFFF", "NFFFFFFF", "FNFSFFFF", "SFFNFFFS", "FFFFSSNS", "NNFFFFFF"]
+    ran = [outcome(word, 4 + place) for place, word in enumerate(words)]
+    needed = [4 + place + 2 * word.count("S") + 5 * word.count("N") for place, word in enumerate(words)]
+    need_of = {trial.trial_id: float(need) for trial, need in zip(ran, needed, strict=True)}
+    trials = [*ran, outcome("NNNNNFFF", 8)]
+    history = History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
+    peaks = np.array([need_of.get(trial_id, np.nan) for trial_id in history.trial_ids])
+    asked = [{**WORKLOAD, **config(*each)} for each in (("NNFFFFSS", 7), ("NNNNFFFS", 12))]
+    told, untold = (
+        MemoryWall(tuned=TUNED)
+        .fit(replace(history, peak_memory_gib=each))
+        .probability(history.columns.encode(asked), asked)
+        for each in (peaks, None)
+    )
+    assert told[0] - told[1] > untold[0] - untold[1]
+    assert told[0] > 0.7

@@ -21,8 +21,9 @@ def test_the_users_own_config_comes_first_then_every_layer_alike() -> None:
     assert points[0].config == CURRENT
     assert points[0].why == "your own config"
     told = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
-    assert told == [((name,) * 4, batch) for batch in (4, 16) for name in STRATEGIES]
-    assert points[4].why == "every layer FULL_SHARD at the largest micro_batch_size (16)"
+    alike = [((name,) * 4, batch) for batch in (4, 16) for name in STRATEGIES]
+    assert told == alike[1:]  # the first is the user's own at another batch
+    assert points[3].why == "every layer FULL_SHARD at the largest micro_batch_size (16)"
 
 
 def test_the_largest_is_the_largest_that_is_legal() -> None:
@@ -46,7 +47,7 @@ def test_around_the_best_one_thing_changes_at_a_time() -> None:
     assert {**best, "precision": "fp32"} in around
     assert {**best, "micro_batch_size": 16} in [*around, *(p.config for p in first_batch(space, current=current))]
     assert {**best, "sharding_strategy": ("SHARD_GRAD_OP", "SHARD_GRAD_OP", "NO_SHARD", "NO_SHARD")} in around
-    assert {**best, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "SHARD_GRAD_OP", "SHARD_GRAD_OP")} in around
+    assert {**best, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "NO_SHARD", "SHARD_GRAD_OP")} in around
 
 
 def test_every_point_is_legal_and_told_once() -> None:

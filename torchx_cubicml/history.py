@@ -16,7 +16,7 @@ from torchx_cubicml.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 from torchx_cubicml.trial import OBJECTIVES, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 _OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
 _NONE: Mapping[str, str] = MappingProxyType({})
+_NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
@@ -53,13 +54,21 @@ class History:
     peak_memory_gib: NDArray[np.float64] | None = None
 
     @classmethod
-    def from_trials(cls, trials: Iterable[Trial], *, objective: str, observe: Mapping[str, str] = _NONE) -> Self:
+    def from_trials(
+        cls,
+        trials: Iterable[Trial],
+        *,
+        objective: str,
+        observe: Mapping[str, str] = _NONE,
+        choices: Mapping[str, Sequence[Scalar]] = _NO_CHOICES,
+    ) -> Self:
         """Return the table of ``trials``.
 
         Args:
             trials: of one workload or of many; planned ones teach nothing and are left out.
             objective: name of the throughput.
             observe: see ``training_row``.
+            choices: parameter -> values that ``columns`` shall tell apart though no trial has had them yet.
 
         Raises:
             RecordError: ``objective`` is unknown.
@@ -79,7 +88,7 @@ class History:
                 taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
             elif trial.state in _OF_UNKNOWN_CAUSE:
                 failures.append(training_row(trial, observe=observe))
-        return cls._sorted(taught, failures, peaks)
+        return cls._sorted(taught, failures, peaks, choices)
 
     @classmethod
     def _sorted(
@@ -87,9 +96,11 @@ class History:
         taught: list[tuple[Mapping[str, Value], float, bool, str]],
         failures: list[dict[str, Value]],
         peaks: Mapping[str, float],
+        choices: Mapping[str, Sequence[Scalar]],
     ) -> Self:
         rows = [row for row, _, _, _ in taught]
-        columns = Columns.from_rows(rows)
+        known = {name for row in rows for name in row}
+        columns = Columns.from_rows([*rows, *({n: each} for n in known & choices.keys() for each in choices[n])])
         features = columns.encode(rows)
         throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
         feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)

@@ -33,8 +33,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config, Trial, Workload
 
 
-_DESIGNED = 12  # launches of a workload before the predictor alone chooses; about what a designed batch holds
-_TOO_RISKY = 0.2  # probability to fit under which a designed launch is left out
+_DESIGNED = 8  # launches of a workload after which the predictor alone chooses
+_TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
 _SMALL = 20_000  # legal configs that are rather listed than searched
 _SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
 _POOL = 40  # good configs per suggestion, from which a batch that differs is picked

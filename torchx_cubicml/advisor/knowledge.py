@@ -87,10 +87,14 @@ class Lesson:
         """Return the table of ``trials``."""
         return History.from_trials(trials, objective=self.objective, observe=self.observe)
 
+    def own_history(self) -> History:
+        """Return the table of the workload's own trials, whose columns tell all choices apart."""
+        return History.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
+
 
 def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     """Return what the trials teach of one workload's configs."""
-    own = lesson.history(lesson.own)
+    own = lesson.own_history()
     if not _FEWEST_OWN <= int(np.isfinite(own.throughput).sum()) <= _MOST_OWN:
         return Everywhere.of(lesson, rng=rng)
     known = {id(trial) for trial in lesson.own}

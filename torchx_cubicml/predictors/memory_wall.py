@@ -1,17 +1,20 @@
 """The probability that a config fits, for the few outcomes of one workload: where the memory wall is believed to run.
 
-Bayesian logistic regression with a prior that says which choices are hungry (``limits``) and that numbers and choices
-of unknown appetite may be either way; one layer may matter more than another. Hard limits come first.
+What configs take is a sum of positive parts (``appetite``). A launch that ran took less than there is, one that ran out
+of memory more; where the peak of a launch was recorded, it says how much. Hard limits come first.
 """
 
 from __future__ import annotations
 
+import math
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.predictors.appetite import Appetite
 from torchx_cubicml.predictors.feasibility import KNOWN_TO_FIT
-from torchx_cubicml.predictors.limits import BATCH, Limits, hunger_of
+from torchx_cubicml.predictors.limits import Limits
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -20,18 +23,17 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.features import Columns
     from torchx_cubicml.history import History
+    from torchx_cubicml.predictors.appetite import Meal
     from torchx_cubicml.trial import Scalar, Value
 
-# Logits; the wall is sharp, so they are large. Each standard deviation is at least as large as its mean.
-_FITS = 12.0  # of a config without any appetite
-_PER_HUNGER = -20.0  # every layer one step hungrier
-_PER_BATCH, _BATCH_SD = -16.0, 32.0  # from the smallest micro batch to the largest
-_UNKNOWN_NUMBER, _UNKNOWN_SHARE, _UNKNOWN_CATEGORY = 8.0, 20.0, 8.0
-_TOGETHER, _APART = 0.9, 0.45  # how far the hungers of one layer deviate alike, and each for itself
+_STEEPNESS = 40.0  # logits per log of memory: the wall is sharp, what is believed to stand before it is not
 _UNKNOWN_CAUSE = 0.6  # weight of a failure whose cause is not known
 _MOST_LOGIT = 8.0
+_PEAK_SD, _LEAST_PEAK_SD = 0.03, 0.005  # log standard deviation of a recorded peak, at first and at least
+_FEWEST_PEAKS = 6  # from which that is learned
+_ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest peak
+_ROOM = 0.4
 _STEPS = 60
 
 
@@ -48,99 +50,101 @@ class MemoryWall:
         self.tuned = dict(tuned or {})
 
     def fit(self, history: History) -> Self:
-        """Learn from the outcomes of ``history``, one at least."""
+        """Learn from the outcomes of ``history``, one at least, and from the peaks that it knows."""
         self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
         fitted = np.concatenate([history.feasible, np.zeros(len(history.failures))]).astype(np.float64)
+        peaks = np.full(len(features), np.nan)
+        if history.peak_memory_gib is not None:
+            peaks[: len(history.rows)] = np.where(history.feasible, np.log(history.peak_memory_gib), np.nan)
         trust = np.where(np.arange(len(features)) < len(history.rows), 1.0, _UNKNOWN_CAUSE)
-        self.places_ = Places.of(features, history.columns, tuned=self.tuned)
-        self.hunger_ = _hunger(self.places_, history.columns)
+        self.appetite_ = Appetite.of(Places.of(features, history.columns, tuned=self.tuned), history.columns)
         with one_thread():
-            design, offset = self._design(features)
-            self.weights_, self.covariance_ = _most_probable(design, offset, fitted, trust)
+            meal = self.appetite_.meal(features)
+            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, _PEAK_SD)
+            self.theta_, self.covariance_ = _most_probable(outcomes)
+            if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS:
+                outcomes = outcomes.as_exact_as(self.theta_)
+                self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
         return self
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``Feasibility``."""
         known = self.limits_.verdicts(rows)
         with one_thread():
-            design, offset = self._design(features)
-            variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
+            taken, grows, roomy = self.appetite_.taken(self.appetite_.meal(features), self.theta_[:-1])
+            slope = roomy - grows
+            margin = roomy @ self.theta_[:-1] - taken
+            covariance = self.covariance_[:-1, :-1]
+            variance = np.einsum("ij,ij->i", slope @ covariance, slope)
             # MacKay's moderated output: what is not known draws towards one half.
-            logit = (offset + design @ self.weights_) / np.sqrt(1.0 + np.pi * variance / 8.0)
+            logit = _STEEPNESS * margin / np.sqrt(1.0 + np.pi * _STEEPNESS**2 * variance / 8.0)
         learned = 1.0 / (1.0 + np.exp(-np.clip(logit, -_MOST_LOGIT, _MOST_LOGIT)))
         return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
 
-    def _design(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return columns scaled so that each weight's prior is standard normal, and the prior's mean logit."""
-        points = self.places_.points(features)
-        offset = np.full(len(points), _FITS)
-        blocks = [np.full((len(points), 1), _FITS), _UNKNOWN_CATEGORY * points.categories]
-        for number, values in zip(self.places_.numbers, points.numbers.T, strict=True):
-            offset += _PER_BATCH * values if number.name == BATCH else 0.0
-            blocks.append((_BATCH_SD if number.name == BATCH else _UNKNOWN_NUMBER) * values[:, None])
-        for column, hunger in zip(points.categories.T, self.hunger_[0], strict=True):
-            offset += _PER_HUNGER * hunger * column
-        for layered, members, shares, hunger in zip(
-            self.places_.layered, points.members, points.shares, self.hunger_[1:], strict=True
-        ):
-            scale = _PER_HUNGER * hunger if hunger.any() else np.full(len(hunger), _UNKNOWN_SHARE)
-            offset += _PER_HUNGER * (shares @ hunger)
-            own = (members - shares[:, :, None]) * scale[:, None] / len(layered.columns)
-            blocks += [shares * scale, _TOGETHER * own.sum(axis=1), _APART * own.reshape(len(own), -1)]
-        return np.hstack(blocks), offset
 
+@dataclass(frozen=True, slots=True)
+class _Outcomes:
+    """What is learned from; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
 
-def _hunger(places: Places, columns: Columns) -> list[NDArray[np.float64]]:
-    """Return the hunger of each category's indicator, then of each layered parameter's codes."""
-    plain = np.zeros(len(places.indicators))
-    found = [plain]
-    for name, number in zip(places.category_names, range(len(places.category_names)), strict=True):
-        for place in np.flatnonzero(places.category_of == number):
-            column, code = places.indicators[place]
-            plain[place] = _hunger_of_code(columns, name, column, code)
-    for layered in places.layered:
-        each = [_hunger_of_code(columns, layered.name, layered.columns[0], code) for code in layered.codes]
-        found.append(np.array(each))
-    return found
+    appetite: Appetite
+    meal: Meal
+    fitted: NDArray[np.float64]
+    trust: NDArray[np.float64]
+    peaks: NDArray[np.float64]
+    peak_sd: float
 
+    def as_exact_as(self, theta: NDArray[np.float64]) -> _Outcomes:
+        """Return the outcomes with peaks trusted as far as they stand from what ``theta`` makes of them."""
+        taken, _, _ = self.appetite.taken(self.meal, theta[:-1])
+        off = (self.peaks - self._room(theta) - taken)[np.isfinite(self.peaks)]
+        spread = math.sqrt((float(off @ off) + 4 * _PEAK_SD**2) / (len(off) + 4))
+        return _Outcomes(self.appetite, self.meal, self.fitted, self.trust, self.peaks, max(spread, _LEAST_PEAK_SD))
 
-def _hunger_of_code(columns: Columns, name: str, column: int, code: float) -> float:
-    for value, hunger in hunger_of(name).items():
-        if columns.encode([{name: value}])[0, column] == code:
-            return hunger
-    return 0.0
+    def log_posterior(self, theta: NDArray[np.float64]) -> float:
+        taken, _, roomy = self.appetite.taken(self.meal, theta[:-1])
+        logit = _STEEPNESS * (roomy @ theta[:-1] - taken)
+        seen = np.isfinite(self.peaks)
+        off = (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd
+        loss = (self.trust * np.logaddexp(0.0, np.where(self.fitted > 0.5, -logit, logit))).sum()
+        return float(-loss - 0.5 * off @ off - 0.5 * theta @ theta)
+
+    def slope(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return the gradient of the log posterior, and its negative curvature by Gauss and Newton."""
+        taken, grows, roomy = self.appetite.taken(self.meal, theta[:-1])
+        last = np.zeros((len(taken), 1))
+        design = _STEEPNESS * np.hstack([roomy - grows, last])
+        logit = _STEEPNESS * (roomy @ theta[:-1] - taken)
+        chance = 1.0 / (1.0 + np.exp(-np.clip(logit, -30.0, 30.0)))
+        gradient = design.T @ (self.trust * (self.fitted - chance)) - theta
+        curvature = (design.T * (self.trust * chance * (1.0 - chance))) @ design + np.eye(len(theta))
+        seen = np.isfinite(self.peaks)
+        off = (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd
+        told = np.hstack([grows, last + _ROOM_SD])[seen] / self.peak_sd
+        return gradient + told.T @ off, curvature + told.T @ told
+
+    def _room(self, theta: NDArray[np.float64]) -> float:
+        largest = np.nanmax(self.peaks) if np.isfinite(self.peaks).any() else 0.0
+        return float(largest + _ROOM + _ROOM_SD * theta[-1])
 
 
 def _most_probable(
-    design: NDArray[np.float64], offset: NDArray[np.float64], labels: NDArray[np.float64], trust: NDArray[np.float64]
+    outcomes: _Outcomes, start: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the weights of highest posterior density and their covariance, by damped Newton steps."""
-    weights: NDArray[np.float64] = np.zeros(design.shape[1])
-    value = _log_posterior(weights, design, offset, labels, trust)
+    """Return the parameters of highest posterior density and their covariance, by damped Newton steps."""
+    theta = np.zeros(outcomes.appetite.n_theta + 1) if start is None else start
+    value = outcomes.log_posterior(theta)
     for _ in range(_STEPS):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(offset + design @ weights, -30.0, 30.0)))
-        gradient = design.T @ (trust * (labels - chance)) - weights
-        curvature = (design.T * (trust * chance * (1.0 - chance))) @ design + np.eye(len(weights))
+        gradient, curvature = outcomes.slope(theta)
         step = np.linalg.solve(curvature, gradient)
-        if np.abs(step).max() < 1e-4:
-            break
+        step *= min(1.0, 2.0 / (np.abs(step).max() + 1e-12))
         for damping in 0.5 ** np.arange(12):
-            found = _log_posterior(weights + damping * step, design, offset, labels, trust)
+            found = outcomes.log_posterior(theta + damping * step)
             if found > value:
-                weights, value = weights + damping * step, found
                 break
         else:
             break
-    return weights, np.asarray(np.linalg.inv(curvature), dtype=np.float64)
-
-
-def _log_posterior(
-    weights: NDArray[np.float64],
-    design: NDArray[np.float64],
-    offset: NDArray[np.float64],
-    labels: NDArray[np.float64],
-    trust: NDArray[np.float64],
-) -> float:
-    logit = offset + design @ weights
-    return float(-(trust * np.logaddexp(0.0, np.where(labels > 0.5, -logit, logit))).sum() - 0.5 * weights @ weights)
+        gain, theta, value = found - value, theta + damping * step, found
+        if gain < 1e-5:
+            break
+    return theta, np.asarray(np.linalg.inv(outcomes.slope(theta)[1]), dtype=np.float64)

@@ -54,6 +54,11 @@ class Number:
         scaled = np.clip((values - self.low) / self.width, -_OUTSIDE, 1.0 + _OUTSIDE)
         return np.asarray(np.nan_to_num(scaled, nan=0.5), dtype=np.float64)
 
+    def unscaled(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the numbers that stand at ``places``, ``[n]``."""
+        values = self.low + self.width * places
+        return np.asarray(np.exp(values) if self.logarithmic else values, dtype=np.float64)
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Layered:
@@ -63,13 +68,15 @@ class Layered:
         name: of the parameter.
         columns: its entries, layer by layer.
         codes: values of an entry.
-        weights: share of each layer in the whole, ``[n_layers]``, their sum is 1.
+        sizes: share of each layer in the memory of all, ``[n_layers]``, their sum is 1.
+        weights: share of each layer in the time of all, likewise: half by size, half as a layer like any other.
         distance: between each two layers, ``[n_layers, n_layers]``; neighbours are 1 apart.
     """
 
     name: str
     columns: tuple[int, ...]
     codes: tuple[float, ...]
+    sizes: NDArray[np.float64]
     weights: NDArray[np.float64]
     distance: NDArray[np.float64]
 
@@ -147,13 +154,15 @@ class Places:
                 categories.append(index)
             else:
                 numbers.append(_number(name, index, [*features[:, index].tolist(), *_numbers(tuned.get(name, ()))]))
-        codes = [(index, _codes(features[:, [index]])) for index in categories]
+        choices = [{name: choice} for name, each in tuned.items() for choice in each]
+        seen = np.vstack([features, columns.encode(choices)]) if choices else features
+        codes = [(index, _codes(seen[:, [index]])) for index in categories]
         return cls(
             numbers=tuple(number for number in numbers if number.width > 0),
             indicators=tuple((index, code) for index, each in codes for code in each),
             category_of=np.repeat(np.arange(len(codes)), [len(each) for _, each in codes]),
             category_names=tuple(columns.names[index] for index in categories),
-            layered=tuple(_layered(features, entries, tuned)),
+            layered=tuple(_layered(features, seen, entries, tuned)),
         )
 
     def points(self, features: NDArray[np.float64]) -> Points:
@@ -170,7 +179,10 @@ class Places:
 
 
 def _layered(
-    features: NDArray[np.float64], entries: Mapping[str, list[int]], tuned: Mapping[str, Sequence[Scalar]]
+    features: NDArray[np.float64],
+    seen: NDArray[np.float64],
+    entries: Mapping[str, list[int]],
+    tuned: Mapping[str, Sequence[Scalar]],
 ) -> list[Layered]:
     sizes = features[0, entries[SIZES]] if SIZES in entries and _alike(features[:, entries[SIZES]]) else None
     found = []
@@ -181,7 +193,8 @@ def _layered(
         plain = Layered(
             name=name,
             columns=tuple(columns),
-            codes=_codes(features[:, columns]),
+            codes=_codes(seen[:, columns]),
+            sizes=np.full(len(columns), 1.0 / len(columns)),
             weights=np.full(len(columns), 1.0 / len(columns)),
             distance=np.abs(place[:, None] - place),
         )
@@ -192,7 +205,9 @@ def _layered(
 
 def _weighed(layered: Layered, sizes: NDArray[np.float64]) -> Layered:
     logs = np.log(sizes)
-    return replace(layered, weights=sizes / sizes.sum(), distance=3.0 * np.abs(logs[:, None] - logs))
+    share = sizes / sizes.sum()
+    weights = 0.5 * (share + layered.weights)
+    return replace(layered, sizes=share, weights=weights, distance=3.0 * np.abs(logs[:, None] - logs))
 
 
 def _number(name: str, column: int, values: list[float]) -> Number:

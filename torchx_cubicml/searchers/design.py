@@ -113,30 +113,33 @@ def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector,
             continue
         each = "every layer" if len(structure.indices) > 1 else structure.name
         for choice, value in enumerate(structure.choices[:_MOST_CHOICES]):
+            if level == "middle" and all(home[index] == choice for index in structure.indices):
+                continue  # the user's own config tells as much
             yield _set(start, structure, choice), f"{each} {value}" + (f" at {told}" if told else "")
 
 
 def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, str]]:
     """Yield the best config with one thing changed."""
     structure, driver = _structure(knobs), _driver(knobs)
+    if driver is not None and driver.rungs is not None:
+        above = driver.rungs[driver.rungs.index(best[driver.indices[0]]) + 1 :]
+        yield from _change(driver, best, above[len(above) // 2 :][:1])
+    if structure is not None and len(structure.indices) > 1:
+        yield from _runs(structure, best)
     for knob in knobs.values():
-        if knob is structure and len(knob.indices) > 1:
-            yield from _halves(knob, best)
-        elif knob is driver and knob.rungs is not None:
-            above = knob.rungs[knob.rungs.index(best[knob.indices[0]]) + 1 :]
-            yield from _change(knob, best, above[len(above) // 2 :][:1])
-        elif knob is not structure:
+        if knob is not structure and knob is not driver:
             ends = range(len(knob.choices)) if knob.rungs is None else (knob.rungs[-1], knob.rungs[0])
             yield from _change(knob, best, list(ends)[:_MOST_CHOICES])
 
 
-def _halves(knob: _Knob, best: Vector) -> Iterator[tuple[Vector, str]]:
-    middle = len(knob.indices) // 2
-    for half, told in ((knob.indices[:middle], "first"), (knob.indices[middle:], "second")):
-        now = best[half[0]]
+def _runs(knob: _Knob, best: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield the best config with a run of layers one choice further: a bold step and a cautious one elsewhere."""
+    middle, quarter = len(knob.indices) // 2, max(len(knob.indices) // 4, 1)
+    for run, told in ((knob.indices[:middle], "first half"), (knob.indices[-quarter:], "last quarter")):
+        now = best[run[0]]
         choice = now + 1 if now + 1 < len(knob.choices) else now - 1
-        changed = tuple(choice if index in half else other for index, other in enumerate(best))
-        yield changed, f"the best so far with the {told} half of the layers {knob.choices[choice]}"
+        changed = tuple(choice if index in run else other for index, other in enumerate(best))
+        yield changed, f"the best so far with the {told} of the layers {knob.choices[choice]}"
 
 
 def _change(knob: _Knob, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:

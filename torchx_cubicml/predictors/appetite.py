@@ -1,0 +1,176 @@
+"""How much of the memory a config takes: a sum of positive parts, and factors on it.
+
+What is always held, what grows with the micro batch, and what each layer keeps for its choice: a layer that is sharded
+less never takes less, and neither does a larger batch, so that one outcome tells of all configs hungrier or more modest
+than it. What is not known to be hungry may go either way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.limits import BATCH, hunger_of
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.features import Columns
+    from torchx_cubicml.predictors.places import Places
+
+# Prior medians as shares of all memory, and standard deviations of logarithms.
+_ALWAYS, _BATCH, _STATES, _PART_SD = 0.1, 0.3, 0.8, 0.8
+_LAYER_SD, _WEIGHED_SD = 0.8, 0.5  # of one layer beside the others, and where their sizes are known
+_STEP, _STEP_SD = 0.3, 0.5  # what a choice keeps that is one step less hungry than the hungriest
+_HUNGRIEST = 2.0
+_PER_HUNGER, _HUNGER_SD = 0.35, 0.35  # log factor on what grows with the batch, per step of hunger
+_UNKNOWN_SD, _ROOM_SD = 0.5, 0.15  # log factor of an unknown choice on the memory taken, and on the memory there is
+_STATES_OF = "sharding_strategy"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Meal:
+    """What ``n`` configs take, as the appetite's parameters weigh it.
+
+    Args:
+        batch: micro batch as a share of the largest, ``[n]``; 1 where there is none.
+        kept: which choice of sharding each layer has, ``[n, n_codes, n_layers]``; ``n_layers`` may be 0.
+        hungry: columns of choices known to be hungry, ``[n, n_hungry]``.
+        unknown: columns of all that is not known to be, ``[n, n_unknown]``.
+    """
+
+    batch: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    hungry: NDArray[np.float64]
+    unknown: NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Appetite:
+    """Memory of configs as a function of ``theta``, whose entries are standard normal a priori.
+
+    Args:
+        places: how rows become points.
+        states: place of the sharding among the layered parameters; ``None`` where no layer chooses.
+        sharding: columns of its choices among the indicators, where there is one choice for all layers.
+        layers: share of each layer in the states, ``[n_layers]``.
+        kept: log share of its states that a layer keeps by each choice, ``[n_codes]``; ``-inf`` for none.
+        hunger: steps of hunger of each column of the other choices, ``[n_others]``; 0 where nothing is known.
+    """
+
+    places: Places
+    states: int | None
+    sharding: tuple[int, ...]
+    layers: NDArray[np.float64]
+    kept: NDArray[np.float64]
+    hunger: NDArray[np.float64]
+
+    @classmethod
+    def of(cls, places: Places, columns: Columns) -> Self:
+        """Return the appetite of what ``places`` tells apart, ``columns`` being those of the rows."""
+        names = [layered.name for layered in places.layered]
+        states = names.index(_STATES_OF) if _STATES_OF in names else None
+        sharding: tuple[int, ...] = ()
+        layers, steps = np.empty(0), np.empty(0)
+        if states is not None:
+            layers, steps = places.layered[states].sizes, _layered_hunger(places, columns, states)
+        elif _STATES_OF in places.category_names:
+            fact = places.category_names.index(_STATES_OF)
+            sharding = tuple(np.flatnonzero(places.category_of == fact).tolist())
+            layers, steps = np.ones(1), _hunger(places, columns)[list(sharding)]
+        others = [_hunger(places, columns)]
+        others += [_layered_hunger(places, columns, at) for at in range(len(names)) if at != states]
+        hunger = np.concatenate(others)
+        hunger[list(sharding)] = np.nan
+        kept = np.where(steps > 0, np.log(_STEP) * (_HUNGRIEST - steps), -np.inf)
+        return cls(places=places, states=states, sharding=sharding, layers=layers, kept=kept, hunger=hunger)
+
+    @property
+    def n_theta(self) -> int:
+        """How many parameters there are: three parts, layers, choices of sharding, hungry and unknown columns."""
+        n_unknown = sum(number.name != BATCH for number in self.places.numbers) + int((self.hunger == 0).sum())
+        return 3 + len(self.layers) + len(self.kept) + int((self.hunger > 0).sum()) + 2 * n_unknown
+
+    def meal(self, features: NDArray[np.float64]) -> Meal:
+        """Return what encoded rows take, ``[n, n_columns]``."""
+        points = self.places.points(features)
+        batch, plain = np.ones(len(features)), []
+        for number, values in zip(self.places.numbers, points.numbers.T, strict=True):
+            if number.name == BATCH:
+                batch = number.unscaled(values) / number.unscaled(np.ones(1))
+            else:
+                plain.append(values)
+        shares = [each for at, each in enumerate(points.shares) if at != self.states]
+        others = np.hstack([points.categories, *shares])
+        kept = np.empty((len(features), 0, 0))
+        if self.states is not None:
+            kept = points.members[self.states]
+        elif self.sharding:
+            kept = points.categories[:, self.sharding, None]
+        unknown = np.column_stack([np.empty((len(features), 0)), *plain, others[:, self.hunger == 0]])
+        hungry = others[:, self.hunger > 0] * self.hunger[self.hunger > 0]
+        return Meal(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
+
+    def taken(
+        self, meal: Meal, theta: NDArray[np.float64]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
+        """Return the logarithm of the memory taken, ``[n]``, and how it and the room for it move with ``theta``.
+
+        The first Jacobian, ``[n, n_theta]``, is of the memory taken, the second of the logarithm of the room.
+        """
+        parts, layers, codes, hungry, unknown, room = self._split(theta, meal)
+        always, per_batch, states = np.log([_ALWAYS, _BATCH, _STATES]) + _PART_SD * parts
+        grows = meal.hungry @ (_PER_HUNGER + _HUNGER_SD * hungry)
+        batch = np.exp(per_batch + grows) * meal.batch
+        keeps = np.exp(states) * np.exp(self.kept + _STEP_SD * codes)
+        each = self.layers * np.exp(self._layer_sd * layers)
+        held = meal.kept * keeps[:, None] * each  # [n, n_codes, n_layers]
+        total = np.exp(always) + batch + held.sum(axis=(1, 2))
+        share = (1.0 / total)[:, None]
+        factor = _UNKNOWN_SD * meal.unknown
+        jacobian = np.hstack(
+            [
+                _PART_SD * share * np.exp(always),
+                _PART_SD * share * batch[:, None],
+                _PART_SD * share * held.sum(axis=(1, 2))[:, None],
+                self._layer_sd * share * held.sum(axis=1),
+                _STEP_SD * share * held.sum(axis=2),
+                _HUNGER_SD * share * batch[:, None] * meal.hungry,
+                factor,
+                np.zeros_like(meal.unknown),
+            ]
+        )
+        roomy = np.hstack([np.zeros((len(total), len(theta) - len(room))), _ROOM_SD * meal.unknown])
+        return np.log(total) + factor @ unknown, jacobian, roomy
+
+    @property
+    def _layer_sd(self) -> float:
+        if len(self.layers) < 2:
+            return 0.0
+        return _WEIGHED_SD if float(np.ptp(self.layers)) > 0 else _LAYER_SD
+
+    def _split(self, theta: NDArray[np.float64], meal: Meal) -> list[NDArray[np.float64]]:
+        n_hungry, n_unknown = meal.hungry.shape[1], meal.unknown.shape[1]
+        return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_hungry, n_unknown]))
+
+
+def _hunger(places: Places, columns: Columns) -> NDArray[np.float64]:
+    """Return the hunger of each indicator, ``[n_indicators]``."""
+    names = [places.category_names[fact] for fact in places.category_of]
+    found = [_of_code(columns, name, *each) for name, each in zip(names, places.indicators, strict=True)]
+    return np.array(found, dtype=np.float64)
+
+
+def _layered_hunger(places: Places, columns: Columns, at: int) -> NDArray[np.float64]:
+    layered = places.layered[at]
+    found = [_of_code(columns, layered.name, layered.columns[0], code) for code in layered.codes]
+    return np.array(found, dtype=np.float64)
+
+
+def _of_code(columns: Columns, name: str, column: int, code: float) -> float:
+    for value, hunger in hunger_of(name).items():
+        if columns.encode([{name: value}])[0, column] == code:
+            return hunger
+    return 0.0

@@ -28,37 +28,36 @@ class ArgumentPlace:
 
     def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
         """Whether it is in the command or in the file, or a default is known."""
-        if self._is_in_file(launch, landing, wanted):
-            return True
+        if self._is_left_to_file(launch, landing, wanted):
+            return _FILE.says(launch, landing, _in_file(landing, wanted))
         place = _flag_place(launch, landing, wanted)
         return place.default is not None or is_stated(launch.script_args, place)
 
     def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
         """Return the value that it carries."""
-        if self._is_in_file(launch, landing, wanted):
-            return _FILE.read(launch, landing, wanted)
+        if self._is_left_to_file(launch, landing, wanted):
+            return _FILE.read(launch, landing, _in_file(landing, wanted))
         return read_flag(launch.script_args, _flag_place(launch, landing, wanted))
 
     def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
         """Write it in the form that the user chose."""
         place = _flag_place(launch, landing, wanted)
-        if landing.file and not is_stated(launch.script_args, place) and _FILE.is_named(launch, landing):
+        if self._is_left_to_file(launch, landing, wanted):
             if not landing.flag_counts_more:
                 return _FILE.write(launch, landing, wanted, value)
-            # What the file says is no default any more: the flag is written out.
-            place = replace(place, default=None, absent=None)
+            place = replace(place, default=None, absent=None)  # what the file says is no default any more
         _FILE.refuse_beside_flag(launch, landing, wanted)
         args = write_flag(launch.script_args, place, value)
         return replace(launch, script_args=_with_companions(args, landing, place, value))
 
-    def _is_in_file(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
-        if (
-            not landing.file
-            or landing.file_must_leave_open
-            or is_stated(launch.script_args, _flag_place(launch, landing, wanted))
-        ):
+    def _is_left_to_file(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+        if not landing.file or landing.file_must_leave_open or not _FILE.is_named(launch, landing):
             return False
-        return _FILE.is_named(launch, landing) and _FILE.has_key(launch, landing)
+        return not is_stated(launch.script_args, _flag_place(launch, landing, wanted))
+
+
+def _in_file(landing: Landing, wanted: Wanted) -> Wanted:
+    return replace(wanted, default=None if wanted.default is None else landing.file_default)
 
 
 def _with_companions(args: tuple[str, ...], landing: Landing, place: FlagPlace, value: Value) -> tuple[str, ...]:

@@ -157,7 +157,7 @@ def _said(launch: Launch, landing: Landing) -> object:
 
 
 def _value(said: object, launch: Launch, landing: Landing, wanted: Wanted) -> Scalar:
-    for known, text in landing.words:
+    for known, text in landing.file_words:
         if text and same_value(_literal(text), said if isinstance(said, bool | int | float | str) else ()):
             return known
     where = _at(launch, landing)
@@ -179,7 +179,7 @@ def _as_said(value: Value, landing: Landing) -> Value:
     if isinstance(value, tuple):
         said = [_as_said(entry, landing) for entry in value]
         return tuple(entry for entry in said if not isinstance(entry, tuple))
-    return next((_literal(text) for known, text in landing.words if text and same_value(known, value)), value)
+    return next((_literal(text) for known, text in landing.file_words if text and same_value(known, value)), value)
 
 
 def _literal(text: str) -> Scalar:

@@ -43,6 +43,8 @@ class Landing:
         file: where the command names a config file that holds the value: ``$VARIABLE``, a flag, or a path in which
             ``*`` stands for anything; empty where none does. Beside a flag, the file counts where the flag is absent.
         key: of the value in that file, outermost name first.
+        file_default: what the script does where the file does not say the value that no flag says.
+        file_words: values and what says them in the file, where these differ.
         flag_counts_more: whether a flag that is added beside the file wins over it; else the file is changed.
         file_must_leave_open: whether a value in the file, other than ``auto``, would contradict the flag.
         implied: whether a value that is nowhere is what the parameter's expression gives, before the default counts.
@@ -57,6 +59,8 @@ class Landing:
     unless: tuple[str, ...] = ()
     file: str = ""
     key: tuple[str, ...] = ()
+    file_default: Scalar | None = None
+    file_words: tuple[tuple[Scalar, str], ...] = ()
     flag_counts_more: bool = False
     file_must_leave_open: bool = False
     implied: bool = False

@@ -138,7 +138,10 @@ def _read_when(table: Table, when: str | None, known: Known | None) -> Expressio
 
 def _known_landing(known: Known, default: Value | None) -> Landing:
     """Return a trainer's flag; where the user states its default, no other file is asked for it."""
-    return known.landing if default is None else replace(known.landing, unless=())
+    if default is None:
+        return known.landing
+    stated = None if isinstance(default, tuple) else default
+    return replace(known.landing, unless=(), file_default=stated)
 
 
 def _read_per_layer(table: Table, facts: Sequence[str]) -> str | int | None:

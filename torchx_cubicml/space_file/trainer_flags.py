@@ -73,7 +73,7 @@ def known_of(trainer: Trainer | None, name: str) -> Known | None:
     return Known(
         choices=flag.choices,
         landing=_landing(trainer, flag),
-        default=flag.default,
+        default=flag.default if flag.flag else flag.file_default,
         when=parse_expression(flag.when, where=f"trainer {trainer.name}: {name}") if flag.when else None,
     )
 
@@ -147,9 +147,9 @@ def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> 
 def _accumulation(trainer: Trainer) -> list[Parameter]:
     where = f"trainer {trainer.name}: {ACCUMULATION}"
     per_rank = parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where=where)
-    if trainer.accumulation == "implied":
-        return [Parameter(name=ACCUMULATION, derive=per_rank)]
-    flag = trainer.flags[ACCUMULATION]
+    flag = trainer.flags.get(ACCUMULATION)
+    if flag is None:
+        return [Parameter(name=ACCUMULATION, derive=per_rank)] if trainer.accumulation == "implied" else []
     landing = _landing(trainer, flag)
     if trainer.accumulation == "per rank":
         return [Parameter(name=ACCUMULATION, derive=per_rank, landing=landing, default=flag.default)]
@@ -168,10 +168,13 @@ def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[Wor
     taken = {*space.tune.args, *(place.name for place in places if place is not None)}
     facts = []
     for name, flag in trainer.flags.items():
-        if name in declared or flag.flag in taken or (name not in needed and name not in _FACTS):
-            continue
         landing = _landing(trainer, flag)
-        facts.append(WorkloadFact(name=name, landing=landing, value=flag.default, optional=name not in needed))
+        if name in declared or landing.name in taken or (name not in needed and name not in _FACTS):
+            continue
+        value = flag.default if flag.flag else flag.file_default
+        # Only where it implies accumulation must the global batch be stated; elsewhere it is computed.
+        optional = name not in needed or (name == "global_batch_size" and trainer.accumulation != "implied")
+        facts.append(WorkloadFact(name=name, landing=landing, value=value, optional=optional))
     return facts
 
 
@@ -191,13 +194,20 @@ def _with_mesh(names: Iterable[str]) -> set[str]:
 
 def _landing(trainer: Trainer, flag: TrainerFlag) -> Landing:
     return Landing(
-        kind=LandingKind.FLAG,
-        name=flag.flag,
-        aliases=_aliases(flag.flag) if trainer.both_dashes else (),
+        kind=LandingKind.FLAG if flag.flag else LandingKind.FILE,
+        name=flag.flag or f"{flag.key} in {flag.file}",
+        aliases=_aliases(flag.flag) if trainer.both_dashes and flag.flag else (),
         words=flag.words,
         bare=flag.bare,
         companions=flag.companions,
         unless=trainer.other_defaults,
+        file=flag.file,
+        key=tuple(filter(None, flag.key.split("."))),
+        file_default=flag.file_default,
+        file_words=flag.file_words,
+        flag_counts_more=flag.flag_counts_more,
+        file_must_leave_open=flag.file_must_leave_open,
+        implied=flag.implied,
     )
 
 

@@ -50,7 +50,8 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> st
         tune: lines of ``[tune]``.
     """
     proposed, commented = [], []
-    for name in (name for name, flag in trainer.flags.items() if flag.choices):
+    typed = flags_in(launch.script_args)
+    for name in (name for name, flag in trainer.flags.items() if flag.choices and (flag.flag or flag.file in typed)):
         try:
             proposed.append(_proposal(trainer, launch, name))
         except CubicMLError as error:

@@ -1,7 +1,8 @@
-"""Tables, no logic: the standard names, and which flag of which trainer means which of them."""
+"""Tables, no logic: the standard names, and which flag or key of which trainer means which of them."""
 
 from __future__ import annotations
 
+from torchx_cubicml.trainers.accelerate import ACCELERATE
 from torchx_cubicml.trainers.deepspeed import DEEPSPEED
 from torchx_cubicml.trainers.hugging_face import HUGGING_FACE
 from torchx_cubicml.trainers.megatron_lm import MEGATRON_LM
@@ -21,7 +22,7 @@ from torchx_cubicml.trainers.table import Trainer, TrainerFlag
 from torchx_cubicml.trainers.torchtitan import TORCHTITAN
 
 TRAINERS: dict[str, Trainer] = {
-    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, DEEPSPEED, HUGGING_FACE, NANOGPT)
+    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, ACCELERATE, DEEPSPEED, HUGGING_FACE, NANOGPT)
 }
 """Trainers whose flags are known, by the name that a space file gives; a command is that of the first that fits."""
 

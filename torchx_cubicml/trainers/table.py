@@ -20,25 +20,40 @@ accumulates until the global batch that it is given is full.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerFlag:
-    """One flag of a trainer.
+    """One flag of a trainer, or one key of a config file of its own.
 
     Args:
-        flag: as it is typed, with a ``=`` at its end where the value must follow at once.
+        flag: as it is typed, with a ``=`` at its end where the value must follow at once; empty where only a file says
+            the value.
         choices: legal values that are tried where a space file says ``"auto"``; empty where it must list them.
         default: what the trainer does without the flag; ``None`` where it must be there or other files may say.
         words: values and the texts that say them, where these differ; an empty text is said by leaving the flag out.
         bare: value that the flag says without one; ``None`` where it says none, or true.
         companions: for a value, flags that must stand beside it, with their values.
         when: condition under which it counts; empty for always.
+        file: flag that names a JSON, YAML or TOML file which holds the value where ``flag`` is not typed.
+        key: of the value in that file, with dots between its names.
+        file_default: what the trainer does where the file does not say; ``None`` where it must.
+        file_words: values and what says them in the file, where these differ.
+        flag_counts_more: whether ``flag`` wins over the file, so that another value is written as a flag.
+        file_must_leave_open: whether the file may say nothing but ``auto`` where ``flag`` is to be changed.
+        implied: whether a value that is nowhere follows from the others.
     """
 
-    flag: str
+    flag: str = ""
     choices: tuple[Scalar, ...] = ()
     default: Scalar | None = None
     words: tuple[tuple[Scalar, str], ...] = ()
     bare: Scalar | None = None
     companions: tuple[tuple[Scalar, tuple[tuple[str, str], ...]], ...] = ()
     when: str = ""
+    file: str = ""
+    key: str = ""
+    file_default: Scalar | None = None
+    file_words: tuple[tuple[Scalar, str], ...] = ()
+    flag_counts_more: bool = False
+    file_must_leave_open: bool = False
+    implied: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

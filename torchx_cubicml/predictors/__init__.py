@@ -10,11 +10,13 @@ from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.feasibility import Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess
 from torchx_cubicml.predictors.greybox import Greybox
+from torchx_cubicml.predictors.ranking_mlp import RankingMLP
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 PREDICTORS: dict[str, Callable[[], Predictor]] = {
+    "ranking_mlp": RankingMLP,
     "boosting": Boosting,
     "roofline": partial(Greybox, n_trees=0),
     "greybox": Greybox,

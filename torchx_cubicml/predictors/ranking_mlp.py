@@ -1,0 +1,104 @@
+"""The paper's first predictor (CubicML, arXiv 2409.04585, A.1.1): an ensemble of networks that ranks jobs.
+
+Every parameter is one-hot, numbers too; identical networks with one hidden layer and dropout are taught by AMSGrad
+with weight decay to keep a margin between the faster and the slower of each pair. A searcher needs no more than that
+order. So that the predictor also says a throughput, a rising curve leads from the mean score to what was measured of
+trials of that score, each scored by the networks that did not learn from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.boosting import NOISE_FLOOR
+from torchx_cubicml.predictors.ranking_calibration import RisingCurve
+from torchx_cubicml.predictors.ranking_inputs import OneHot
+from torchx_cubicml.predictors.ranking_networks import RankingSettings, teach
+from torchx_cubicml.predictors.threads import one_thread
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.history import History
+
+_PRIOR_SPREAD, _PRIOR_TRIALS = 0.3, 3  # log spread believed before anything was measured, and what that belief weighs
+_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
+
+
+class RankingMLP:
+    """The ``ranking_mlp`` predictor.
+
+    Args:
+        settings: of the networks.
+    """
+
+    def __init__(self, settings: RankingSettings | None = None) -> None:
+        self.settings = settings or RankingSettings()
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        with one_thread():
+            self._fit(history, rng)
+        return self
+
+    def _fit(self, history: History, rng: np.random.Generator) -> None:
+        measured = np.isfinite(history.throughput) & (history.throughput > 0)
+        features, target = history.features[measured], np.log(history.throughput[measured])
+        order = np.lexsort(np.column_stack([target, features]).T)
+        features, target = features[order], target[order]
+        self.n_measured_ = len(target)
+        if not self.n_measured_:
+            return
+        self.inputs_ = OneHot.of(features, history.columns, knots=self.settings.knots)
+        self.middle_ = float(np.mean(target))
+        self.ranks_ = self.n_measured_ > 2 and self.inputs_.width > 0
+        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + self.n_measured_)
+        self.variance_ = belief + (0.0 if self.ranks_ else float(np.var(target)))
+        if self.ranks_:
+            self._rank(self.inputs_.encode(features), target, rng)
+
+    def _rank(self, inputs: NDArray[np.float32], target: NDArray[np.float64], rng: np.random.Generator) -> None:
+        bags = _bags(self.settings, len(target), rng)
+        self.networks_ = teach(inputs, target, bags, settings=self.settings, seed=int(rng.integers(2**31)))
+        scores = self.networks_.scores(inputs)
+        # The loss leaves open where a network's scores lie and how wide they are spread.
+        self.centre_, self.scale_ = scores.mean(axis=0), np.maximum(scores.std(axis=0), 1e-9)
+        scores = (scores - self.centre_) / self.scale_
+        outside = np.where(bags.T, np.nan, scores)
+        alone = np.nanmean(outside, axis=1)
+        self.curve_ = RisingCurve.through(alone, target)
+        residual = np.abs(target - self.curve_(alone))
+        self.slope_ = max(self.curve_.slope, 0.0)
+        share = min(1.0, 0.8 * (len(target) + 1) / len(target))  # split conformal's correction for a finite sample
+        ratio = residual / np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
+        self.widening_ = float(np.clip(np.quantile(ratio, share) / _Z_80, 0.2, 5.0))
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for encoded rows; see ``Predictor``."""
+        if not self.n_measured_:
+            unknown = np.full(len(features), np.nan)
+            return Prediction(throughput=unknown, spread=unknown)
+        if not self.ranks_:
+            spread = np.full(len(features), max(self.variance_**0.5, NOISE_FLOOR))
+            return Prediction(throughput=np.full(len(features), np.exp(self.middle_)), spread=spread)
+        with one_thread():
+            scores = (self.networks_.scores(self.inputs_.encode(features)) - self.centre_) / self.scale_
+        variance = self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(scores)) ** 2
+        spread = np.maximum(self.widening_ * np.sqrt(variance), NOISE_FLOOR)
+        return Prediction(throughput=np.exp(self.curve_(scores.mean(axis=1))), spread=spread)
+
+
+def _deviation(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far the members disagree over each row, ``[n]``; 0 where one alone is asked."""
+    asked = (~np.isnan(scores)).sum(axis=1)
+    return np.asarray(np.nanstd(scores, axis=1) * np.sqrt(asked / np.maximum(asked - 1, 1)), dtype=np.float64)
+
+
+def _bags(settings: RankingSettings, n_trials: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which trials each network learns from, ``[networks, n_trials]``; one at least leaves each trial out."""
+    left_out = max(1, round((1.0 - settings.bag) * settings.networks))
+    order = rng.random((settings.networks, n_trials)).argsort(axis=0)
+    return order >= left_out

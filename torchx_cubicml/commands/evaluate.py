@@ -18,7 +18,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     parser.add_argument("--split", choices=SPLITS, default="random", help="what the predictor does not see")
     parser.add_argument("--max-world-size", type=int, default=None, help="with --split scale: largest job that it sees")
-    parser.add_argument("--predictor", default="boosting", help="name of a predictor (default: boosting)")
+    parser.add_argument("--predictor", default="greybox", help="name of a predictor (default: greybox)")
     parser.add_argument("--objective", default="tokens_per_second", help="tokens_per_second or samples_per_second")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
     add_json(parser)

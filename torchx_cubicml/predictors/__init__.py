@@ -24,6 +24,6 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 }
 """Name of a method -> how to make one with its default settings."""
 
-DEFAULT_PREDICTOR = "boosting"
+DEFAULT_PREDICTOR = "greybox"
 
 __all__ = ["DEFAULT_PREDICTOR", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]

@@ -38,7 +38,7 @@ class Boosting:
         n_trees: randomised trees.
     """
 
-    def __init__(self, *, n_rounds: int = 300, n_trees: int = 100) -> None:
+    def __init__(self, *, n_rounds: int = 300, n_trees: int = 50) -> None:
         self.n_rounds = n_rounds
         self.n_trees = n_trees
 

@@ -39,6 +39,7 @@ _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
 _PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
 _PRIOR_TRIALS = 3.0  # how many trials that belief weighs
+_CHUNK = 4096
 _SPENT = 10.0  # constants that a calibration makes use of, about
 
 
@@ -52,7 +53,7 @@ class Greybox:
         n_trees: randomised trees; without any the calibrated formulas stand alone.
     """
 
-    def __init__(self, *, n_trees: int = 100) -> None:
+    def __init__(self, *, n_trees: int = 50) -> None:
         self.n_trees = n_trees
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
@@ -71,6 +72,14 @@ class Greybox:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.roofline_.n_measured_:
             return self._without_formulas(features)
+        # What a step needs of few rows stays in the processor's cache.
+        parts = [self._predict(features[start : start + _CHUNK]) for start in range(0, max(len(features), 1), _CHUNK)]
+        return Prediction(
+            throughput=np.concatenate([part.throughput for part in parts]),
+            spread=np.concatenate([part.spread for part in parts]),
+        )
+
+    def _predict(self, features: NDArray[np.float64]) -> Prediction:
         outline = self.roofline_.outline(features)
         covered = outline.covered
         throughput, spread = np.empty(len(features)), np.empty(len(features))

@@ -35,6 +35,7 @@ _MOST_NEIGHBOURS = 400
 _NEIGHBOUR_WEIGHT = 0.5  # of what the trend over scale says, in neighbours
 _REACH = 0.7  # of a neighbour, in doublings of devices
 _CHUNK = 20_000
+_HASH = np.array([1.0, np.e, np.pi, np.sqrt(2.0), np.sqrt(3.0)])  # no two places of whole degrees meet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,14 +58,17 @@ class SlowMode:
         """Return the probability that a job is slow, float64 ``[n]``; 0 without a pipeline."""
         chance = np.zeros(len(layout.pp))
         piped = np.flatnonzero(layout.pp > 1)
-        for start in range(0, len(piped), _CHUNK):
-            rows = piped[start : start + _CHUNK]
-            chance[rows] = self._chance(layout.rows(rows))
+        if not len(piped):
+            return chance
+        # Candidates of one search share few places: each is looked at once.
+        here = _places(layout)[piped]
+        _, first, which = np.unique(here @ _HASH, return_index=True, return_inverse=True)
+        found = [self._chance(here[first[start : start + _CHUNK]]) for start in range(0, len(first), _CHUNK)]
+        chance[piped] = np.concatenate(found)[which]
         return chance
 
-    def _chance(self, layout: Layout) -> Array:
-        towards = 1.0 / (1.0 + np.exp(-self.trend[0] - self.trend[1] * np.log2(layout.world)))
-        here = _places(layout)
+    def _chance(self, here: Array) -> Array:
+        towards = 1.0 / (1.0 + np.exp(-self.trend[0] - self.trend[1] * here[:, 0]))
         apart = (here**2).sum(axis=1)[:, None] + (self.places**2).sum(axis=1) - 2.0 * here @ self.places.T
         kernel = np.exp(-np.maximum(apart, 0.0) / (2.0 * _REACH**2))
         return np.asarray(

@@ -99,7 +99,7 @@ class Roofline:
         """Return what the formulas say of encoded rows."""
         layout = self._layout(features)
         covered = layout.covered
-        return self._outline(layout.rows(covered), covered)
+        return self._outline(layout if covered.all() else layout.rows(covered), covered)
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step that each part of ``PARTS`` takes; empty where the row is not covered.

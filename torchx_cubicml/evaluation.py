@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.history import History, training_row
+from torchx_cubicml.history import History, config_key, training_row
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.trial import State
 
@@ -99,7 +99,7 @@ def evaluate(
     """
     if predictor not in PREDICTORS:
         raise RecordError(f"unknown predictor {predictor!r}; legal are {', '.join(PREDICTORS)}")
-    ended = sorted((trial for trial in trials if trial.state.ended), key=lambda trial: trial.trial_id)
+    ended = sorted((trial for trial in trials if trial.state.ended), key=_content)
     if split == "random":
         chosen = np.random.default_rng(seed).permutation(len(ended)) < _TRAIN_SHARE * len(ended)
         known, told = [bool(flag) for flag in chosen], "a random fifth held out"
@@ -155,6 +155,11 @@ def grade(
         n_train=n_train,
         n_test=int(ran.sum()),
     )
+
+
+def _content(trial: Trial) -> tuple[str, str]:
+    """Return what sorts trials alike in every store that holds them: ids are drawn by chance."""
+    return config_key({**trial.workload, **trial.config}), f"{trial.state} {trial.measurement}"
 
 
 def _compared(trials: Sequence[Trial]) -> list[str]:

@@ -1,12 +1,13 @@
 """Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
 
 ``knowledge`` learns from history, ``outlook`` says what it expects of one workload's configs, ``acquisition`` what a
-config is worth trying, ``advisor`` chooses, and ``reasons`` says why in words.
+config is worth trying, ``batch`` chooses, ``promise`` says what to expect and ``reasons`` why in words.
 """
 
 from __future__ import annotations
 
 from torchx_cubicml.advisor.advisor import best_known, suggest
+from torchx_cubicml.advisor.batch import Method
 from torchx_cubicml.suggestion import Suggestion
 
-__all__ = ["Suggestion", "best_known", "suggest"]
+__all__ = ["Method", "Suggestion", "best_known", "suggest"]

@@ -2,53 +2,80 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from numpy.typing import NDArray
 
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.moves import ladder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from numpy.typing import NDArray
-
     from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
+
+Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+"""Maps log gains over the best measured config and their spreads to a logarithm of worth, ``[n]`` each."""
 
 # The best configs lie on the memory wall, where a large gain times a small chance wins over any sure step: without a
 # floor on the chance half of the launches run out of memory. The floor rises with those that do and falls with others.
 _FLOOR, _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.3, 0.1, 0.6
 _FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fair
-_FAIR_SHARE = 0.25  # of configs out of memory
+_FAIR_SHARE = 0.15  # of configs out of memory
 _UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
+_BOUND = 1.5  # spreads above the mean at which ``upper_bound`` stands
 
 _NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
 _NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
 
 
 class Acquisition:
-    """The score of configs that were not run; ``-inf`` for those whose outcome is known or under way."""
+    """The score of configs that were not run; ``-inf`` for those whose outcome is known or under way.
 
-    def __init__(self, outlook: Outlook) -> None:
+    Args:
+        outlook: what is expected of configs.
+        name: key of ``ACQUISITIONS``.
+        rng: of the draws; only ``thompson`` draws.
+    """
+
+    def __init__(
+        self, outlook: Outlook, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
+    ) -> None:
+        if name not in ACQUISITIONS:
+            raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
         self._outlook = outlook
+        self._worth = ACQUISITIONS[name]
         beliefs = [belief.throughput for belief in outlook.beliefs(outlook.measured()) if belief is not None]
         self._best = float(np.log(max(beliefs))) if beliefs else None
         surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
+        if name == "thompson" and rng is not None:
+            self._outlook = outlook.drawn(rng)
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Return the score of each config, float64 ``[n]``; a ``Score``."""
         forecast = self._outlook.forecast(configs)
         worth = np.nan_to_num(forecast.logarithm, nan=0.0)
         if self._best is not None:
-            worth = log_expected_improvement(forecast.logarithm - self._best, forecast.spread)
+            worth = self._worth(forecast.logarithm - self._best, forecast.spread)
         with np.errstate(divide="ignore"):
             score = worth + np.log(forecast.fits)
         score -= _UNDER_FLOOR * np.maximum(self._floor - forecast.fits, 0.0)
         settled = np.array([self._outlook.settled(config) for config in configs])
         return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
+
+
+def _mean(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    del spread
+    return gain
+
+
+def _upper_bound(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(gain + _BOUND * spread, dtype=np.float64)
 
 
 def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -63,6 +90,15 @@ def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float
     relative = _log_density(low) + np.log1p(low * np.exp(log_ndtr(low) - _log_density(low)))
     far = _log_density(z) - 2.0 * np.log(np.maximum(np.abs(z), 1.0))
     return np.asarray(np.log(spread) + np.select([z > -1.0, z > -30.0], [direct, relative], far), dtype=np.float64)
+
+
+ACQUISITIONS: dict[str, Worth] = {
+    "expected_improvement": log_expected_improvement,
+    "mean": _mean,
+    "upper_bound": _upper_bound,
+    "thompson": _mean,
+}
+"""What a config that fits is worth: ``mean`` is the paper's, ``thompson`` the mean of one function that is drawn."""
 
 
 def _log_density(z: NDArray[np.float64]) -> NDArray[np.float64]:

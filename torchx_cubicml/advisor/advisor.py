@@ -5,46 +5,38 @@ Pure and without state: everything is rebuilt from the trials each time, so a ki
 
 from __future__ import annotations
 
-import math
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import Acquisition, pick_apart
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, fastest, searched
 from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
+from torchx_cubicml.advisor.promise import promised
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import matches
-from torchx_cubicml.noise import Belief
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.searchers.climb import Climb
-from torchx_cubicml.searchers.design import first_batch
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.suggestion import Suggestion
+from torchx_cubicml.trial import State, Trial
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
 
+    from torchx_cubicml.noise import Belief
     from torchx_cubicml.searchers import Searcher
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.suggestion import Suggestion
+    from torchx_cubicml.trial import Config, Workload
 
 
-_DESIGNED = 8  # launches of a workload after which the predictor alone chooses
-_TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
-_SMALL = 20_000  # legal configs that are rather listed than searched
 _SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
-_POOL = 40  # good configs per suggestion, from which a batch that differs is picked
-_CLIMBED = 5  # good configs from which a climb begins
 _SAFE = 0.95  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # ended trials before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
 
 
-def suggest(
+def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning of its own
     space: SearchSpace,
     *,
     workload: Workload,
@@ -52,6 +44,8 @@ def suggest(
     trials: Iterable[Trial],
     count: int = 1,
     seed: int = 0,
+    pending: Sequence[Config] = (),
+    method: Method = DEFAULT_METHOD,
 ) -> list[Suggestion]:
     """Return up to ``count`` distinct configs to launch next, the most telling first.
 
@@ -66,6 +60,8 @@ def suggest(
         trials: of any workload, in any order; running and planned ones count as under way.
         count: how many are wanted, >= 1.
         seed: of all randomness.
+        pending: configs under way that no trial tells of yet.
+        method: how launches are chosen after the designed ones.
 
     Raises:
         SpaceError: the space cannot be bound to the workload, or ``count`` is not positive.
@@ -75,13 +71,14 @@ def suggest(
     rng = np.random.default_rng(seed)
     bound = space.bind(workload=workload, current=current)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
-        reasons = {identity(config): (config, why) for config, why in _designed(outlook, current)}
+        known = [*trials, *_planned(workload, pending)]
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=known, rng=rng)
+        reasons = {identity(config): (config, why) for config, why in designed(outlook, current)}
         chosen = list(reasons.values())[:count]
         if len(chosen) < count:
-            found = _searched(outlook, [config for config, _ in chosen], count=count - len(chosen), rng=rng)
-            chosen += [(config, "") for config in found]
-        return _told(outlook, chosen, current)
+            before = [config for config, _ in chosen]
+            chosen += [(config, "") for config in searched(outlook, before, method, count=count - len(before), rng=rng)]
+        return promised(outlook, chosen, current)
 
 
 def best_known(
@@ -127,65 +124,23 @@ def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Sugges
     bold = _beyond(outlook, belief, rng)
     if bold is not None:
         best, why = bold, "not run yet, but predicted faster than all that was measured even at the low end"
-    told = _told(outlook, [(best, why)], current)[0]
+    told = promised(outlook, [(best, why)], current)[0]
     if told.gain is not None and told.gain < _WORTH_CHANGING:
-        return _told(outlook, [(current, "your own config: nothing known is faster by a per cent")], current)[0]
+        return promised(outlook, [(current, "your own config: nothing known is faster by a per cent")], current)[0]
     return told
 
 
-def _designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
-    if outlook.n_trials >= _DESIGNED:
-        return
-    measured = outlook.measured()
-    best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
-    points = [
-        point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
+def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
+    return [
+        Trial(trial_id=f"pending-{number}", workload=workload, config=config, state=State.PLANNED)
+        for number, config in enumerate(pending)
     ]
-    fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
-    for point, chance in zip(points, fits, strict=True):
-        if chance >= _TOO_RISKY:
-            yield point.config, f"untried first guess: {point.why}"
-
-
-def _searched(outlook: Outlook, chosen: Sequence[Config], *, count: int, rng: np.random.Generator) -> list[Config]:
-    if outlook.knowledge.measurements_included:
-        return _climbed(outlook, chosen, count=count, rng=rng)
-    acquisition = Acquisition(outlook)
-    pool = _searcher(outlook).search(outlook.space, acquisition, count=_POOL * count + len(chosen), rng=rng)
-    taken = {identity(config) for config in chosen}
-    pool = [config for config in pool if identity(config) not in taken]
-    under_way = [record.config for record in outlook.records.values() if record.open]
-    return pick_apart(outlook.space, pool, acquisition(pool), count=count, taken=[*chosen, *under_way]) if pool else []
-
-
-def _climbed(outlook: Outlook, chosen: Sequence[Config], *, count: int, rng: np.random.Generator) -> list[Config]:
-    """Return configs picked one by one, each as if those before it had been measured at what is expected of them."""
-    under_way = [record.config for record in outlook.records.values() if record.open]
-    outlook = outlook.believing([*chosen, *under_way])
-    measured = outlook.measured()
-    order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
-    tops = [measured[index] for index in order.tolist()]
-    picked: list[Config] = []
-    for _ in range(count):
-        found = Climb(start=tuple(tops)).search(outlook.space, Acquisition(outlook), count=_CLIMBED, rng=rng)
-        if not found:
-            break
-        picked.append(found[0])
-        outlook = outlook.believing(found[:1])
-        tops = [*tops[:_CLIMBED], *found[1:]]
-    return picked
-
-
-def _searcher(outlook: Outlook) -> Searcher:
-    if outlook.space.size(limit=_SMALL + 1) <= _SMALL:
-        return Exhaustive()
-    return Evolution(start=_fastest(outlook))
 
 
 def _quick_searcher(outlook: Outlook) -> Searcher:
     if outlook.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
         return Exhaustive()
-    return Evolution(start=_fastest(outlook), population=40, children=250, generations=3, climbs=2)
+    return Evolution(start=fastest(outlook), population=40, children=250, generations=3, climbs=2)
 
 
 def _fastest(outlook: Outlook) -> tuple[Config, ...]:
@@ -205,54 +160,3 @@ def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config 
 
     found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
     return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
-
-
-def _told(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config) -> list[Suggestion]:
-    if not chosen:
-        return []
-    configs = [config for config, _ in chosen]
-    *beliefs, baseline = outlook.beliefs([*configs, current])
-    record = outlook.records.get(identity(current))
-    if record is not None and record.out_of_memory:
-        baseline = None
-    fits = outlook.forecast(configs).fits.tolist()
-    plain = [
-        _suggestion(outlook, config, (belief, baseline), chance)
-        for config, belief, chance in zip(configs, beliefs, fits, strict=True)
-    ]
-    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
-
-
-def _suggestion(
-    outlook: Outlook, config: Config, beliefs: tuple[Belief | None, Belief | None], chance: float
-) -> Suggestion:
-    belief, baseline = beliefs
-    gain = None
-    if belief is not None and baseline is not None:
-        # Two independent beliefs; a config compared with itself gains nothing for certain.
-        spread = 0.0 if belief == baseline else math.hypot(belief.spread, baseline.spread)
-        gain = Belief(belief.throughput / baseline.throughput, spread)
-    return Suggestion(
-        config=config,
-        throughput=belief.throughput if belief else None,
-        low=belief.quantile(0.1) if belief else None,
-        high=belief.quantile(0.9) if belief else None,
-        probability_to_fit=chance,
-        reason="",
-        n_trials=outlook.n_trials,
-        baseline_throughput=baseline.throughput if baseline else None,
-        gain=gain.throughput if gain else None,
-        gain_low=gain.quantile(0.1) if gain else None,
-        gain_high=gain.quantile(0.9) if gain else None,
-    )
-
-
-def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
-    parts = [why]
-    if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
-        told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
-        parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
-    if not why:
-        parts.append(nearest_tried(suggestion.config, outlook.measured()) or "chosen to cover what was not tried yet")
-    parts += [without_effect(outlook.ineffective), *outlook.advice]
-    return "; ".join(part for part in parts if part)

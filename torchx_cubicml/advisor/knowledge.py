@@ -7,6 +7,7 @@ own measurements likelier.
 
 from __future__ import annotations
 
+import zlib
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
@@ -57,6 +58,12 @@ class Knowledge(Protocol):
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
+
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """Return this knowledge as if one function were true that it believes in, drawn as it is at ``rows``."""
+
+    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the covariance of the logarithms of the true values of few ``rows``, ``[n, n]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -153,6 +160,48 @@ class Everywhere:
         del rows
         return self
 
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """Each config is drawn for itself: trees do not say what two configs have in common."""
+        del rows
+        return Drawn(source=self, seed=int(rng.integers(2**31)))
+
+    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """See ``Knowledge`` and ``drawn``."""
+        return np.diag(self.forecast(rows).spread ** 2)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drawn:
+    """What ``source`` believes, each config moved by a chance of its own that stays the same."""
+
+    source: Everywhere
+    seed: int
+
+    @property
+    def measurements_included(self) -> bool:
+        """See ``Everywhere``."""
+        return self.source.measurements_included
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """See ``Knowledge``."""
+        forecast = self.source.forecast(rows)
+        seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
+        chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
+        return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """See ``Everywhere``."""
+        del rows
+        return self
+
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """Return another draw."""
+        return self.source.drawn(rows, rng=rng)
+
+    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """See ``Everywhere``."""
+        return self.source.covariance(rows)
+
 
 class Elsewhere:
     """The default predictor, which knows other workloads alone."""
@@ -199,3 +248,11 @@ class Here:
         if not rows:
             return self
         return replace(self, process=self.process.believing(self.history.columns.encode(rows)))
+
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """See ``Knowledge``."""
+        return replace(self, process=self.process.drawn(self.history.columns.encode(rows), rng=rng))
+
+    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """See ``Knowledge``."""
+        return self.process.joint(self.history.columns.encode(rows))[1]

@@ -13,16 +13,21 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import ineffective_parameters, matches, training_row
 from torchx_cubicml.noise import Belief, believe, repeat_noise
 from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.moves import Moves
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     import numpy as np
+    from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
+
+# Configs at which a Thompson draw is told: drawn ones, and two changes of each measured one.
+_ANCHORS, _ANCHORS_AROUND = 60, 60
 
 # What a launch finds, whatever its config: the latest value stands for the next launch.
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
@@ -144,6 +149,19 @@ class Outlook:
             knowledge=self.knowledge.believing(self._rows(configs)),
             records={**under_way, **self.records},
         )
+
+    def drawn(self, rng: np.random.Generator) -> Self:
+        """Return the outlook as if one function were true that it believes in: a Thompson draw."""
+        moves = Moves(self.space.dimensions)
+        around = [self.space.encode(config) for config in self.measured()[-_ANCHORS_AROUND:]]
+        mixed = [moves.mix(vector, rng) for vector in around] + [moves.mutate(vector, rng) for vector in around]
+        near = (self.space.decode(vector) for vector in dict.fromkeys(mixed))
+        anchors = [*(config for config in near if config is not None), *self.space.sample(_ANCHORS, rng=rng)]
+        return replace(self, knowledge=self.knowledge.drawn(self._rows(anchors), rng=rng))
+
+    def covariance(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        """Return the covariance of the logarithms of the true throughputs of few configs, ``[n, n]``."""
+        return self.knowledge.covariance(self._rows(configs))
 
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
         return [{**self.facts, **config, **self.instead} for config in configs]

@@ -108,15 +108,36 @@ class GaussianProcess:
             variance = np.maximum(self.kernel_.alone(points) - known, 1e-10)
         return self.centre_ + self.scale_ * mean, self.scale_ * np.sqrt(variance)
 
+    def joint(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean, ``[n]``, and covariance, ``[n, n]``, of the logarithms of the true throughputs of few rows."""
+        with one_thread():
+            points = self.places_.points(features)
+            across = self.kernel_.between(points, self.points_)
+            half = across @ self.inverse_.T
+            covariance = self.kernel_.between(points, points) - half @ half.T
+        return self.centre_ + self.scale_ * (across @ self.weights_), self.scale_**2 * covariance
+
     def believing(self, features: NDArray[np.float64]) -> Self:
         """Return this process as if the rows of ``features`` had been measured at their means (kriging believer).
 
         The means stay as they are; what is near those rows is no longer uncertain.
         """
+        return self._given(features, self.latent(features)[0])
+
+    def drawn(self, features: NDArray[np.float64], *, rng: np.random.Generator) -> Self:
+        """Return this process as if the rows of ``features`` had been measured at values drawn from what it believes.
+
+        Its mean is then one function that the measurements allow: a Thompson draw, told at those rows.
+        """
+        mean, covariance = self.joint(features)
+        size = len(mean)
+        root = np.linalg.cholesky(covariance + 1e-8 * self.scale_**2 * np.eye(size) * max(1.0, size / 100.0))
+        return self._given(features, mean + root @ rng.standard_normal(size))
+
+    def _given(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
         told = copy(self)
-        believed, _ = self.latent(features)
         told.points_ = self.points_.and_then(self.places_.points(features))
-        told.rest_ = np.concatenate([self.rest_, (believed - self.centre_) / self.scale_])
+        told.rest_ = np.concatenate([self.rest_, (logarithms - self.centre_) / self.scale_])
         told._condition()
         return told
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.searchers.base import Score, Searcher
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.searchers.base import Score, Searcher, Starting
 from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -13,6 +14,8 @@ from torchx_cubicml.searchers.reinforce import Reinforce
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from torchx_cubicml.trial import Config
 
 SEARCHERS: dict[str, Callable[[], Searcher]] = {
     "random": Random,
@@ -23,4 +26,21 @@ SEARCHERS: dict[str, Callable[[], Searcher]] = {
 }
 """Name of a method -> how to make one with its default settings."""
 
-__all__ = ["SEARCHERS", "Score", "Searcher"]
+
+def searcher_named(name: str, *, start: tuple[Config, ...] = ()) -> Searcher:
+    """Return the searcher ``name`` with its default settings.
+
+    Args:
+        name: key of ``SEARCHERS``.
+        start: configs known to be good, for a searcher that begins somewhere.
+
+    Raises:
+        SpaceError: the name is unknown.
+    """
+    if name not in SEARCHERS:
+        raise SpaceError(f"unknown searcher {name!r}; legal are {', '.join(SEARCHERS)}")
+    searcher = SEARCHERS[name]()
+    return searcher.starting_at(start) if isinstance(searcher, Starting) else searcher
+
+
+__all__ = ["SEARCHERS", "Score", "Searcher", "searcher_named"]

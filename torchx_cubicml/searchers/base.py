@@ -61,6 +61,14 @@ class Searcher(Protocol):
         """
 
 
+@runtime_checkable
+class Starting(Protocol):
+    """A searcher that begins at configs known to be good."""
+
+    def starting_at(self, start: tuple[Config, ...]) -> Searcher:
+        """Return this searcher with another start."""
+
+
 class Ranking:
     """All configs scored so far, each once."""
 

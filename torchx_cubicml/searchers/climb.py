@@ -5,8 +5,8 @@ For scores whose summits lie near what was measured, such as expected improvemen
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.searchers.base import Ranking
 from torchx_cubicml.searchers.evolution import decoded, legal
@@ -42,6 +42,10 @@ class Climb:
     rounds: int = 6
     climbers: int = 4
     strays: int = 40
+
+    def starting_at(self, start: tuple[Config, ...]) -> Self:
+        """Return this searcher with another start."""
+        return replace(self, start=start)
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best configs met; see ``Searcher``."""

@@ -6,8 +6,8 @@ together (``moves``).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.base import Ranking
@@ -43,6 +43,10 @@ class Evolution:
     climbers: int = 4
     climbs: int = 5
     start: tuple[Config, ...] = ()
+
+    def starting_at(self, start: tuple[Config, ...]) -> Self:
+        """Return this searcher with another start."""
+        return replace(self, start=start)
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best configs met; see ``Searcher``."""

@@ -1,0 +1,117 @@
+"""How a batch is chosen: every acquisition, every searcher, and what is under way."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor import Method, suggest
+from torchx_cubicml.advisor.acquisition import ACQUISITIONS
+from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.history import config_key
+from torchx_cubicml.searchers import SEARCHERS, searcher_named
+from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.trial import State, Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.suggestion import Suggestion
+
+STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
+WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 4}
+CURRENT = {"sharding_strategy": ("FULL_SHARD",) * 4, "micro_batch_size": 2}
+SPACE = SearchSpace(
+    parameters=(
+        Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers"),
+        Parameter(name="micro_batch_size", choices=(1, 2, 4, 8, 16)),
+    )
+)
+
+
+def launched(config: dict[str, object]) -> Trial:
+    steps = [STRATEGIES.index(name) for name in config["sharding_strategy"]]
+    if config["micro_batch_size"] + 3 * sum(steps) > 24:
+        return Trial.infeasible(workload=WORKLOAD, config=config)
+    speed = config["micro_batch_size"] ** 0.3 * (1.0 + 0.1 * np.dot(steps, (3, 1, 1, 0)))
+    return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * float(speed))
+
+
+def asked(trials: list[Trial], *, count: int = 3, seed: int = 0, **given: object) -> list[Suggestion]:
+    return suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=trials, count=count, seed=seed, **given)
+
+
+@pytest.fixture(scope="module")
+def ten() -> list[Trial]:
+    trials: list[Trial] = []
+    while len(trials) < 10:
+        trials += [launched(found.config) for found in asked(trials, count=5)]
+    return trials
+
+
+METHODS = [Method(acquisition=name) for name in ACQUISITIONS] + [Method(searcher=name) for name in SEARCHERS]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.acquisition}-{method.searcher}")
+@pytest.mark.parametrize("known", [1, 10])
+def test_every_method_suggests_what_is_new_distinct_and_repeatable(
+    method: Method, known: int, ten: list[Trial]
+) -> None:
+    found = asked(ten[:known], count=12, method=method)
+    keys = [config_key(suggestion.config) for suggestion in found]
+    assert len(set(keys)) == 12
+    assert not set(keys) & {config_key(trial.config) for trial in ten[:known]}
+    assert found == asked(ten[:known], count=12, method=method)
+
+
+@pytest.mark.parametrize("given", [{"acquisition": "hope"}, {"searcher": "luck"}], ids=["acquisition", "searcher"])
+def test_a_method_that_is_not_known_is_refused_with_those_that_are(given: dict[str, str]) -> None:
+    with pytest.raises(SpaceError, match=r"unknown method '(hope|luck)'; legal are "):
+        Method(**given)
+    with pytest.raises(SpaceError, match="unknown searcher"):
+        searcher_named("luck")
+
+
+@pytest.mark.parametrize("known", [0, 10])
+def test_what_is_pending_is_not_suggested_again(known: int, ten: list[Trial]) -> None:
+    pending = [suggestion.config for suggestion in asked(ten[:known], count=2)]
+    found = asked(ten[:known], count=4, pending=pending)
+    assert not [suggestion for suggestion in found if suggestion.config in pending]
+    planned = [
+        Trial(trial_id=f"p{number}", workload=WORKLOAD, config=config, state=State.PLANNED)
+        for number, config in enumerate(pending)
+    ]
+    assert [suggestion.config for suggestion in asked([*ten[:known], *planned], count=4)] == [
+        suggestion.config for suggestion in found
+    ]
+
+
+def test_what_is_pending_leaves_less_to_learn_beside_it(ten: list[Trial]) -> None:
+    (first,) = asked(ten, count=1)
+    outlook = Outlook.of(
+        SPACE.bind(workload=WORKLOAD, current=CURRENT),
+        workload=WORKLOAD,
+        current=CURRENT,
+        trials=ten,
+        rng=np.random.default_rng(0),
+    )
+    after = outlook.believing([first.config])
+    assert after.forecast([first.config]).spread[0] < 0.7 * outlook.forecast([first.config]).spread[0]
+
+
+def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
+    outlook = Outlook.of(
+        SPACE.bind(workload=WORKLOAD, current=CURRENT),
+        workload=WORKLOAD,
+        current=CURRENT,
+        trials=ten,
+        rng=np.random.default_rng(0),
+    )
+    asked_for = [{"sharding_strategy": ("NO_SHARD",) + ("FULL_SHARD",) * 3, "micro_batch_size": 16}]
+    draws = [outlook.drawn(np.random.default_rng(seed)).forecast(asked_for) for seed in range(60)]
+    believed = outlook.forecast(asked_for)
+    values = np.array([draw.logarithm[0] for draw in draws])
+    # What is told at the anchors leaves little open: draws scatter nearly as widely as what is believed.
+    assert 0.4 * believed.spread[0] < values.std() < 1.4 * believed.spread[0]
+    assert abs(values.mean() - believed.logarithm[0]) < 4.0 * believed.spread[0] / np.sqrt(60)

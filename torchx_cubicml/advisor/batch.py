@@ -1,0 +1,114 @@
+"""Which configs to launch next: a designed batch first, then the summits of an acquisition."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, pick_apart
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.searchers import SEARCHERS, searcher_named
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.design import first_batch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.trial import Config
+
+_DESIGNED = 8  # launches of a workload after which the predictor alone chooses
+_TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
+_SMALL = 20_000  # legal configs that are rather listed than searched
+_POOL = 40  # good configs per suggestion, from which a batch that differs is picked
+_CLIMBED = 5  # good configs from which a climb begins
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Method:
+    """How the next launches are chosen once the designed ones are made.
+
+    Args:
+        acquisition: what a launch is worth: a key of ``ACQUISITIONS``.
+        searcher: what looks for the worthiest: a key of ``SEARCHERS``; ``None`` lists a small space, climbs from what
+            was measured of the workload, and evolves where hardly anything was.
+
+    Raises:
+        SpaceError: a name is unknown.
+    """
+
+    acquisition: str = "expected_improvement"
+    searcher: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, table in ((self.acquisition, ACQUISITIONS), (self.searcher, SEARCHERS)):
+            if name is not None and name not in table:
+                raise SpaceError(f"unknown method {name!r}; legal are {', '.join(table)}")
+
+
+DEFAULT_METHOD = Method()
+
+
+def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
+    """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``."""
+    if outlook.n_trials >= _DESIGNED:
+        return
+    measured = outlook.measured()
+    best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
+    points = [
+        point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
+    ]
+    fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
+    for point, chance in zip(points, fits, strict=True):
+        if chance >= _TOO_RISKY:
+            yield point.config, f"untried first guess: {point.why}"
+
+
+def searched(
+    outlook: Outlook, chosen: Sequence[Config], method: Method, *, count: int, rng: np.random.Generator
+) -> list[Config]:
+    """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
+
+    They are picked one by one, each as if those before it, and all that is under way, had been measured at what is
+    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs.
+    """
+    under_way = [record.config for record in outlook.records.values() if record.open]
+    taken = [*chosen, *under_way]
+    if not outlook.knowledge.measurements_included:
+        return _from_pool(outlook, taken, method, count=count, rng=rng)
+    outlook = outlook.believing(taken)
+    measured = outlook.measured()
+    order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
+    tops = [measured[index] for index in order.tolist()]
+    picked: list[Config] = []
+    for _ in range(count):
+        searcher = searcher_named(method.searcher or "climb", start=tuple(tops))
+        acquisition = Acquisition(outlook, method.acquisition, rng=rng)
+        found = searcher.search(outlook.space, acquisition, count=_CLIMBED, rng=rng)
+        if not found:
+            break
+        picked.append(found[0])
+        outlook = outlook.believing(found[:1])
+        tops = [*tops[:_CLIMBED], *found[1:]]
+    return picked
+
+
+def _from_pool(
+    outlook: Outlook, taken: Sequence[Config], method: Method, *, count: int, rng: np.random.Generator
+) -> list[Config]:
+    small = outlook.space.size(limit=_SMALL + 1) <= _SMALL
+    name = method.searcher or ("exhaustive" if small else "evolution")
+    acquisition = Acquisition(outlook, method.acquisition, rng=rng)
+    searcher = searcher_named(name, start=fastest(outlook))
+    pool = searcher.search(outlook.space, acquisition, count=_POOL * count + len(taken), rng=rng)
+    known = {identity(config) for config in taken}
+    pool = [config for config in pool if identity(config) not in known]
+    return pick_apart(outlook.space, pool, acquisition(pool), count=count, taken=taken) if pool else []
+
+
+def fastest(outlook: Outlook) -> tuple[Config, ...]:
+    """Return the configs of the highest measurements, the highest first."""
+    measured = sorted(outlook.measured(), key=lambda config: -max(outlook.records[identity(config)].measured))
+    return tuple(measured[:20])

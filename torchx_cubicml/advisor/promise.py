@@ -1,0 +1,70 @@
+"""What is promised of configs, and why they are proposed: a ``Suggestion`` for each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
+from torchx_cubicml.noise import Belief
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.suggestion import Suggestion
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.trial import Config
+
+
+def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config) -> list[Suggestion]:
+    """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one."""
+    if not chosen:
+        return []
+    configs = [config for config, _ in chosen]
+    *beliefs, baseline = outlook.beliefs([*configs, current])
+    record = outlook.records.get(identity(current))
+    if record is not None and record.out_of_memory:
+        baseline = None
+    fits = outlook.forecast(configs).fits.tolist()
+    plain = [
+        _suggestion(outlook, config, (belief, baseline), chance)
+        for config, belief, chance in zip(configs, beliefs, fits, strict=True)
+    ]
+    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
+
+
+def _suggestion(
+    outlook: Outlook, config: Config, beliefs: tuple[Belief | None, Belief | None], chance: float
+) -> Suggestion:
+    belief, baseline = beliefs
+    gain = None
+    if belief is not None and baseline is not None:
+        # Two independent beliefs; a config compared with itself gains nothing for certain.
+        spread = 0.0 if belief == baseline else math.hypot(belief.spread, baseline.spread)
+        gain = Belief(belief.throughput / baseline.throughput, spread)
+    return Suggestion(
+        config=config,
+        throughput=belief.throughput if belief else None,
+        low=belief.quantile(0.1) if belief else None,
+        high=belief.quantile(0.9) if belief else None,
+        probability_to_fit=chance,
+        reason="",
+        n_trials=outlook.n_trials,
+        baseline_throughput=baseline.throughput if baseline else None,
+        gain=gain.throughput if gain else None,
+        gain_low=gain.quantile(0.1) if gain else None,
+        gain_high=gain.quantile(0.9) if gain else None,
+    )
+
+
+def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
+    parts = [why]
+    if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
+        told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
+        parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
+    if not why:
+        parts.append(nearest_tried(suggestion.config, outlook.measured()) or "chosen to cover what was not tried yet")
+    parts += [without_effect(outlook.ineffective), *outlook.advice]
+    return "; ".join(part for part in parts if part)

@@ -1,10 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn
-from torchx_cubicml.trial import Trial
+from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn, nearest
+from torchx_cubicml.trial import Trial, Value
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
@@ -71,3 +73,21 @@ def test_believing_takes_the_doubt_of_a_row() -> None:
     (after,) = knowledge.believing([row(16, "b")]).forecast([row(16, "b")]).spread
     assert after < 0.5 * before
     assert knowledge.believing([]) is knowledge
+
+
+def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
+    workload: dict[str, Value] = {"program": "a.py", "world_size": 8, "n_layers": 4}
+    kinds = [workload, {**workload, "n_layers": 2}, {"program": "b.py", "world_size": 8}, {"program": "c.py"}]
+    trials = [
+        replace(
+            Trial.completed(workload=facts, config={"batch": day}, tokens_per_second=1.0),
+            ended_at=f"2026-01-{day:02}T00:00:00+00:00",
+        )
+        for day in range(1, 11)
+        for facts in kinds
+    ]
+    found = nearest(reversed(trials), workload, count=15)
+    assert found == nearest(trials, workload, count=15)
+    assert [trial.workload for trial in found].count(workload) == 10
+    assert sorted(trial.config["batch"] for trial in found if trial.workload == kinds[1]) == [6, 7, 8, 9, 10]
+    assert nearest(trials, workload, count=40) == trials

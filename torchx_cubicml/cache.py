@@ -19,7 +19,7 @@ _WRITTEN_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 def read_cache(path: Path) -> dict[str, object] | None:
-    """Return what ``write_cache`` wrote; ``None`` where it is not there, damaged, another user's, or of other code."""
+    """Return what ``write_cache`` wrote; ``None`` where it is not there, damaged, or another user's."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0))
         with open(descriptor, "rb") as file:  # noqa: PTH123 - it is open
@@ -28,7 +28,7 @@ def read_cache(path: Path) -> dict[str, object] | None:
             payload = json.loads(file.read(_MOST_BYTES + 1))
     except (OSError, ValueError, RecursionError, MemoryError):
         return None
-    return payload if isinstance(payload, dict) and payload.get("code") == _code() else None
+    return payload if isinstance(payload, dict) else None
 
 
 def write_cache(path: Path, payload: Mapping[str, object], *, most: int) -> None:
@@ -45,7 +45,7 @@ def write_cache(path: Path, payload: Mapping[str, object], *, most: int) -> None
         try:
             descriptor = os.open(hidden, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             with open(descriptor, "w", encoding="ascii") as file:  # noqa: PTH123 - it is open
-                file.write(json.dumps({**payload, "code": _code()}, separators=(",", ":"), allow_nan=False))
+                file.write(json.dumps(payload, separators=(",", ":"), allow_nan=False))
             hidden.rename(path)
         except BaseException:
             hidden.unlink(missing_ok=True)
@@ -53,15 +53,15 @@ def write_cache(path: Path, payload: Mapping[str, object], *, most: int) -> None
         _prune(path.parent, most)
 
 
-def _is_own(status: os.stat_result) -> bool:
-    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
-    return own and stat.S_ISREG(status.st_mode) and not status.st_mode & _WRITTEN_BY_OTHERS
-
-
-def _code() -> list[int]:
+def code_stamp() -> list[int]:
     """Return when files of this package last came or went, as they do where another version is installed."""
     rooms = ("", "advisor", "predictors", "searchers", "space", "space_file", "store", "trainers")
     return [os.stat(_PACKAGE / room).st_mtime_ns for room in rooms]  # noqa: PTH116
+
+
+def _is_own(status: os.stat_result) -> bool:
+    own = not hasattr(os, "geteuid") or status.st_uid == os.geteuid()
+    return own and stat.S_ISREG(status.st_mode) and not status.st_mode & _WRITTEN_BY_OTHERS
 
 
 def _prune(folder: Path, most: int) -> None:

@@ -100,7 +100,7 @@ def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
     explored, note = explore(case, now=now)
     own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
     own = [trial for trial in own if has_shown_something(trial)]
-    shown = digest([repr(trial) for trial in own])
+    shown = digest(own)
     if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials)):
         return _Thought(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
     fresh = Kept(

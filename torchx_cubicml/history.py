@@ -16,7 +16,7 @@ from torchx_cubicml.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 from torchx_cubicml.trial import OBJECTIVES, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -151,8 +151,8 @@ def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str
         trials: of one workload.
         observe: see ``training_row``.
     """
-    requested: defaultdict[str, set[str]] = defaultdict(set)
-    observed: defaultdict[str, set[str]] = defaultdict(set)
+    requested: defaultdict[str, set[Hashable]] = defaultdict(set)
+    observed: defaultdict[str, set[Hashable]] = defaultdict(set)
     for trial in trials:
         for parameter, fact in _observed_parameters(trial, observe):
             requested[parameter].add(_value_key(_collapsed(trial.config[parameter])))
@@ -162,9 +162,10 @@ def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str
 
 def matches(trial: Trial, workload: Workload) -> bool:
     """Return whether every fact of ``workload`` equals what the trial knows under that name."""
+    declared = trial.workload
     for name, value in workload.items():
-        known = trial.fact(name)
-        if known is None or not _alike(known, value):
+        known = declared[name] if name in declared else trial.fact(name)
+        if known is None or (known is not value and _value_key(known) != _value_key(value)):
             return False
     return True
 
@@ -210,15 +211,11 @@ def _kind(value: Scalar) -> type[bool | float | str]:
     return bool if isinstance(value, bool) else str if isinstance(value, str) else float
 
 
-def _alike(one: Value, other: Value) -> bool:
-    """Return whether two values are equal and of one kind: ``True`` is not 1; a text and a tuple are no numbers."""
-    if isinstance(one, tuple) or isinstance(other, tuple):
-        return _value_key(one) == _value_key(other)
-    return one == other and isinstance(one, bool) == isinstance(other, bool)
-
-
-def _value_key(value: Value) -> str:
-    return json.dumps(_canonical(value))
+def _value_key(value: Value) -> Hashable:
+    """Return what two values share exactly when they are equal and of one kind: ``True`` is not 1, and 4.0 is 4."""
+    if isinstance(value, tuple):
+        return tuple(map(_value_key, value))
+    return value if isinstance(value, str) else (isinstance(value, bool), value)
 
 
 def _canonical(value: Value) -> object:

@@ -19,19 +19,19 @@ import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cache import read_cache, write_cache
+from torchx_cubicml.cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
 from torchx_cubicml.suggestion import Suggestion
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
     from pathlib import Path
 
     from torchx_cubicml.choice import Case
     from torchx_cubicml.store.fingerprint import Fingerprint
-    from torchx_cubicml.trial import Config
+    from torchx_cubicml.trial import Config, Trial, Value
 
 FORMAT = 1
 _MOST = 256  # commands
@@ -70,7 +70,7 @@ class Kept:
 
 def cache_path(folder: Path, case: Case, url: str) -> Path:
     """Return where what is known of a command is kept below the folder of caches."""
-    key = [FORMAT, url, _plain(case.space), _plain(case.workload), _plain(case.current)]
+    key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
@@ -101,8 +101,20 @@ def recall(path: Path, case: Case) -> Kept | None:
         return None
 
 
-def digest(texts: list[str]) -> str:
-    """Return what tells some texts, in any order, from others."""
+def digest(trials: Iterable[Trial]) -> str:
+    """Return what tells some trials, in any order, from others."""
+    told: dict[int, tuple[Mapping[str, Value], str]] = {}  # with each mapping, for its id stands for it
+
+    def tell(facts: Mapping[str, Value]) -> str:
+        if id(facts) not in told:
+            told[id(facts)] = facts, repr(sorted(facts.items()))
+        return told[id(facts)][1]
+
+    texts = [
+        f"{item.trial_id!r} {item.state} {item.attempts} {item.started_at!r} {item.ended_at!r} {item.measurement}"
+        f"{tell(item.workload)}{tell(item.config)}{tell(item.observed)}"
+        for item in trials
+    ]
     return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 

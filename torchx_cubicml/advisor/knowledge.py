@@ -8,7 +8,7 @@ own measurements likelier.
 from __future__ import annotations
 
 import zlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
@@ -24,11 +24,13 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors import Predictor
-    from torchx_cubicml.trial import Scalar, Trial, Value
+    from torchx_cubicml.trial import Scalar, Trial, Value, Workload
 
 # Measurements of the workload itself with which a Gaussian process knows it better than trees over all workloads.
 _FEWEST_OWN, _MOST_OWN = 3, 300
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
+# Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
+_MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,6 +81,7 @@ class Lesson:
         tuned: parameters that candidates vary -> their choices.
         noise: standard deviation of the logarithm of one measurement; ``None`` before any config was measured twice.
         usual_noise: the same, as believed then.
+        workload: its facts, by which trials are near or far.
     """
 
     everything: Sequence[Trial]
@@ -89,6 +92,7 @@ class Lesson:
     tuned: Mapping[str, Sequence[Scalar]]
     noise: float | None
     usual_noise: float
+    workload: Workload = field(default_factory=dict)
 
     def history(self, trials: Iterable[Trial]) -> History:
         """Return the table of ``trials``."""
@@ -101,11 +105,14 @@ class Lesson:
 
 def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     """Return what the trials teach of one workload's configs."""
+    if not _FEWEST_OWN <= sum(trial.measurement is not None for trial in lesson.own) <= _MOST_OWN:
+        return Everywhere.of(lesson, rng=rng)
     own = lesson.own_history()
-    if not _FEWEST_OWN <= int(np.isfinite(own.throughput).sum()) <= _MOST_OWN:
+    if int(np.isfinite(own.throughput).sum()) < _FEWEST_OWN:  # measured, in another unit
         return Everywhere.of(lesson, rng=rng)
     known = {id(trial) for trial in lesson.own}
-    others = lesson.history(trial for trial in lesson.everything if id(trial) not in known)
+    strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
+    others = lesson.history(nearest(strange, lesson.workload, count=_MOST_ELSEWHERE))
     process = _process(lesson).fit(own, rng=rng)
     wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
     elsewhere = None
@@ -115,6 +122,20 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
         guided = _process(lesson).fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
     return Here(history=own, process=process, wall=wall, elsewhere=elsewhere)
+
+
+def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
+    """Return at most ``count`` trials, those that declare the most facts of ``workload`` first, of these the latest."""
+    trials = list(trials)
+    if len(trials) <= count:
+        return trials
+    facts = set(workload.items())
+    shared: dict[int, int] = {}
+    for trial in trials:
+        if id(trial.workload) not in shared:
+            shared[id(trial.workload)] = len(facts & set(trial.workload.items()))
+    trials.sort(key=lambda trial: (shared[id(trial.workload)], trial.ended_at or trial.started_at, trial.trial_id))
+    return trials[-count:]
 
 
 def _process(lesson: Lesson) -> GaussianProcess:
@@ -133,7 +154,7 @@ class Everywhere:
     @classmethod
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
-        history = lesson.history(lesson.everything)
+        history = lesson.history(nearest(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
         return cls(
             history=history,
             predictor=PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng),

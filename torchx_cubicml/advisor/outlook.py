@@ -120,6 +120,7 @@ class Outlook:
             tuned={item.name: item.choices for item in narrow.parameters if item.derive is None},
             noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
             usual_noise=noise,
+            workload=workload,
         )
         known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
         return cls(
@@ -210,11 +211,14 @@ def _narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
     return replace(space, parameters=tuple(kept))
 
 
-def _records(space: SearchSpace, own: Iterable[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
+def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
     groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     configs: dict[Hashable, Config] = {}
+    read: dict[int, Config | None] = {}  # trials read from a store share what is alike
     for trial in own:
-        config = in_space(space, _with(trial.config, pinned))
+        if id(trial.config) not in read:
+            read[id(trial.config)] = in_space(space, _with(trial.config, pinned))
+        config = read[id(trial.config)]
         if config is not None:
             key = identity(config)
             configs[key] = config

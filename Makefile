@@ -1,20 +1,28 @@
-# `make demo` and `make test` each set everything up first; nothing outside .venv, .demo and pip's cache is touched.
+# `make demo` and `make test` each set everything up first; nothing outside .venv*, .demo and pip's cache is touched.
 PYTHON ?= python3
 VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
+INTEGRATIONS := $(CURDIR)/.venv-integrations
+NIGHTLY := $(CURDIR)/.venv-nightly
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test check setup format bench clean
+.PHONY: help demo test test-integrations test-nightly check setup format bench clean
 
 help: ## say what each target does
-	@grep -E '^[a-z]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
 
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py
 
 test: setup ## format, lint, types, floors, tests
 	scripts/check
+
+test-integrations: $(INTEGRATIONS)/.ready ## trainings by other libraries' trainers, in an environment of their own
+	PATH="$(INTEGRATIONS)/bin:$$PATH" $(INTEGRATIONS)/bin/pytest tests/integrations
+
+test-nightly: $(NIGHTLY)/.ready ## the component under the nightly build of TorchX, in an environment of its own
+	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest tests/test_components.py tests/test_schedulers.py
 
 check: test ## the same as test
 
@@ -27,7 +35,7 @@ bench: setup ## run the benchmarks and write their results
 	scripts/bench
 
 clean: ## remove what the targets made
-	rm -rf $(VENV) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
+	rm -rf $(VENV) $(INTEGRATIONS) $(NIGHTLY) .demo build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis .coverage*
 
 $(VENV)/bin/python:
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Python 3.11 or newer is wanted, as in: make PYTHON=python3.11")'
@@ -40,3 +48,16 @@ $(VENV)/.runtime: pyproject.toml constraints.txt | $(VENV)/bin/python
 $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 	$(BIN)/pip install -q -c constraints.txt -e '.[dev]'
 	@touch $@ $(VENV)/.runtime
+
+$(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(INTEGRATIONS)
+	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[dev,integrations]'
+	@touch $@
+
+# Its distribution has another name than the one that is asked for elsewhere, so it comes without what that would bring.
+$(NIGHTLY)/.ready: pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(NIGHTLY)
+	$(NIGHTLY)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	$(NIGHTLY)/bin/pip uninstall -q -y torchx
+	$(NIGHTLY)/bin/pip install -q --force-reinstall --no-deps torchx-nightly
+	@touch $@

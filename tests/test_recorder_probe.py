@@ -53,6 +53,22 @@ def test_checkpointing_shows_in_backward(recomputed: set[int], part: bool, expec
     assert not any(module._forward_pre_hooks for module in blocks.modules())
 
 
+@pytest.mark.parametrize(("recomputed", "expected"), [(3, "full"), (2, "selective")], ids=["all", "two of three"])
+def test_layers_that_recompute_their_own_forward_count_as_recomputed(recomputed: int, expected: str) -> None:
+    class Own(Block):  # as layers of transformers do
+        own = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return checkpoint(super().forward, x, use_reentrant=False) if self.own else super().forward(x)
+
+    blocks = nn.ModuleList(Own() for _ in range(3))
+    for block in blocks[:recomputed]:
+        block.own = True
+    probe = Probe(list(blocks), bare)
+    train(blocks, set())
+    assert probe.activation_checkpointing == expected
+
+
 def test_autocast_shows_within_a_layer() -> None:
     blocks = nn.ModuleList(Block() for _ in range(2))
     probe = Probe(list(blocks), bare)

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from torchx_cubicml.recorder.layers import outermost
 from torchx_cubicml.recorder.training import FIRST_REPORT, Training
 
 if TYPE_CHECKING:
@@ -184,8 +185,27 @@ def test_a_training_that_fails_before_its_first_step_shows_its_model(training: T
     training.conclude()
     facts = training.facts()
     assert facts["n_params"] == sum(parameter.numel() for parameter in model.parameters())
-    assert "optimizer" not in facts
+    assert not {"optimizer", "sharding_strategy", "dp_degree"} & facts.keys()
     assert training.measurement() is None
+
+
+def test_a_wrapper_in_evaluation_mode_around_what_trains_is_seen(training: Training) -> None:
+    class DistributedDataParallel(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.module(x)
+
+    model, optimizer = model_and_optimizer()
+    wrapped = DistributedDataParallel(model)
+    wrapped.training = False
+    for _ in range(3):
+        take_step(training, wrapped, optimizer)
+    assert training._forwards.model is model
+    assert outermost(model) is outermost(wrapped) is wrapped
+    assert training.facts()["sharding_strategy"] != "NONE"
 
 
 def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training) -> None:

@@ -80,6 +80,18 @@ def ancestors(module: nn.Module) -> list[nn.Module]:
     return _ancestors(module, live_modules())
 
 
+def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> nn.Module:
+    """Return a module in the last of its wrappers.
+
+    Args:
+        module: the user's own, or in some of its wrappers.
+        around: modules around it, nearest first; all live ones where they are not known.
+    """
+    inside = unwrap(module)
+    wrappers = (each for each in (ancestors(module) if around is None else around) if unwrap(each) is inside)
+    return [module, *wrappers][-1]
+
+
 def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
     """Whether every one of the parameters belongs to a module or to one within it."""
     return set(map(id, parameters)) <= set(map(id, module.parameters()))

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class Probe:
     """Hooks on the repeated layers and their children, for one step.
 
-    Activation checkpointing in any spelling shows as a forward within backward. Autocast shows within a layer even
+    Activation checkpointing in any spelling shows as a forward within backward: of the layer, or of all its children
+    that hold parameters where it recomputes its own forward without being called. Autocast shows within a layer even
     where the trainer turns it on inside of the model's own forward.
 
     Args:
@@ -29,20 +30,21 @@ class Probe:
         self.autocast_type = ""
         self._n_blocks = len(blocks)
         self._recomputed_blocks: set[int] = set()
-        self._recomputed_parts = False
+        self._parts_run: list[set[int]] = [set() for _ in blocks]
+        self._parts_recomputed: list[set[int]] = [set() for _ in blocks]
         self._handles = []
         for index, block in enumerate(blocks):
             self._handles.append(_hook(block, guard(self._seeing_block(index))))
-            self._handles += [_hook(child, guard(self._see_part)) for child in block.children()]
+            self._handles += [_hook(child, guard(self._seeing_part(index))) for child in block.children()]
 
     @property
     def activation_checkpointing(self) -> str:
         """``none``, ``selective`` or ``full``; empty where this torch does not tell."""
         if _graph_task() is None:
             return ""
-        if len(self._recomputed_blocks) == self._n_blocks:
+        if all(map(self._is_recomputed, range(self._n_blocks))):
             return "full"
-        return "selective" if self._recomputed_blocks or self._recomputed_parts else "none"
+        return "selective" if self._recomputed_blocks or any(self._parts_recomputed) else "none"
 
     def release(self) -> None:
         """Take every hook away."""
@@ -58,11 +60,21 @@ class Probe:
 
         return see
 
-    def _see_part(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        if in_backward():
-            self._recomputed_parts = True
-        elif not self.autocast_type:
-            self.autocast_type = autocast_type(module)
+    def _is_recomputed(self, index: int) -> bool:
+        parts = self._parts_run[index]
+        return index in self._recomputed_blocks or (len(parts) > 1 and parts <= self._parts_recomputed[index])
+
+    def _seeing_part(self, index: int) -> Callable[..., None]:
+        def see(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+            if in_backward():
+                self._parts_recomputed[index].add(id(module))
+                return
+            if next(module.parameters(), None) is not None:
+                self._parts_run[index].add(id(module))
+            if not self.autocast_type:
+                self.autocast_type = autocast_type(module)
+
+        return see
 
 
 def in_backward() -> bool:

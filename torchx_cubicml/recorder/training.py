@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.clocks import make_clock
 from torchx_cubicml.recorder.forwards import Forwards
-from torchx_cubicml.recorder.layers import holds_all, modules_around, repeated_blocks, unwrap
+from torchx_cubicml.recorder.layers import holds_all, modules_around, outermost, repeated_blocks
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, observe_stage, software_facts
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
@@ -40,6 +40,7 @@ _STEPS_TO_SETTLE = 8  # that are seen in full before they are noted alone
 _STEPS_TO_CHECK = 2  # likewise, after each report
 _STEPS_NOTED = 64  # before they are looked at
 _STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
+_OF_WRAPPING = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
 _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the model is called in a way of its own
 
 
@@ -292,7 +293,8 @@ class Training:
     def _observe(self, work: Work | None) -> None:
         leading = self._leading() if self._leading is not None else None
         model = self._forwards.model if self._forwards.is_whole else None
-        model = model if model is not None else _all_around(_parameters_of(leading))
+        # A trainer may call the user's module through a wrapper that is itself in evaluation mode: Lightning does.
+        model = outermost(model) if model is not None else _all_around(_parameters_of(leading))
         seen = Seen(
             forwards=work.forwards if work is not None else None,
             samples=self._forwards.samples_per_forward,
@@ -309,7 +311,10 @@ class Training:
             self._probe = None
         if model is not None:
             pipeline = read_pipeline()
-            self._facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
+            facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
+            if leading is None and facts.get("sharding_strategy") == "NONE":  # nobody has wrapped it by now
+                facts = {name: value for name, value in facts.items() if name not in _OF_WRAPPING}
+            self._facts = facts
             if pipeline is not None:
                 self._tell_stages(pipeline)
 
@@ -344,8 +349,7 @@ def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
     smallest = next(whole, around[-1] if around else None)
     if smallest is None:
         return None
-    inside = unwrap(smallest)
-    return [smallest, *(module for module in around if unwrap(module) is inside)][-1]
+    return outermost(smallest, around)
 
 
 def _scaled(rate: float | None, scale: float | None) -> float | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from datetime import UTC, datetime, timedelta
-from itertools import cycle, product
+from itertools import product
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -28,6 +28,12 @@ OWN: Workload = {
     "vocab_size": 512,
     "seq_len": 64,
 }
+OTHERS: list[Workload] = [
+    {**OWN, "program": program, "d_model": d_model, "seq_len": seq_len, "world_size": world_size}
+    for program, d_model, seq_len, world_size in product(
+        ("pretrain.py", "train.py", "sft.py"), (256, 512), (64, 256), (2, 8, 64)
+    )
+]
 _MEASURED = 5  # events of a launch of a hundred steps between its start and its end
 _PER_DAY = 100  # launches
 _STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
@@ -45,27 +51,21 @@ def fill(folder: Path, n_trials: int, *, own_share: float = 0.02, fewest_own: in
     rng = np.random.default_rng(n_trials)
     n_own = min(n_trials, max(fewest_own, round(own_share * n_trials)))
     own = set(rng.choice(n_trials, n_own, replace=False).tolist())
-    others = cycle(_other_workloads())
-    count = 0
-    for number in range(n_trials):
-        workload = OWN if number in own else next(others)
-        started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=1 / _PER_DAY) * number
-        day = folder / "events" / f"{started:%Y-%m-%d}"
-        day.mkdir(parents=True, exist_ok=True)
-        for event in _events(number, workload, _config(rng), started, rng):
-            text = json.dumps(event.to_json(), separators=(",", ":"))
-            stamp = datetime.fromisoformat(event.time).strftime("%Y%m%dT%H%M%S.%fZ")
-            (day / f"{stamp}-{rng.bytes(8).hex()}.json").write_text(f"{text}\n")
-            count += 1
-    return count
+    return sum(add_launch(folder, number, rng, own=number in own) for number in range(n_trials))
 
 
-def _other_workloads() -> list[Workload]:
-    sizes = product(("pretrain.py", "train.py", "sft.py"), (256, 512), (64, 256), (2, 8, 64))
-    return [
-        {**OWN, "program": program, "d_model": d_model, "seq_len": seq_len, "world_size": world_size}
-        for program, d_model, seq_len, world_size in sizes
-    ]
+def add_launch(folder: Path, number: int, rng: np.random.Generator, *, own: bool) -> int:
+    """Write one launch, of the workload ``OWN`` or of another, and return the number of its objects."""
+    workload = OWN if own else OTHERS[number % len(OTHERS)]
+    started = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(days=1 / _PER_DAY) * number
+    day = folder / "events" / f"{started:%Y-%m-%d}"
+    day.mkdir(parents=True, exist_ok=True)
+    events = list(_events(number, workload, _config(rng), started, rng))
+    for event in events:
+        text = json.dumps(event.to_json(), separators=(",", ":"))
+        stamp = datetime.fromisoformat(event.time).strftime("%Y%m%dT%H%M%S.%fZ")
+        (day / f"{stamp}-{rng.bytes(8).hex()}.json").write_text(f"{text}\n")
+    return len(events)
 
 
 def _config(rng: np.random.Generator) -> Config:

@@ -10,9 +10,10 @@ import pytest
 from torchx.runner import get_runner
 from torchx.specs import AppState
 
-from torchx_cubicml.launch import ComponentLaunch
+from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace
+from torchx_cubicml.space_file import parse_space
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import Origin
 
@@ -99,3 +100,95 @@ def test_a_job_of_another_contract_version_runs_as_typed(folder: Path, monkeypat
     assert shown(folder) == as_seen("plain")
     assert said.count("torchx-cubicml") == 1
     assert "its recorder reads contract version 999, this launch wrote 1\n" in said
+
+
+EVERY_PLACE = f"""
+[parameters.nproc_per_node]
+choices = [1, 2]
+torchrun = "--nproc_per_node"
+[parameters.separate]
+choices = ["plain", {json.dumps(HOSTILE)}]
+flag = "--separate"
+[parameters.joined]
+choices = [1, 2]
+flag = "--joined"
+[parameters.short]
+choices = [1, 2]
+flag = "-s"
+[parameters.switch]
+choices = [false, true]
+flag = "--switch"
+[parameters.negated]
+choices = [false, true]
+flag = "--negated"
+default = true
+[parameters.layers]
+choices = ["FULL_SHARD", "NO_SHARD"]
+per_layer = 3
+flag = "--layers"
+[parameters.hydra]
+choices = [1, 2]
+flag = "model.depth="
+[parameters.section]
+choices = [1, 2]
+flag = "--training.steps"
+[parameters.variable]
+choices = ["plain", {json.dumps(HOSTILE)}]
+env = "TEXT"
+[parameters.in_json]
+choices = [2, 3]
+file = "--deepspeed"
+key = "zero_optimization.stage"
+[parameters.in_yaml]
+choices = ["plain", {json.dumps(HOSTILE)}]
+file = "fsdp.yaml"
+key = "fsdp_config.text"
+[parameters.in_toml]
+choices = [false, true]
+file = "$CONFIG"
+key = "compile.enable"
+"""
+EVERY_FORM = (
+    "-j 1x1 --env TEXT=plain,CONFIG=c.toml --script {job} -- --separate plain --joined=1 -s 1 --negated "
+    "--layers FULL_SHARD,NO_SHARD,FULL_SHARD model.depth=1 --training.steps 1 --deepspeed ds.json fsdp.yaml"
+)
+
+
+def test_every_landing_place_reaches_the_process(folder: Path) -> None:
+    job = Path(__file__).parent / "jobs" / "shows_config.py"
+    (folder / "ds.json").write_text('{"zero_optimization": {"stage": 2}}')
+    (folder / "fsdp.yaml").write_text("fsdp_config:\n  text: plain # why\n")
+    (folder / "c.toml").write_text("[compile]\nenable = false\n")
+    component = ComponentLaunch.parse("dist.ddp", EVERY_FORM.format(job=job).split())
+    space = parse_space(EVERY_PLACE, where="x.toml")
+    workload, own = read_config(component.launch, space)
+    (config,) = [
+        config
+        for config in space.bind(workload=workload, current=own).configs()
+        if all(config[name] != own[name] for name in own if name != "layers") and set(config["layers"]) == {"NO_SHARD"}
+    ]
+    placed = place_config(component.launch, space, config, store=str(folder / "store"), origin=Origin.TUNE)
+    with get_runner() as runner:
+        app = component.build(placed.launch, placed.contract)
+        status = runner.wait(runner.run(app, "local_cwd", cfg={"log_dir": str(folder / "logs")}), wait_interval=0.1)
+    assert status is not None
+    assert status.state == AppState.SUCCEEDED, [
+        path.read_text() for path in folder.glob("logs/torchx/*/*/0/stderr.log")
+    ]
+    seen = shown(folder)
+    assert len(seen) == 2  # of one as typed
+    for one in seen:
+        copies = one["paths"]
+        assert one["argv"] == [
+            *("--separate", HOSTILE, "--joined=2", "-s", "2", "--no-negated", "--layers", "NO_SHARD", "model.depth=2"),
+            *("--training.steps", "2", "--deepspeed", copies["ds.json"], copies["fsdp.yaml"], "--switch"),
+        ]
+        assert one["env"] == HOSTILE
+        assert one["files"] == {
+            "ds.json": {"zero_optimization": {"stage": 3}},
+            "fsdp.yaml": {"fsdp_config": {"text": HOSTILE}},
+            "c.toml": {"compile": {"enable": True}},
+        }
+    assert (folder / "c.toml").read_text() == "[compile]\nenable = false\n"
+    (trial,) = TrialStore(str(folder / "store"))
+    assert trial.config == {**config, "layers": ("NO_SHARD",) * 3}

@@ -272,6 +272,8 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
         hooks=written.hooks,
     )
     contract = _with_files(contract, typed=launch, wanted=written, own=current)
+    if contract.files and written.world_size != launch.world_size:
+        raise LaunchError("the best config known changes config files and the size of the job, which no job can undo")
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, change_rows(space, current, choice.config), choice, options)
 
@@ -282,7 +284,9 @@ def _with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Confi
     if not patches:
         return contract
     changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
-    way_back = AsTyped(args=typed.script_args, env={name: typed.env.get(name) for name in changed}, config=own)
+    sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
+    env = {name: typed.env.get(name) for name in changed}
+    way_back = AsTyped(args=typed.script_args, env=env, config={**own, **sizes})
     return replace(contract, files=patches, as_typed=way_back)
 
 

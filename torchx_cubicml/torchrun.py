@@ -126,7 +126,11 @@ def _decided(command: TorchrunLaunch, options: Options) -> Plan:
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
     return Plan(
-        args=tuple(command.wrapped(rewritten.launch.script_args, recorder=RECORDER)),
+        args=tuple(
+            command.wrapped(
+                rewritten.launch.script_args, recorder=RECORDER, nproc_per_node=rewritten.launch.nproc_per_node
+            )
+        ),
         env={**changes, CONTRACT_VARIABLE: contract},
         lines=rewritten.lines,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, encode_contract
@@ -32,6 +32,7 @@ class Materialized:
         options: its arguments up to the script's.
         script_args: the script's arguments among them, or in its ``.torchxconfig`` defaults.
         takes_env: whether it has an ``--env`` option.
+        takes_size: whether its ``-j`` option says how many nodes and processes there are.
         device: the host that ``-h`` names; empty where none is named.
         app: the app that it makes.
     """
@@ -40,6 +41,7 @@ class Materialized:
     options: tuple[str, ...]
     script_args: tuple[str, ...]
     takes_env: bool
+    takes_size: bool
     device: str
     app: AppDef
 
@@ -84,6 +86,8 @@ class ComponentLaunch:
         several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"
         env = {name: without_macro_escape(value) for name, value in source.app.roles[role].env.items()}
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
+        if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
+            launch = replace(launch, resizable=frozenset({"nnodes", "nproc_per_node"}))
         return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
 
     def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
@@ -95,10 +99,13 @@ class ComponentLaunch:
             LaunchError: the recorded command does not fit into one argument.
             ContractError: the contract does not fit into one environment value.
         """
-        app = copy.deepcopy(self.source.app)
+        wanted = launch or self.launch
         if contract is None or self.command is None:
-            return app
-        wanted, role = launch or self.launch, app.roles[self.role]
+            return copy.deepcopy(self.source.app)
+        if wanted.world_size != self.launch.world_size or wanted.nnodes != self.launch.nnodes:
+            return self._resized(wanted).build(wanted, contract)
+        app = copy.deepcopy(self.source.app)
+        role = app.roles[self.role]
         role.entrypoint, role.args = self.command.wrapped(wanted.script_args, self._changed_variables(wanted))
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
         return app
@@ -112,7 +119,8 @@ class ComponentLaunch:
         source, variables = self.source, self._changed_variables(launch)
         if variables and not source.takes_env:
             raise LaunchError(f"{source.component} has no --env option that sets {', '.join(variables)}")
-        options = _with_variables(source.options, variables) if variables else source.options
+        options = self._sized_options(launch)
+        options = _with_variables(options, variables) if variables else options
         if self.command is None:
             return (*options, "--", *source.script_args) if source.script_args else options
         words = [Word(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
@@ -123,6 +131,29 @@ class ComponentLaunch:
             wanted = launch.script_args
         script_args = keep_texts(words, wanted, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
+
+    def _resized(self, launch: Launch) -> Self:
+        """Return the component as TorchX materialises it for another number of nodes and processes."""
+        source = self.source
+        typed = ("--", *source.script_args) if source.script_args else ()
+        resized = self.of(materialize(source.component, [*self._sized_options(launch), *typed]))
+        told, wanted = resized.launch, (launch.nnodes, launch.nproc_per_node)
+        same = (told.program, told.script_args) == (self.launch.program, self.launch.script_args)
+        if not same or (told.nnodes, told.nproc_per_node) != wanted:
+            raise LaunchError(f"{source.component} makes another command of -j {wanted[0]}x{wanted[1]}")
+        return resized
+
+    def _sized_options(self, launch: Launch) -> tuple[str, ...]:
+        """Return the component's options with the size of ``launch``."""
+        options, wanted = self.source.options, (launch.nnodes, launch.nproc_per_node)
+        if wanted == (self.launch.nnodes, self.launch.nproc_per_node):
+            return options
+        text = f"{wanted[0]}x{wanted[1]}"
+        for flag in ("-j", "--j"):
+            found = find_flag(options, flag, is_value=looks_like_value)
+            if found and found[-1].texts:
+                return replace_words(options, found[-1], write_value(flag, [text], found[-1].form))
+        return (*options, "-j", text)
 
     def _changed_variables(self, launch: Launch) -> dict[str, str]:
         return {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
@@ -151,6 +182,7 @@ def materialize(component: str, args: Sequence[str]) -> Materialized:
         options=tuple(args[: len(args) - len(script_args)] if typed else args),
         script_args=tuple(script_args[1:] if script_args[:1] == ["--"] else script_args),
         takes_env="env" in parsed,
+        takes_size="j" in parsed,
         device=str(parsed.get("h") or ""),
         app=app,
     )

@@ -13,6 +13,7 @@ from torchx_cubicml.launch.argument_place import ArgumentPlace
 from torchx_cubicml.launch.file_place import FilePlace
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.launch.script_args import set_flag
+from torchx_cubicml.launch.size_place import SizePlace
 from torchx_cubicml.launch.spelling import same_value, spell
 from torchx_cubicml.launch.variable_place import HookPlace, VariablePlace
 from torchx_cubicml.launch.wanted import Wanted
@@ -42,7 +43,9 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         value = _read_fact(launch, fact, space)
         if value is not None:
             facts[fact.name] = value
-    workload = freeze_values(workload_of(launch, facts), where="workload")
+    tuned = {parameter.name for parameter in space.parameters}
+    known = {name: value for name, value in workload_of(launch, facts).items() if name not in tuned}
+    workload = freeze_values(known, where="workload")
     config: dict[str, Value] = {}
     left_open: dict[str, Value | None] = {}
     for parameter in space.parameters:
@@ -102,6 +105,7 @@ _PLACES: dict[LandingKind, Place] = {
     LandingKind.ENV: VariablePlace(),
     LandingKind.HOOK: HookPlace(),
     LandingKind.FILE: FilePlace(),
+    LandingKind.TORCHRUN: SizePlace(),
 }
 
 

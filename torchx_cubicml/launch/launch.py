@@ -27,6 +27,7 @@ class Launch:
         world_size: processes of the job; ``None`` where it is decided only when the job starts.
         nnodes: nodes of the job, likewise.
         nproc_per_node: processes per node, likewise.
+        resizable: which of ``nnodes`` and ``nproc_per_node`` can be changed before the launch.
         device: kind of host or device where the command names it; empty where unknown.
         scheduler: name of the TorchX scheduler, empty where unknown.
         not_rewritten: why this command may be recorded but not changed, in words; empty where it may.
@@ -41,6 +42,7 @@ class Launch:
     world_size: int | None = None
     nnodes: int | None = None
     nproc_per_node: int | None = None
+    resizable: frozenset[str] = frozenset()
     device: str = ""
     scheduler: str = ""
     not_rewritten: str = ""

@@ -82,6 +82,30 @@ def take_apart(words: Sequence[str]) -> LaunchCommand:
     return _python(words, start=0)
 
 
+def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tuple[str, ...]:
+    """Return a torchrun command's words with another value for one of its options.
+
+    Args:
+        words: the options and what follows them.
+        stop: end of the options.
+        option: its name, with underscores.
+        value: its value.
+
+    >>> with_option(["--nproc-per-node=2", "train.py"], 1, "nproc_per_node", "4")
+    ('--nproc-per-node=4', 'train.py')
+    """
+    index, changed = 0, list(words)
+    while index < stop and changed[index].startswith("-") and changed[index] != "--":
+        name, joined, _ = changed[index].partition("=")
+        known = _torchrun_option(name)
+        takes_word = known in TORCHRUN_WITH_VALUE and not joined
+        if known == option:
+            changed[index : index + 1 + takes_word] = [f"{name}={value}"] if joined else [name, value]
+            return tuple(changed)
+        index += 1 + takes_word
+    return (f"--{option}={value}", *changed)
+
+
 def _python(words: Sequence[str], *, start: int) -> LaunchCommand:
     name = posixpath.basename(words[start]) if start < len(words) else ""
     if not _PYTHON.fullmatch(name):

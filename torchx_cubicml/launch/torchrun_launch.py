@@ -12,6 +12,7 @@ from torchx_cubicml.launch.torchrun_command import (
     TORCHRUN_WITHOUT_VALUE,
     LaunchCommand,
     take_apart,
+    with_option,
 )
 
 if TYPE_CHECKING:
@@ -58,20 +59,25 @@ class TorchrunLaunch:
             world_size=parts.nnodes * parts.nproc_per_node if parts.nnodes and parts.nproc_per_node else None,
             nnodes=parts.nnodes if known else None,
             nproc_per_node=parts.nproc_per_node,
+            resizable=frozenset({"nproc_per_node"} if known and parts.nnodes == 1 else ()),
             not_rewritten=f"{parts.left_open} is decided only when the job starts" if parts.left_open else "",
         )
 
-    def wrapped(self, script_args: Sequence[str], *, recorder: str) -> list[str]:
+    def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
         """Return the arguments of ``torchrun`` with which the module ``recorder`` runs the program.
 
         Args:
             script_args: arguments of the program.
             recorder: name of the module.
+            nproc_per_node: processes per node; ``None`` for as many as typed.
         """
         parts = self.parts
+        options = self.args[: parts.head_stop]
+        if nproc_per_node not in {None, parts.nproc_per_node}:
+            options = with_option(options, len(options), "nproc_per_node", str(nproc_per_node))
         # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
         return [
-            *self.args[: parts.head_stop],
+            *options,
             *([] if parts.takes_module else ["-m"]),
             recorder,
             "--",

@@ -23,6 +23,7 @@ class LandingKind(StrEnum):
     ENV = "env"
     HOOK = "hook"
     FILE = "file"
+    TORCHRUN = "torchrun"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +33,8 @@ class Landing:
     Args:
         kind: of the place.
         name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
-            ``section.key=4``), an environment variable, what is hooked in the job, or file and key in words.
+            ``section.key=4``), an environment variable, what is hooked in the job, file and key in words, or
+            the name of a size that torchrun gives the job.
         aliases: other spellings of the same flag.
         words: values and the texts that say them in the command, where these differ from the value; an empty text is
             said by leaving the flag out.

@@ -19,6 +19,7 @@ from torchx_cubicml.space.rules import (
     NOT_DATA_PARALLEL,
     data_parallel_degree,
     derived_value,
+    dp_degree_expression,
     in_dependency_order,
     is_count,
 )
@@ -294,11 +295,13 @@ def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, 
     degree = data_parallel_degree(values)
     if degree is not None:
         values.setdefault("dp_degree", degree)
+    elif "world_size" in implied:
+        implied["dp_degree"] = dp_degree_expression([*known, *implied])
     found: dict[str, Value] = {}
     for name, expression in in_dependency_order(implied).items():
         if expression.names <= values.keys():
             values[name] = found[name] = derived_value(name, expression, values)
-    return found
+    return {name: value for name, value in found.items() if name != "dp_degree"}
 
 
 def _always_there(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:

@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.masking import names_secret
-from torchx_cubicml.space import Landing, LandingKind, TuneChanges
+from torchx_cubicml.space import Landing, LandingKind, Parameter, TuneChanges
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trainers import HOOKED_STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space_file.table import Table
     from torchx_cubicml.trial import Scalar
 
 FACT_LANDING_KEYS = ("flag", "env", "file", "key")
-LANDING_KEYS = (*FACT_LANDING_KEYS, "hook")
-PLACE_KEYS = ("flag", "env", "hook", "file")
+LANDING_KEYS = (*FACT_LANDING_KEYS, "hook", "torchrun")
+PLACE_KEYS = ("flag", "env", "hook", "file", "torchrun")
+SIZES = ("nnodes", "nproc_per_node")
 HOOKS = ("fsdp",)
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
@@ -45,6 +49,8 @@ def read_landing(table: Table) -> Landing:
         raise table.error("key", "a key stands beside the file that holds it, file = ...")
     if stated[0] == "hook":
         return _read_hook(table, name)
+    if stated[0] == "torchrun":
+        return _read_size(table, name)
     _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
     if names_secret(name):
         raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
@@ -80,6 +86,25 @@ def _read_hook(table: Table, name: str) -> Landing:
     if name not in HOOKS:
         raise table.error("hook", f"legal is {', '.join(HOOKS)}")
     return Landing(kind=LandingKind.HOOK, name=name)
+
+
+def _read_size(table: Table, name: str) -> Landing:
+    """Return the place at one of torchrun's sizes, of which the parameter has the name."""
+    size = name.removeprefix("--").replace("-", "_")
+    if size not in SIZES or size != table.name:
+        legal = " and ".join(f"'--{legal}' of the parameter {legal}" for legal in SIZES)
+        raise table.error("torchrun", f"legal are {legal}")
+    return Landing(kind=LandingKind.TORCHRUN, name=size)
+
+
+def with_world_size(space: SearchSpace) -> SearchSpace:
+    """Return the space in which the world size follows from the sizes that are tuned."""
+    names = {item.name for item in space.parameters} | {item.name for item in space.workload}
+    sized = any(item.landing is not None and item.landing.kind is LandingKind.TORCHRUN for item in space.parameters)
+    if not sized or "world_size" in names:
+        return space
+    derive = parse_expression(" * ".join(SIZES), where="world_size")
+    return replace(space, parameters=(*space.parameters, Parameter(name="world_size", derive=derive)))
 
 
 def _read_file(table: Table, name: str) -> Landing:

@@ -20,7 +20,7 @@ from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space_file.entries import read_fact, read_parameter
 from torchx_cubicml.space_file.log_format import read_log
-from torchx_cubicml.space_file.places import read_tune
+from torchx_cubicml.space_file.places import read_tune, with_world_size
 from torchx_cubicml.space_file.rewrite_rules import read_rewrite
 from torchx_cubicml.space_file.table import Table, closest
 from torchx_cubicml.space_file.trainer_flags import is_left_to_trainer, read_trainer, with_trainer
@@ -92,6 +92,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         rewrite=read_rewrite(root, list(parameters)),
         log=read_log(root),
     )
+    space = with_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_expressions(space, where)

@@ -180,7 +180,8 @@ def test_every_landing_place_reaches_the_process(folder: Path) -> None:
     for one in seen:
         copies = one["paths"]
         assert one["argv"] == [
-            *("--separate", HOSTILE, "--joined=2", "-s", "2", "--no-negated", "--layers", "NO_SHARD", "model.depth=2"),
+            *("--separate", HOSTILE, "--joined=2", "-s", "2", "--no-negated"),
+            *("--layers", "NO_SHARD,NO_SHARD,NO_SHARD", "model.depth=2"),
             *("--training.steps", "2", "--deepspeed", copies["ds.json"], copies["fsdp.yaml"], "--switch"),
         ]
         assert one["env"] == HOSTILE

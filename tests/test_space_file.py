@@ -14,7 +14,11 @@ from torchx_cubicml.errors import CubicMLError, SpaceError
 from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.space import Landing, LandingKind, SearchSpace, TuneChanges
 from torchx_cubicml.space_file import parse_space, read_space
-from torchx_cubicml.space_file.reader import MAX_BYTES
+from torchx_cubicml.space_file.entries import PARAMETER_KEYS
+from torchx_cubicml.space_file.log_format import LOG_KEYS
+from torchx_cubicml.space_file.reader import MAX_BYTES, ROOT_KEYS
+from torchx_cubicml.space_file.rewrite_rules import REWRITE_KEYS
+from torchx_cubicml.trainers import TRAINERS
 
 ROOT = Path(__file__).parent.parent
 EXAMPLE = (ROOT / "examples" / "gpt.toml").read_text()
@@ -393,6 +397,19 @@ def test_the_files_in_the_readme_are_legal() -> None:
     assert len(files) == 2
     for text in files:
         assert parse(text).parameters
+
+
+def test_the_files_in_the_reference_are_legal() -> None:
+    blocks = re.findall(r"```toml\n(.*?)```", (ROOT / "docs" / "space-file.md").read_text(), re.DOTALL)
+    assert len(blocks) == 9
+    for text in blocks:
+        assert parse(text).parameters
+
+
+def test_the_reference_names_every_key_and_trainer() -> None:
+    told = (ROOT / "docs" / "space-file.md").read_text()
+    for name in (*ROOT_KEYS, *PARAMETER_KEYS, *REWRITE_KEYS, *LOG_KEYS[:1], *TRAINERS):
+        assert f"`{name}" in told or f"{name} =" in told or f"[{name}]" in told, name
 
 
 def test_reads_what_an_editor_writes() -> None:

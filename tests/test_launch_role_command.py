@@ -55,13 +55,37 @@ def test_values_are_those_that_the_script_sees(line: str, seen: str) -> None:
     assert command.as_seen(command.as_typed("a $b $$")) == "a $b $$"
 
 
-def test_a_role_without_a_shell_gets_one_and_keeps_its_arguments() -> None:
-    command = read_role(role("/opt/my venv/bin/python", "-m", "pkg.train", "a b", "${app_id}", "$$5"))
+def without_shell(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the options of Python, and the words of the guard in its four groups joined: probe, wrapped, typed."""
+    guard = arguments.index("-c")
+    return arguments[:guard], arguments[guard + 2 :]
+
+
+def test_a_role_of_python_without_a_shell_gets_none_and_keeps_its_arguments() -> None:
+    typed = ["/opt/my venv/bin/python", "-u", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
+    command = read_role(role(*typed))
+    entrypoint, arguments = command.wrapped([word.value for word in command.script_words], {"X": "$1"})
+    options, words = without_shell(arguments)
+    assert (entrypoint, options) == (typed[0], ["-u"])
+    assert words[:4] == ["1", "X=$$1", "4", typed[0]]
+    wrapped = [typed[0], "-u", "-m", RECORDER, "--", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["10", *wrapped, "7", *typed, "named"]
+
+
+def test_torchrun_as_a_module_without_a_shell_asks_the_python_that_it_picks() -> None:
+    typed = ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "t.py", "--x", "1"]
+    command = read_role(role(*typed))
+    _, arguments = command.wrapped(["--x", "a$b"], {})
+    _, words = without_shell(arguments)
+    wrapped = [*typed[:5], "-m", RECORDER, "--", "t.py", "--x", "a$$$$b"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["11", *wrapped, "8", *typed, "picked"]
+
+
+def test_torchrun_without_a_shell_gets_one_to_find_its_python() -> None:
+    command = read_role(role("torchrun", "t.py", "a b"))
     entrypoint, (option, line) = command.wrapped([word.value for word in command.script_words], {})
     assert (entrypoint, option) == ("sh", "-c")
-    assert shlex.split(commands_in(line)[1]) == [
-        *("/opt/my venv/bin/python", "-m", "pkg.train", "a b", "${app_id}", "$$5")
-    ]
+    assert shlex.split(commands_in(line)[1]) == ["torchrun", "t.py", "a b"]
 
 
 def test_rewritten_words_are_quoted_and_only_the_wrapped_command_has_them() -> None:

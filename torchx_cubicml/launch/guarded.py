@@ -12,7 +12,7 @@ from torchx_cubicml.launch.shell_words import quote
 from torchx_cubicml.launch.torchrun_command import RECORDER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
 MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
 
@@ -50,9 +50,7 @@ def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str
     Raises:
         LaunchError: a variable has no legal name, or the line would be too long for one argument of a process.
     """
-    illegal = [name for name in variables if not _VARIABLE.fullmatch(name)]
-    if illegal:
-        raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
+    check_variables(variables)
     exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
     line = (
         f"{probe}then {exports}exec {wrapped}; fi; "
@@ -63,6 +61,17 @@ def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str
     if len(line.encode()) > MAX_LINE:
         raise LaunchError(f"the recorded command takes {len(line.encode())} bytes, more than the {MAX_LINE} that fit")
     return line
+
+
+def check_variables(names: Iterable[str]) -> None:
+    """Check names of environment variables.
+
+    Raises:
+        LaunchError: one is not legal.
+    """
+    illegal = [name for name in names if not _VARIABLE.fullmatch(name)]
+    if illegal:
+        raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
 
 
 def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:

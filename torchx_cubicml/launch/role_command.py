@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import posixpath
 import re
+import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.guarded import guarded_line, probe_of
+from torchx_cubicml.launch.guarded_python import guarded_arguments
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.shell_words import (
     Word,
@@ -35,14 +37,14 @@ class RoleCommand:
     """A role's command, word by word.
 
     Args:
-        shell: the shell that runs it and its option, ``sh -c`` where the role starts it without one.
+        shell: the shell that runs it and its option; ``None`` where the role starts it without one.
         words: its words.
         parts: what they mean.
         replicas: copies of the role that the scheduler starts.
         left_open: what is decided only when the job starts, in words; empty where nothing is.
     """
 
-    shell: tuple[str, str]
+    shell: tuple[str, str] | None
     words: tuple[Word, ...]
     parts: LaunchCommand
     replicas: int
@@ -105,23 +107,45 @@ class RoleCommand:
         Raises:
             LaunchError: the command does not fit into one argument.
         """
+        if self.shell is None and not self._starts_torchrun:
+            return self._wrapped_without_shell(script_args, variables)
         parts, words = self.parts, self.words
         python = join(words[parts.python]) if parts.python is not None else ""
         probe = probe_of(torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun)
-        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
-        program = [
-            *(word.text for word in words[: parts.head_stop]),
-            *([] if parts.takes_module else ["-m"]),
-            RECORDER,
-            "--",
-            *(["-m"] if parts.is_module else []),
-            quote(parts.program),
-        ]
+        program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
         arguments = keep_texts(self.script_words, script_args, spell=self._quote)
         line = guarded_line(
             probe=probe, wrapped=" ".join([*program, *arguments]), typed=join(words), variables=variables
         )
-        return self.shell[0], [self.shell[1], line]
+        # torchrun tells its Python in its first line alone, which takes a shell to read.
+        shell, option = self.shell or ("sh", "-c")
+        return shell, [option, line]
+
+    @property
+    def _starts_torchrun(self) -> bool:
+        return posixpath.basename(self.words[0].value) == "torchrun"
+
+    def _wrapped_without_shell(self, script_args: Sequence[str], variables: Mapping[str, str]) -> tuple[str, list[str]]:
+        parts, words = self.parts, [replace(word, text=_argument(word)) for word in self.words]
+        python = parts.python if parts.python is not None else slice(0, 1)
+        texts = [word.text for word in words]
+        own_words = [replace(word, text=_argument(word)) for word in self.script_words]
+        arguments = keep_texts(own_words, script_args, spell=self.as_typed)
+        guard = guarded_arguments(
+            python=texts[python],
+            picks_python=parts.picks_python,
+            wrapped=[*texts[: parts.head_stop], *self._recorder(), with_macro_escape(parts.program), *arguments],
+            typed=texts,
+            variables=variables,
+        )
+        options = texts[1 : python.stop] if python.start == 0 else []
+        return words[0].value, [*options, *guard]
+
+    def _recorder(self) -> list[str]:
+        """Return the words between those of the launcher and the program."""
+        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
+        parts = self.parts
+        return [*([] if parts.takes_module else ["-m"]), RECORDER, "--", *(["-m"] if parts.is_module else [])]
 
     def _quote(self, value: str) -> str:
         return quote(with_macro_escape(value) if self.is_torchrun else value)
@@ -134,6 +158,11 @@ class RoleCommand:
         return ""
 
 
+def _argument(word: Word) -> str:
+    """Return the argument that a word without a shell was made of, its macros as they stand."""
+    return shlex.split(word.text)[0]
+
+
 def read_role(role: Role) -> RoleCommand:
     """Return the command that a role runs.
 
@@ -141,9 +170,9 @@ def read_role(role: Role) -> RoleCommand:
         LaunchError: it is no plain torchrun or python command.
     """
     entrypoint, args = str(role.entrypoint), [str(arg) for arg in role.args]
-    shell = ("sh", "-c")
+    shell = None
     if posixpath.basename(entrypoint) in _SHELLS and len(args) == 2 and _RUNS_A_LINE.fullmatch(args[0]):
-        shell = (entrypoint, args[0])
+        shell = entrypoint, args[0]
         words = split_line(args[1])
     else:
         words = [Word(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]

@@ -81,7 +81,7 @@ def test_options_of_the_inner_component_reach_it_where_names_collide(tmp_path: P
     done = dry_run("cubicml", "--store", "ours", "--", "mine.py:train", "--store", "theirs", cwd=tmp_path)
     assert done.returncode == 0
     shown = unbroken(done)
-    assert "recorder -- t.py --store theirs; fi;" in shown
+    assert re.search(r"recorder',\s+'--',\s+'t.py',\s+'--store',\s+'theirs',\s+'4',", shown)
     assert decode_contract(contract_in(shown)).store == str(tmp_path / "ours")
 
 

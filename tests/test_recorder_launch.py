@@ -148,9 +148,103 @@ def test_fsdp1_with_a_strategy_per_layer(tmp_path: Path) -> None:
         "global_batch_size": 12,
         "precision": "bf16",
         "activation_checkpointing": "selective",
+        "checkpointed_modules": 1,
         "optimizer": "AdamW",
+        "optimizer_fused": True,
+        "param_dtype": "bf16",
+        "reduce_dtype": "fp32",
+        "cpu_offload": False,
+        "max_grad_norm": 0.5,
+        "backend": "gloo",
     }
     check_throughput(ended, samples=12, tokens=12 * 16, steps=14)
+
+
+def test_fsdp1_by_a_policy_that_shards_nothing(tmp_path: Path) -> None:
+    ended = start("train_auto_wrapped.py", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "sharding_strategy": ("NO_SHARD", "NO_SHARD", "NO_SHARD"),
+        "root_sharding_strategy": "NO_SHARD",
+        "dp_replicate_degree": 2,
+        "dp_shard_degree": 1,
+        "n_params": 40 * 16 + 3 * (16 * 48 + 48 + 16 * 16 + 16 + 16 * 64 + 64 + 64 * 16 + 16) + 16 * 40 + 40,
+        "n_layers": 3,
+        "n_heads": 4,
+        "vocab_size": 40,
+        "micro_batch_size": 2,
+        "seq_len": 8,
+        "gradient_accumulation_steps": 2,
+        "global_batch_size": 8,
+        "attention_kernel": "sdpa_flash",
+        "activation_checkpointing": "none",
+        "checkpointed_modules": 0,
+        "optimizer_fused": False,
+        "optimizer_foreach": True,
+        "max_grad_norm": 1.5,
+        "float8_modules": 0,
+    }
+    assert "param_dtype" not in observed
+    check_throughput(ended, samples=8, tokens=8 * 8, steps=12)
+
+
+def test_fsdp_across_groups_that_share_a_sequence_or_a_layer(tmp_path: Path) -> None:
+    ended = start("train_fsdp_tp.py", folder=tmp_path, processes=4).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "mesh_axes": ("dp", "tp"),
+        "mesh_sizes": (2, 2),
+        "dp_degree": 2,
+        "dp_shard_degree": 2,
+        "tp_degree": 2,
+        "sharding_strategy": ("FULL_SHARD", "FULL_SHARD", "SHARD_GRAD_OP"),
+        "n_params": 32 * 16 + 3 * (2 * 16 + 16 * 64 + 64 + 64 * 16 + 16) + 16 * 32 + 32,
+        "precision": "bf16",
+        "param_dtype": "bf16",
+        "reduce_dtype": "fp32",
+        "cpu_offload": False,
+        "activation_checkpointing": "selective",
+        "checkpointed_modules": 2,
+        "max_grad_value": 2.0,
+        "global_batch_size": 6,
+    }
+    assert "layers.*.up.weight Shard(0)" in observed["tp_plan"].split("; ")
+    check_throughput(ended, samples=6, tokens=6 * 8, steps=10)
+
+
+def test_a_sequence_in_parts_counts_once(tmp_path: Path) -> None:
+    ended = start("train_context_parallel.py", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "mesh_axes": ("dp_shard", "cp"),
+        "cp_degree": 2,
+        "dp_degree": 1,
+        "dp_shard_degree": 1,
+        "sharding_strategy": ("FULL_SHARD", "FULL_SHARD"),
+        "n_params": 32 * 16 + 2 * (16 * 16 + 16 + 16 * 32 + 32 + 16 * 16 + 16) + 16 * 32 + 32,
+        "micro_batch_size": 2,
+        "global_batch_size": 2,
+        "attention_kernel": "math",
+    }
+    # How much of the sequence a rank's tokens are is not told.
+    assert "seq_len" not in observed
+    check_throughput(ended, samples=2, steps=10)
+
+
+def test_a_script_that_never_steps_is_recorded_without_a_throughput(tmp_path: Path) -> None:
+    ended = start("never_steps.py", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    trial = ended.trial()
+    assert (trial.state, trial.measurement) == (State.COMPLETED, None)
+    assert (trial.observed["sharding_strategy"], trial.observed["n_params"]) == ("DDP", 300 * 300 + 300 + 300 * 2 + 2)
+    invented = {"optimizer", "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"}
+    assert not invented & set(trial.observed)
 
 
 def test_fsdp2_resharding_in_some_layers(tmp_path: Path) -> None:
@@ -337,6 +431,24 @@ def test_a_pipeline_adds_up_its_stages(tmp_path: Path) -> None:
         "sharding_strategy": "NONE",
         "micro_batch_size": 2,
         "seq_len": 6,
+        "gradient_accumulation_steps": 4,
+        "global_batch_size": 8,
+    }
+    check_throughput(ended, samples=8, tokens=8 * 6, steps=12)
+
+
+def test_interleaved_stages_add_up_over_ranks(tmp_path: Path) -> None:
+    ended = start("train_pipeline.py", "interleaved", folder=tmp_path).end()
+    assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    observed = ended.trial().observed
+    assert observed == {
+        **observed,
+        "pp_degree": 2,
+        "pp_stages": 4,
+        "pp_schedule": "ScheduleInterleaved1F1B",
+        "n_params": 32 * 16 + 4 * (16 * 16 + 16) + 16 * 32 + 32,
+        "n_layers": 4,
+        "micro_batch_size": 2,
         "gradient_accumulation_steps": 4,
         "global_batch_size": 8,
     }

@@ -5,7 +5,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from torchx_cubicml.recorder.observe import Seen, is_compiled, observe
+from torchx_cubicml.recorder.compilation import is_compiled
+from torchx_cubicml.recorder.observe import Seen, observe
 
 
 class Model(nn.Module):

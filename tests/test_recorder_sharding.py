@@ -96,7 +96,7 @@ def test_words_for_fsdp2(group: dict[str, object], strategy: str, degree: int | 
 
 def test_low_precision_of_a_policy() -> None:
     group = {"mesh_info": mesh(shard_mesh_size=2), "mp_policy": SimpleNamespace(param_dtype=torch.bfloat16)}
-    assert read_sharding(FSDPLinear(**group), world_size=2).low_precision == "torch.bfloat16"
+    assert read_sharding(FSDPLinear(**group), world_size=2).low_precision == "bf16"
 
 
 def test_a_library_of_another_parallelism_leaves_the_degree_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""FSDP with a strategy of its own for each layer, accumulation, one layer checkpointed, low precision."""
+"""FSDP with a strategy of its own for each layer, accumulation, clipping, one layer checkpointed, low precision."""
 
 import os
 import time
@@ -45,7 +45,7 @@ def wrap(module, strategy):
     return FullyShardedDataParallel(
         module,
         sharding_strategy=ShardingStrategy[strategy],
-        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16),
+        mixed_precision=MixedPrecision(param_dtype=torch.bfloat16, reduce_dtype=torch.float32),
         device_id=torch.device("cpu"),
         use_orig_params=True,
     )
@@ -58,7 +58,7 @@ for index, strategy in enumerate(STRATEGIES):
     block = checkpoint_wrapper(model.blocks[index]) if index == 1 else model.blocks[index]
     model.blocks[index] = wrap(block, strategy)
 model = wrap(model, "SHARD_GRAD_OP")
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
 start = time.perf_counter()
 for step in range(STEPS):
     for micro in range(ACCUMULATE):
@@ -66,6 +66,7 @@ for step in range(STEPS):
         with model.no_sync() if micro < ACCUMULATE - 1 else nullcontext():
             logits = model(tokens).float()
             nn.functional.cross_entropy(logits.flatten(0, 1), tokens.flatten()).backward()
+    model.clip_grad_norm_(0.5)
     optimizer.step()
     optimizer.zero_grad()
     if dist.get_rank() == 0:

@@ -1,11 +1,12 @@
-"""A pipeline of two stages of unlike size, built from torch's own schedule."""
+"""A pipeline of torch's own: two stages of unlike size, or with an argument two interleaved stages on each rank."""
 
+import sys
 import time
 
 import torch
 import torch.distributed as dist
 from torch import nn
-from torch.distributed.pipelining import PipelineStage, ScheduleGPipe
+from torch.distributed.pipelining import PipelineStage, ScheduleGPipe, ScheduleInterleaved1F1B
 
 BATCH_SIZE, SEQ_LEN, MICRO_BATCHES, STEPS, WIDTH, VOCABULARY = 8, 6, 4, 12, 16, 32
 
@@ -40,10 +41,17 @@ def loss(logits, targets):
 dist.init_process_group("gloo")
 rank = dist.get_rank()
 torch.manual_seed(0)
-part = Part(n_layers=(1, 2)[rank], first=rank == 0, last=rank == 1)
-stage = PipelineStage(part, rank, 2, torch.device("cpu"))
-schedule = ScheduleGPipe(stage, MICRO_BATCHES, loss_fn=loss)
-optimizer = torch.optim.AdamW(part.parameters(), lr=1e-3)
+layers = (1, 0, 2, 1) if sys.argv[1:] == ["interleaved"] else (1, 2)
+mine = range(rank, len(layers), 2)
+parts = [Part(n_layers=layers[number], first=number == 0, last=number == len(layers) - 1) for number in mine]
+stages = [
+    PipelineStage(part, number, len(layers), torch.device("cpu")) for number, part in zip(mine, parts, strict=True)
+]
+if len(stages) > 1:
+    schedule = ScheduleInterleaved1F1B(stages, MICRO_BATCHES, loss_fn=loss)
+else:
+    schedule = ScheduleGPipe(stages[0], MICRO_BATCHES, loss_fn=loss)
+optimizer = torch.optim.AdamW([weight for part in parts for weight in part.parameters()], lr=1e-3)
 start = time.perf_counter()
 for _ in range(STEPS):
     tokens = torch.randint(VOCABULARY, (BATCH_SIZE, SEQ_LEN))

@@ -96,8 +96,8 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
     }
     if assignment.contract.refused:
         facts["runs_as_typed"] = assignment.contract.refused
-    scheduler = _scheduler(job, assignment.contract)
-    return {**facts, "scheduler": scheduler} if scheduler else facts
+    named = {"scheduler": _scheduler(job, assignment.contract), "job_id": job.torchx_job_id or job.scheduler_job_id}
+    return facts | {name: value for name, value in named.items() if value}
 
 
 def _trial_id_of_run(job: JobEnvironment) -> str:

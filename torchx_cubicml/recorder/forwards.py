@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import nn
+    from torch.autograd.graph import Node
 
     from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.recorder.settled import Notes
@@ -57,6 +58,7 @@ class Forwards:
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
+        self.on_output: Callable[[Node], None] | None = None  # called once, after the next
         self.is_whole = False
         self._guard = guard
         self._requested = requested
@@ -187,6 +189,9 @@ class Forwards:
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
         node = first_node(output) if self._is_open and module is self.model else None
+        if node is not None and self.on_output is not None:
+            then, self.on_output = self.on_output, None
+            then(node)
         if node is not None and not _compiles_backward():
             with suppress(AttributeError, RuntimeError):  # of a graph of another kind
                 node.register_prehook(self._on_backward)
@@ -244,6 +249,7 @@ def _attach_outside(
         if now is not None and now._compiled_call_impl is call:
             now._compiled_call_impl = compiled
 
+    call.of_torchx_cubicml_around = compiled  # type: ignore[attr-defined]
     module._compiled_call_impl = call
     return restore
 

@@ -3,18 +3,25 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.compilation import compile_facts
+from torchx_cubicml.recorder.hardware import hardware_facts
 from torchx_cubicml.recorder.layers import has_single_block, repeated_blocks
-from torchx_cubicml.recorder.parameters import device_kind, parameter_format, short_format
+from torchx_cubicml.recorder.optimizers import read_optimizer
+from torchx_cubicml.recorder.parameters import count_float8_modules, device_kind, parameter_format, short_format
 from torchx_cubicml.recorder.sharding import read_sharding
 from torchx_cubicml.recorder.widths import read_widths
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torch import nn
+    from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.pipeline import Pipeline
+    from torchx_cubicml.recorder.sharding import Sharding
     from torchx_cubicml.trial import Value
 
 
@@ -28,6 +35,9 @@ class Seen:
         seq_len: tokens per sample; ``None`` where unknown.
         autocast_type: number format that autocast was set to; empty where it was off.
         activation_checkpointing: as a probe of the layers tells; empty without one.
+        n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
+        attention_kernel: as the graph of a forward tells; empty where it does not.
+        clipping: what gradients are clipped to.
     """
 
     forwards: int | None = None
@@ -35,10 +45,13 @@ class Seen:
     seq_len: int | None = None
     autocast_type: str = ""
     activation_checkpointing: str = ""
+    n_checkpointed: int | None = None
+    attention_kernel: str = ""
+    clipping: Mapping[str, Value] = field(default_factory=dict)
 
 
 def observe(
-    root: nn.Module, optimizer: object, seen: Seen, *, world_size: int, pipeline: Pipeline | None = None
+    root: nn.Module, optimizer: Optimizer | None, seen: Seen, *, world_size: int, pipeline: Pipeline | None = None
 ) -> dict[str, Value]:
     """Return the facts that are known, under their standard names.
 
@@ -51,7 +64,14 @@ def observe(
     """
     pp_degree = pipeline.degree if pipeline is not None else 1
     sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
-    facts: dict[str, Value] = {**software_facts(), **sharding.facts(), "compile": is_compiled(root)}
+    facts: dict[str, Value] = {
+        **software_facts(),
+        **hardware_facts(device_kind(root)),
+        **sharding.facts(),
+        **compile_facts(root),
+        **(read_optimizer(optimizer) if optimizer is not None else {}),
+        **seen.clipping,
+    }
     if seen.seq_len:
         facts.update(read_widths(root))
     if pipeline is not None:
@@ -60,9 +80,11 @@ def observe(
         facts["pp_degree"] = 1
     known: dict[str, Value | None] = {
         "n_layers": len(repeated_blocks(root)) or None,
-        "precision": short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root) or None,
+        "precision": _precision(root, seen, sharding) or None,
+        "float8_modules": count_float8_modules(root),
         "activation_checkpointing": _activation_checkpointing(root, seen) or None,
-        "optimizer": type(optimizer).__name__ if optimizer is not None else None,
+        "checkpointed_modules": _n_checkpointed(root, seen),
+        "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,
         "micro_batch_size": seen.samples,
         "seq_len": seen.seq_len if facts.get("cp_degree", 1) == 1 else None,  # how much of it a rank sees is not known
@@ -79,13 +101,15 @@ def software_facts() -> dict[str, Value]:
     return {"torch_version": str(torch.__version__)} if torch is not None else {}
 
 
-def is_compiled(root: nn.Module) -> bool:
-    """Whether ``torch.compile`` is at work on a part of the model or has compiled a function."""
-    for module in root.modules():
-        if type(module).__name__ == "OptimizedModule" or module.__dict__.get("_compiled_call_impl") is not None:
-            return True
-    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
-    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+def _precision(root: nn.Module, seen: Seen, sharding: Sharding) -> str:
+    if count_float8_modules(root):
+        return "fp8"
+    return short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root)
+
+
+def _n_checkpointed(root: nn.Module, seen: Seen) -> int | None:
+    wrappers = sum(type(module).__name__ == "CheckpointWrapper" for module in root.modules())
+    return max(wrappers, seen.n_checkpointed) if seen.n_checkpointed is not None else wrappers or None
 
 
 def _activation_checkpointing(root: nn.Module, seen: Seen) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections import Counter
 from math import prod
 from typing import TYPE_CHECKING
@@ -50,6 +51,23 @@ def parameter_format(root: nn.Module) -> str:
     for parameter in root.parameters():
         sizes[str(parameter.dtype)] += max(parameter.numel(), 1)
     return short_format(sizes.most_common(1)[0][0]) if sizes else ""
+
+
+def count_float8_modules(root: nn.Module) -> int | None:
+    """Return how many modules multiply in eight bits, by the classes of theirs or of their weights (torchao).
+
+    ``None`` where Transformer Engine is at work: what its modules multiply in is decided anew at each call.
+    """
+    if "transformer_engine" in sys.modules:
+        return None
+    return sum(any("Float8" in name for name in _class_names(module)) for module in root.modules())
+
+
+def _class_names(module: nn.Module) -> Iterator[str]:
+    yield type(module).__name__
+    for value in module.parameters(recurse=False):
+        yield type(value).__name__
+        yield type(getattr(value, "_local_tensor", None)).__name__  # of this rank, where it is distributed
 
 
 def short_format(name: str) -> str:

@@ -46,6 +46,14 @@ class Probe:
             return "full"
         return "selective" if self._recomputed_blocks or any(self._parts_recomputed) else "none"
 
+    @property
+    def n_checkpointed(self) -> int | None:
+        """Layers that were recomputed, in whole or in part; ``None`` where this torch does not tell."""
+        if _graph_task() is None:
+            return None
+        in_part = {index for index, parts in enumerate(self._parts_recomputed) if parts}
+        return len(self._recomputed_blocks | in_part)
+
     def release(self) -> None:
         """Take every hook away."""
         while self._handles:

@@ -151,6 +151,7 @@ class Session:
             self._training = self._new_training()
         self._hook_fsdp(self._peers)
         keep_out_of_scripts()
+        self._training.clipping.install()
         hook = StepHook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):

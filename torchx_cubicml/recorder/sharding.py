@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.layers import repeated_blocks, unwrap
 from torchx_cubicml.recorder.mesh import read_layout
-from torchx_cubicml.recorder.parameters import count_parameters
+from torchx_cubicml.recorder.parameters import count_parameters, short_format
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torch import nn
 
@@ -40,6 +40,7 @@ class Sharding:
         n_params: of the whole model, not of this rank's shards; ``None`` where unknown.
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
+        policies: further facts that the wrappers hold; one value where all agree, else one for each.
     """
 
     strategy: str | tuple[str, ...] = ""
@@ -51,6 +52,7 @@ class Sharding:
     n_params: int | None = None
     n_trainable_params: int | None = None
     low_precision: str = ""
+    policies: Mapping[str, Value] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Value]:
         """Return what is known, under the standard names."""
@@ -64,7 +66,7 @@ class Sharding:
             "n_trainable_params": self.n_trainable_params,
         }
         of_mesh = self.layout.facts() if self.layout is not None else {}
-        return of_mesh | {name: value for name, value in known.items() if value is not None}
+        return of_mesh | dict(self.policies) | {name: value for name, value in known.items() if value is not None}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +79,7 @@ class _Unit:
     shards: int | None  # ranks that one copy is spread over
     mesh: object = None
     low_precision: str = ""
+    policies: Mapping[str, str | bool] = field(default_factory=dict)
     members: frozenset[int] = field(default_factory=frozenset)  # ids of the wrappers within, itself included
 
     @property
@@ -117,7 +120,19 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
         dp_replicate_degree=replicas,
         dp_shard_degree=shards,
         low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
+        policies=_policies(units),
     )
+
+
+def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
+    """Return the number formats and offloading of the units, as far as all of them tell."""
+    facts: dict[str, Value] = {}
+    for name in ("param_dtype", "reduce_dtype", "cpu_offload"):
+        values = [unit.policies.get(name) for unit in units]
+        known = tuple(value for value in values if value is not None)
+        if known and len(known) == len(values):
+            facts[name] = known[0] if len(set(known)) == 1 else known
+    return facts
 
 
 def _degrees(units: Sequence[_Unit], layout: Layout | None, ranks: int) -> tuple[int | None, int | None]:
@@ -159,7 +174,7 @@ def _unit(
     module: nn.Module,
     strategy: str,
     spread: tuple[int | None, int | None],
-    low_precision: object = None,
+    policies: Mapping[str, str | bool] | None = None,
     mesh: object = None,
 ) -> _Unit:
     return _Unit(
@@ -168,7 +183,8 @@ def _unit(
         replicas=spread[0],
         shards=spread[1],
         mesh=mesh,
-        low_precision=str(low_precision) if low_precision is not None else "",
+        low_precision=str((policies or {}).get("param_dtype", "")),
+        policies=policies or {},
         members=frozenset(id(inner) for inner in module.modules()),
     )
 
@@ -181,8 +197,17 @@ def _fsdp1_unit(module: nn.Module) -> _Unit:
         spread = (_size(getattr(module, "_inter_node_pg", None)), size)
     elif strategy:
         spread = (size, 1) if strategy == "NO_SHARD" else (1, size)
-    policy = getattr(module, "mixed_precision", None)
-    return _unit(module, strategy, spread, getattr(policy, "param_dtype", None))
+    policies = _formats(getattr(module, "mixed_precision", None))
+    offload = getattr(getattr(module, "cpu_offload", None), "offload_params", None)
+    if offload is not None:
+        policies["cpu_offload"] = bool(offload)
+    return _unit(module, strategy, spread, policies)
+
+
+def _formats(policy: object) -> dict[str, str | bool]:
+    """Return the number formats of a policy for mixed precision; those that it leaves open are as stored."""
+    formats = {name: getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")}
+    return {name: short_format(str(value)) for name, value in formats.items() if value is not None}
 
 
 def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
@@ -195,14 +220,17 @@ def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
 
 def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
     info = getattr(group, "mesh_info", None)
-    policy = getattr(getattr(group, "mp_policy", None), "param_dtype", None)
+    policies = _formats(getattr(group, "mp_policy", None))
+    offload = getattr(group, "offload_policy", None)
+    if offload is not None:
+        policies["cpu_offload"] = type(offload).__name__ == "CPUOffloadPolicy"
     mesh, shards = getattr(info, "mesh", None), getattr(info, "shard_mesh_size", None)
     replicas = getattr(info, "replicate_mesh_size", 1)
     if shards is None:  # `replicate` is built on the same ground
         replicas = replicas if replicas > 1 else None
-        return _unit(module, "DDP" if replicas else "", (replicas, 1), policy, mesh)
+        return _unit(module, "DDP" if replicas else "", (replicas, 1), policies, mesh)
     after_forward = getattr(getattr(group, "post_forward_mesh_info", None), "shard_mesh_size", None)
-    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), (replicas, shards), policy, mesh)
+    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), (replicas, shards), policies, mesh)
 
 
 def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None) -> str:

@@ -11,11 +11,14 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.attention import attention_kernel
+from torchx_cubicml.recorder.clipping import Clipping
 from torchx_cubicml.recorder.clocks import make_clock
+from torchx_cubicml.recorder.compilation import is_compiled
 from torchx_cubicml.recorder.forwards import Forwards
 from torchx_cubicml.recorder.layers import holds_all, modules_around, outermost, repeated_blocks
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
-from torchx_cubicml.recorder.observe import Seen, is_compiled, observe, observe_stage, software_facts
+from torchx_cubicml.recorder.observe import Seen, observe, observe_stage, software_facts
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
 from torchx_cubicml.recorder.settled import Notes
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import nn
+    from torch.autograd.graph import Node
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.clocks import Clock, Moment
@@ -47,8 +51,8 @@ _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the
 class Training:
     """One training as its hooks tell of it.
 
-    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number. To ``notes`` goes
-    what the hooks of a settled training see.
+    ``clipping`` sees gradients being clipped once it is installed. ``stage_words`` holds what this rank has to tell of
+    its stages of a pipeline, by their number. To ``notes`` goes what the hooks of a settled training see.
 
     Args:
         guard: for each hook.
@@ -61,6 +65,7 @@ class Training:
         self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
     ) -> None:
         self.notes = Notes()
+        self.clipping = Clipping(guard)
         self.steps = 0
         self.n_stages = 0
         self.stage_words: dict[int, str] = {}
@@ -83,6 +88,7 @@ class Training:
         self._next_report = FIRST_REPORT
         self._probe: Probe | None = None
         self._autocast_type = ""
+        self._attention_kernel = ""
         self._facts: dict[str, Value] = {}
         self._explicit = False
 
@@ -256,6 +262,7 @@ class Training:
         self._until_settled = _STEPS_TO_SETTLE
         self._stranger, self._stranger_steps = None, 0
         self._forwards.on_training = self._look_into_layers
+        self.clipping.watch_fsdp()
         parameters = _parameters_of(optimizer)
         self._forwards.watch(modules_around(parameters), parameters)
 
@@ -287,8 +294,12 @@ class Training:
             return
         self._autocast_type = autocast_type(model)
         blocks = repeated_blocks(model)
+        self._forwards.on_output = lambda node: self._look_behind(node, len(blocks))
         if blocks and not is_compiled(model):
             self._probe = Probe(blocks, self._guard)
+
+    def _look_behind(self, node: Node, n_layers: int) -> None:
+        self._attention_kernel = attention_kernel(node, n_layers)
 
     def _observe(self, work: Work | None) -> None:
         leading = self._leading() if self._leading is not None else None
@@ -300,6 +311,8 @@ class Training:
             samples=self._forwards.samples_per_forward,
             seq_len=self._seq_len(),
             autocast_type=self._autocast_type,
+            attention_kernel=self._attention_kernel,
+            clipping=self.clipping.facts(),
         )
         if self._probe is not None:
             self._probe.release()
@@ -307,6 +320,7 @@ class Training:
                 seen,
                 autocast_type=self._probe.autocast_type or seen.autocast_type,
                 activation_checkpointing=self._probe.activation_checkpointing if work is not None else "",
+                n_checkpointed=self._probe.n_checkpointed if work is not None else None,
             )
             self._probe = None
         if model is not None:

@@ -4,6 +4,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INTEGRATIONS := $(CURDIR)/.venv-integrations
 NIGHTLY := $(CURDIR)/.venv-nightly
+TORCHX_TESTS := $(addprefix tests/test_,components.py launch_app.py launch_scheduler.py schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -22,7 +23,7 @@ test-integrations: $(INTEGRATIONS)/.ready ## trainings by other libraries' train
 	PATH="$(INTEGRATIONS)/bin:$$PATH" $(INTEGRATIONS)/bin/pytest tests/integrations
 
 test-nightly: $(NIGHTLY)/.ready ## the component under the nightly build of TorchX, in an environment of its own
-	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest tests/test_components.py tests/test_schedulers.py
+	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest -W 'ignore:[Deprecated] dist:UserWarning' $(TORCHX_TESTS)
 
 check: test ## the same as test
 

@@ -126,6 +126,19 @@ def test_a_local_store_that_means_another_place_in_a_container_is_told(
     assert all(scheduler in line and store in line and "--store URL" in line for line in lines)
 
 
+@pytest.mark.parametrize(
+    ("mounted", "warned"),
+    [(("/data",), False), (("/data/store",), False), (("/dat",), True), (("/data/store/below",), True)],
+    ids=["around", "itself", "alike", "below"],
+)
+def test_a_mount_with_the_store_in_it_keeps_what_is_recorded(mounted: tuple[str, ...], warned: bool) -> None:
+    launch = replace(LAUNCH, scheduler="kubernetes", mounted=mounted)
+    lines = [
+        line for line in rewrite(launch, Options(store="file:///data/store")).lines if "inside the container" in line
+    ]
+    assert len(lines) == int(warned)
+
+
 def test_the_mode_record_reads_the_config_and_changes_nothing(options: Options) -> None:
     fill(options)
     rewritten = rewrite(LAUNCH, replace(options, mode="record"))

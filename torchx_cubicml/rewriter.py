@@ -9,6 +9,7 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.choice import Case
@@ -208,7 +209,7 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
     store = absolute_url(options.store or default_store_url(), for_launch=True)
     contract = Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
     recorded = replace(plain, contract=contract).telling(
-        f"this launch will be recorded in {store}", *_out_of_reach(store, launch.scheduler, options)
+        f"this launch will be recorded in {store}", *_out_of_reach(store, launch, options)
     )
     if mode not in MODES:
         recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
@@ -221,12 +222,15 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
     )
 
 
-def _out_of_reach(store: str, scheduler: str, options: Options) -> tuple[str, ...]:
+def _out_of_reach(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
     from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
-    if not is_contained(scheduler) or split_url(store)[0] not in LOCAL_PROTOCOLS:
+    protocol, path = split_url(store)
+    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
         return ()
-    ends = f"on {scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
+    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
+        return ()
+    ends = f"on {launch.scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
     return (f"{ends}; name a store that both sides reach ({options.flags}store URL)",)
 
 

@@ -18,7 +18,7 @@ from torchx_cubicml.launch.shell_words import Word, keep_texts, without_macro_es
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from torchx.specs import AppDef
+    from torchx.specs import AppDef, Role
 
     from torchx_cubicml.contract import Contract
 
@@ -88,6 +88,7 @@ class ComponentLaunch:
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
         if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
             launch = replace(launch, resizable=frozenset({"nnodes", "nproc_per_node"}))
+        launch = replace(launch, mounted=_mounted(source.app.roles[role]))
         return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
 
     def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
@@ -205,6 +206,17 @@ def _read_roles(app: AppDef) -> tuple[dict[int, RoleCommand], list[str]]:
         except LaunchError as error:
             reasons.append(f"role {role.name}: {error}")
     return commands, reasons
+
+
+def _mounted(role: Role) -> tuple[str, ...]:
+    """Return the folders of this machine, or of a volume, that a role can write to under the path they have here."""
+    kept = []
+    for mount in role.mounts:
+        inside = str(getattr(mount, "dst_path", ""))  # a device has a path too, and keeps no files
+        outside = str(getattr(mount, "src_path", inside))  # a volume has a name instead
+        if inside and inside == outside and not getattr(mount, "read_only", True):
+            kept.append(inside)
+    return tuple(kept)
 
 
 def _with_variables(options: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:

@@ -30,6 +30,7 @@ class Launch:
         resizable: which of ``nnodes`` and ``nproc_per_node`` can be changed before the launch.
         device: kind of host or device where the command names it; empty where unknown.
         scheduler: name of the TorchX scheduler, empty where unknown.
+        mounted: folders that a container of the job has from outside under the same path, and can write to.
         not_rewritten: why this command may be recorded but not changed, in words; empty where it may.
     """
 
@@ -45,6 +46,7 @@ class Launch:
     resizable: frozenset[str] = frozenset()
     device: str = ""
     scheduler: str = ""
+    mounted: tuple[str, ...] = ()
     not_rewritten: str = ""
 
 

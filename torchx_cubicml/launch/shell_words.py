@@ -80,7 +80,9 @@ def quote(value: str) -> str:
     >>> quote("it costs $5"), quote("8")
     ("'it costs $$5'", '8')
     """
-    return with_macro_escape(shlex.quote(value))
+    # TorchX's Slurm scheduler looks for the text of its macros once more, where no escape counts; "$" stands in single
+    # quotes here, which may end and begin anew.
+    return with_macro_escape(shlex.quote(value).replace("${", "$''{"))
 
 
 def with_macro_escape(value: str) -> str:

@@ -161,8 +161,13 @@ def test_fsdp1_with_a_strategy_per_layer(tmp_path: Path) -> None:
 
 
 def test_fsdp1_by_a_policy_that_shards_nothing(tmp_path: Path) -> None:
-    ended = start("train_auto_wrapped.py", folder=tmp_path).end()
+    both = [
+        start("train_auto_wrapped.py", folder=tmp_path / str(recorded), recorded=recorded) for recorded in (False, True)
+    ]
+    plain, ended = (running.end() for running in both)
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
+    counts = [re.search(r"collectives (\d+)", each.stdout)[1] for each in (plain, ended)]
+    assert int(counts[0]) == int(counts[1]) > 50  # none is ours
     observed = ended.trial().observed
     assert observed == {
         **observed,

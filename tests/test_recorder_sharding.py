@@ -6,6 +6,7 @@ from types import ModuleType, SimpleNamespace
 import pytest
 import torch
 from torch import nn
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy
 
 from torchx_cubicml.recorder.sharding import Sharding, read_sharding
 
@@ -97,6 +98,24 @@ def test_words_for_fsdp2(group: dict[str, object], strategy: str, degree: int | 
 def test_low_precision_of_a_policy() -> None:
     group = {"mesh_info": mesh(shard_mesh_size=2), "mp_policy": SimpleNamespace(param_dtype=torch.bfloat16)}
     assert read_sharding(FSDPLinear(**group), world_size=2).low_precision == "bf16"
+
+
+def test_policies_that_differ_are_told_unit_by_unit() -> None:
+    units = [
+        FSDPLinear(
+            mesh_info=mesh(shard_mesh_size=2),
+            mp_policy=MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=reduce),
+            offload_policy=offload,
+        )
+        for reduce, offload in ((torch.float32, CPUOffloadPolicy()), (torch.bfloat16, OffloadPolicy()))
+    ]
+    facts = read_sharding(nn.Sequential(*units), world_size=2).facts()
+    assert facts == {
+        **facts,
+        "param_dtype": "bf16",
+        "reduce_dtype": ("fp32", "bf16"),
+        "cpu_offload": (True, False),
+    }
 
 
 def test_a_library_of_another_parallelism_leaves_the_degree_unknown(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,196 @@
+"""Whatever fails in a hook: the training ends as without us, with one warning, and no hook is left behind."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch import nn
+from torch.optim import optimizer as optimizers
+
+import torchx_cubicml.recorder
+from torchx_cubicml.contract import Contract
+from torchx_cubicml.recorder.assignment import Assignment
+from torchx_cubicml.recorder.session import Session
+from torchx_cubicml.settings import read_job_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torchx_cubicml.recorder.training import Training
+
+STEPS = 20
+
+
+class Model(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(11, 8)
+        self.blocks = nn.ModuleList(nn.Sequential(nn.Linear(8, 8), nn.ReLU()) for _ in range(2))
+        self.head = nn.Linear(8, 11)
+
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        x = self.embedding(tokens)
+        for block in self.blocks:
+            x = block(x)
+        return self.head(x)
+
+
+def train() -> tuple[Model, float]:
+    torch.manual_seed(0)
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
+    loss = 0.0
+    for _ in range(STEPS):
+        tokens = torch.randint(11, (3, 5))
+        output = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        output.backward()
+        nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        optimizer.zero_grad()
+        loss = output.item()
+    return model, loss
+
+
+@pytest.fixture
+def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session]:
+    """Return a session of this process that records nothing: only its hooks are there."""
+    for module in (nn.utils, nn.utils.clip_grad):
+        for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
+            if hasattr(module, name):
+                monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    monkeypatch.setattr(torch.jit._recursive, "get_hook_stubs", torch.jit._recursive.get_hook_stubs)
+    contract = Contract(store=str(tmp_path), workload={"program": "train.py"})
+    made = Session(Assignment(job=read_job_environment({}), contract=contract, declared=True, trial_id="t-1"))
+    before = dict(optimizers._global_optimizer_post_hooks)
+    yield made
+    optimizers._global_optimizer_post_hooks.clear()
+    optimizers._global_optimizer_post_hooks.update(before)
+
+
+def hooks_of(model: nn.Module) -> list[object]:
+    return [
+        hook
+        for module in model.modules()
+        for hook in (*module._forward_pre_hooks.values(), *module._forward_hooks.values())
+    ]
+
+
+def test_without_a_failure_the_training_is_seen_and_told_nothing(
+    session: Session, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, plain = train()
+    session.guarded(session._on_torch)()
+    model, loss = train()
+    training: Training = session._training
+    training.conclude()
+    assert loss == plain
+    assert training.steps == STEPS
+    assert training.facts()["max_grad_norm"] == 1.0
+    assert capsys.readouterr().err == ""
+    assert hooks_of(model) == []
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "peers.Peers",
+        "scripting.keep_out_of_scripts",
+        "settled.StepHook",
+        "clipping.Clipping.install",
+        "clipping.Clipping.watch_fsdp",
+        "training.Training._follow",
+        "training.modules_around",
+        "forwards.holds_all",
+        "forwards.Forwards._before_forward",
+        "forwards.Forwards._choose",
+        "forwards.find_batch",
+        "forwards.loader_batch_size",
+        "forwards.first_node",
+        "forwards.Forwards._begin_backward",
+        "forwards.Forwards.take",
+        "forwards.Forwards.settle",
+        "forwards.Forwards.work_of",
+        "forwards.Forwards.look_again",
+        "forwards.NotingHook",
+        "probe.autocast_type",
+        "probe.in_backward",
+        "training.Probe",
+        "training.repeated_blocks",
+        "training.attention_kernel",
+        "training.autocast_type",
+        "training.observe",
+        "training.read_pipeline",
+        "training.make_clock",
+        "observe.read_sharding",
+        "observe.read_widths",
+        "observe.read_optimizer",
+        "observe.hardware_facts",
+        "observe.compile_facts",
+        "observe.count_float8_modules",
+        "settled.Notes.open",
+        "settled.Notes.end_step",
+        "settled.Notes.take",
+        "clocks.HostClock.steps",
+        "batch.Batch.sizes",
+    ],
+)
+def test_one_warning_and_nothing_else(
+    broken: str, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, plain = train()
+    name, _, rest = broken.partition(".")
+    *within, last = rest.split(".")
+    place = importlib.import_module(f"torchx_cubicml.recorder.{name}")
+    for part in within:
+        place = getattr(place, part)
+
+    def fail(*args: object, **kwargs: object) -> None:
+        raise RuntimeError("injected")
+
+    monkeypatch.setattr(place, last, fail)
+    session.guarded(session._on_torch)()
+    model, loss = train()
+    session.guarded(session._conclude)()
+    assert loss == plain
+    warnings = capsys.readouterr().err.splitlines()
+    assert len(warnings) == 1, warnings
+    assert "recording stops here, the training goes on: RuntimeError: injected" in warnings[0]
+    assert hooks_of(model) == []
+
+
+def test_a_clipping_that_is_not_understood_is_left_alone(
+    session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("torchx_cubicml.recorder.clipping.math", None)
+    session.guarded(session._on_torch)()
+    _, loss = train()
+    assert loss > 0
+    assert capsys.readouterr().err.count("warning") == 1
+
+
+COLLECTIVES = {
+    "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
+    "allgather", "allreduce", "barrier", "broadcast", "broadcast_object_list", "gather_object", "irecv", "isend",
+    "monitored_barrier", "new_group", "new_subgroups", "recv", "reduce", "reduce_scatter", "reduce_scatter_tensor",
+    "scatter", "scatter_object_list", "send_object_list", "split_group", "synchronize",
+}  # fmt: skip
+
+
+def test_no_collective_is_ever_called() -> None:
+    """A collective of ours would wait for ranks that have none: what reads a rank's socket is no process group's."""
+    found = set()
+    for path in Path(torchx_cubicml.recorder.__file__).parent.glob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in COLLECTIVES:
+                found.add((path.name, ast.unparse(node.func)))
+    # The child's own socket; and the device, as a profiling launch is left.
+    assert found == {
+        ("courier.py", "self._socket.recv"),
+        ("writer.py", "connection.recv"),
+        ("session.py", "torch.cuda.synchronize"),
+    }

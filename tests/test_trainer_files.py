@@ -230,3 +230,58 @@ def test_init_reads_the_files_and_proposes_what_they_say(command: str, program: 
     assert own in bound
     assert bound.size() > 1
     assert write_config(user, space, own) == user
+
+
+class TestAnyScript:
+    FILE = """\
+model: {n_layer: 4, hidden_size: 64} # of ours
+train:
+  batch_size: 4
+  grad_accum: 8
+  gradient_checkpointing: false
+  output_dir: /data/out
+sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
+"""
+
+    @pytest.mark.parametrize(
+        ("command", "env", "place"),
+        [
+            ("--config any.yaml --lr 1", {}, "--config"),
+            ("--config=any.yaml --lr 1", {}, "--config"),
+            ("run any.yaml", {}, "any.yaml"),
+            ("config=any.yaml", {}, "config="),
+            ("--lr 1", {"CONFIG": "any.yaml"}, "$CONFIG"),
+        ],
+        ids=["flag", "joined", "path", "key", "variable"],
+    )
+    def test_init_proposes_what_its_config_file_says(
+        self, folder: Path, command: str, env: dict[str, str], place: str
+    ) -> None:
+        (folder / "any.yaml").write_text(self.FILE)
+        user = Launch(program="train.py", script_args=tuple(command.split()), env=env, world_size=2)
+        text = starter_space(user, "")
+        space = parse_space(text, where="x.toml")
+        workload, own = read_config(user, space)
+        assert (workload["n_layers"], workload["d_model"]) == (4, 64)
+        assert own == {
+            "micro_batch_size": 4,
+            "gradient_accumulation_steps": 8,
+            "sharding_strategy": ("FULL_SHARD", "FULL_SHARD", "NO_SHARD", "FULL_SHARD"),
+            "activation_checkpointing": False,
+        }
+        assert {item.landing.file for item in space.parameters} == {place}
+        bound = space.bind(workload=workload, current=own)
+        assert own in bound
+        assert write_config(user, space, own) == user
+        assert f"# A profiling launch writes there too: train.output_dir in {place}" in text
+
+    def test_a_flag_comes_before_a_key(self, folder: Path) -> None:
+        (folder / "any.yaml").write_text(self.FILE)
+        text = starter_space(launch("--batch_size 2 --grad_accum 4 --config any.yaml"), "")
+        assert 'flag = "--batch_size"' in text
+        assert "train.batch_size" not in text
+
+    @pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "a: &a [*a]", "\x00", ""], ids=repr)
+    def test_what_cannot_be_read_is_left_alone(self, folder: Path, content: str) -> None:
+        (folder / "any.yaml").write_text(content)
+        assert parse_space(starter_space(launch("--config any.yaml"), ""), where="x.toml").parameters

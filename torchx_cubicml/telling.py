@@ -11,6 +11,7 @@ from torchx_cubicml.masking import mask
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx_cubicml.launch import Launch
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Value
 
@@ -37,6 +38,21 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
             change = f"{short(old)} -> {short(new)}" if old is not None else short(new)
             rows.append((parameter.name, f"{change}  ({parameter.landing.name})"))
     return rows
+
+
+def set_in_job(launch: Launch) -> list[str]:
+    """Return what a launch changes that no command can say: keys of config files, and hooks.
+
+    >>> from torchx_cubicml.launch import Launch
+    >>> set_in_job(Launch(program="x.py", files={"--config": {("zero", "stage"): 3}}, hooks={"fsdp": "NO_SHARD"}))
+    ['zero.stage = 3 in the file of --config', 'NO_SHARD by the hook fsdp']
+    """
+    keys = [
+        f"{'.'.join(key)} = {short(value)} in the file of {place}"
+        for place, values in launch.files.items()
+        for key, value in values.items()
+    ]
+    return keys + [f"{short(value)} by the hook {name}" for name, value in launch.hooks.items()]
 
 
 def short(value: Value) -> str:

@@ -29,6 +29,7 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.rewriter import Options, rewrite
+    from torchx_cubicml.telling import set_in_job
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
@@ -38,9 +39,10 @@ def run(args: argparse.Namespace) -> int:
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
-        tries = [{**suggestion.to_json(), "command": command} for suggestion, command in rows]
+        tries = [{**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in rows]
         changed = rewritten.launch != component.launch
-        print_json({"next": {"rewritten": changed, "command": next_command}, "worth_trying": tries})
+        first = {"rewritten": changed, "command": next_command, "set_in_job": set_in_job(rewritten.launch)}
+        print_json({"next": first, "worth_trying": tries})
         return 0
     from rich.console import Console
 
@@ -50,17 +52,22 @@ def run(args: argparse.Namespace) -> int:
     for line in rewritten.lines:
         console.print(f"  {line.removeprefix('torchx-cubicml: ')}")
     console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
-    for suggestion, command in rows:
+    for suggestion, command, in_job in rows:
         console.print(f"  {suggestion.reason}\n    {shlex.join(command)}")
+        for text in in_job:
+            console.print(f"    and {text}")
     return 0
 
 
-def _worth_trying(component: ComponentLaunch, args: argparse.Namespace) -> list[tuple[Suggestion, list[str]]]:
+def _worth_trying(
+    component: ComponentLaunch, args: argparse.Namespace
+) -> list[tuple[Suggestion, list[str], list[str]]]:
     from torchx_cubicml.advisor import suggest
     from torchx_cubicml.launch import read_config
     from torchx_cubicml.rewriter import place_config
     from torchx_cubicml.space_file import read_space
     from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.telling import set_in_job
     from torchx_cubicml.trial import Origin
 
     space = read_space(args.space)
@@ -73,5 +80,5 @@ def _worth_trying(component: ComponentLaunch, args: argparse.Namespace) -> list[
     ):
         placed = place_config(component.launch, space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
-        rows.append((suggestion, command))
+        rows.append((suggestion, command, set_in_job(placed.launch)))
     return rows

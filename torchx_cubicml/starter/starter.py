@@ -14,6 +14,7 @@ from torchx_cubicml.launch.spelling import number
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space import LandingKind
 from torchx_cubicml.starter.argparse_help import MAX_HELP, FlagHelp, parse_help
+from torchx_cubicml.starter.file_keys import keys_in_files
 from torchx_cubicml.starter.text import KnownFlag, starter_text, tune_lines
 from torchx_cubicml.starter.trainer_starter import recognised, trainer_text
 from torchx_cubicml.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
@@ -54,6 +55,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
         if text is not None:
             return text
+    flags += keys_in_files(launch, lambda *found: _known_key(*found, free_meanings=meanings))
     return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
 
 
@@ -139,6 +141,18 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
         text=described.text,
         destination=destination or (offered and _is_offered_destination(name)),
     )
+
+
+def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> KnownFlag | None:
+    """Return a key of a config file under the meaning of its last name; ``None`` where it has none of its own."""
+    last = key.rpartition(".")[2]
+    meaning = FLAG_MEANINGS.get(_normal(last), "")
+    if meaning and meaning not in free_meanings:
+        free_meanings.add(meaning)
+        return KnownFlag(name=key, file=file, meaning=meaning, present=text)
+    if _may_be_destination(last, text) and not _RESUME.search(_normal(last)):
+        return KnownFlag(name=key, file=file, present=text, destination=True)
+    return None
 
 
 def _with_outputs(destinations: list[KnownFlag], trainer: Trainer) -> list[KnownFlag]:

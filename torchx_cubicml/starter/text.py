@@ -26,16 +26,17 @@ _LARGEST_DEGREE = 8  # ranks that share a model; more rarely fit on one node
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KnownFlag:
-    """A flag of the command, or one that the script offers.
+    """A flag of the command, or one that the script offers, or a key of a config file that the command names.
 
     Args:
-        name: with its dashes.
+        name: with its dashes; of a key, its names with dots between.
         meaning: standard name; empty where it is not known.
         present: its value in the command as typed, empty for a switch; ``None`` where it is not there.
         is_switch: whether it stands without a value.
         choices: legal values that the script lists.
         default: its value where the command does not say; ``None`` where unknown.
         text: the script's description.
+        file: what names the config file, of a key; empty for a flag.
         destination: whether it names a place that is written to, so that a profiling launch is sent elsewhere.
     """
 
@@ -46,6 +47,7 @@ class KnownFlag:
     choices: tuple[str, ...] = ()
     default: str | None = None
     text: str = ""
+    file: str = ""
     destination: bool = False
 
     @property
@@ -69,7 +71,8 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
-    destinations = [flag for flag in flags if flag.destination]
+    destinations = [flag for flag in flags if flag.destination and not flag.file]
+    written_there = [flag for flag in flags if flag.destination and flag.file]
     used = {*facts.values(), *(meanings[name] for name in written), *destinations}
     sections = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
@@ -77,7 +80,8 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         [] if active else _NOTHING_KNOWN,
         _constraints(command) if active else [],
         tune_lines(destinations, uses_wandb=uses_wandb),
-        _left_alone(flag for flag in flags if flag.present is not None and flag not in used),
+        [f"# A profiling launch writes there too: {one_line(f'{flag.name} in {flag.file}')}" for flag in written_there],
+        _left_alone(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
     return headed(program, [], sections)
 
@@ -212,15 +216,19 @@ def _table(
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
         table.append(f"choices = [{', '.join(map(toml, choices))}]")
-    table += [*lines, f"flag = {toml(flag.name)}"]
+    table += [*lines, *_place(flag)]
     default = _default(flag.default, kind(choices[0]) if choices else "a number")
     return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
+
+
+def _place(flag: KnownFlag) -> list[str]:
+    return [f"file = {toml(flag.file)}", f"key = {toml(flag.name)}"] if flag.file else [f"flag = {toml(flag.name)}"]
 
 
 def _fact(name: str, flag: KnownFlag) -> str:
     default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
-    return f"{name} = {{ flag = {toml(flag.name)}{stated} }}"
+    return f"{name} = {{ {', '.join(_place(flag))}{stated} }}"
 
 
 def _constraints(command: _Command) -> list[str]:

@@ -29,6 +29,24 @@ def test_a_space_larger_than_one_batch_is_listed_to_its_end() -> None:
     assert len(asked) == 3
 
 
+class ByRows:
+    """A score that takes rows; of configs it must not be asked."""
+
+    def __call__(self, configs: list[dict[str, int]]) -> np.ndarray:
+        raise AssertionError("rows are cheaper")
+
+    def of_vectors(self, vectors: np.ndarray) -> np.ndarray:
+        return np.where(vectors[:, 1] == 9, np.nan, np.where(vectors[:, 0] == 0, -np.inf, vectors[:, 1]))
+
+
+def test_rows_are_scored_in_place_of_configs() -> None:
+    found = Exhaustive().search(numbers(10_000), ByRows(), count=2, rng=np.random.default_rng(0))
+    assert found == [{"tens": 1, "ones": 8}, {"tens": 2, "ones": 8}]
+    everything = Exhaustive().search(numbers(50), ByRows(), count=99, rng=np.random.default_rng(0))
+    assert len(everything) == 4 * 9
+    assert [config["ones"] for config in everything] == [number for number in range(8, -1, -1) for _ in range(4)]
+
+
 def test_a_space_beyond_the_limit_is_refused_with_the_limit() -> None:
     with pytest.raises(SpaceError, match="at most 50 configs"):
         Exhaustive(limit=50).search(

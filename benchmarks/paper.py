@@ -1,0 +1,269 @@
+"""The paper's recipe on simulated layer-wise FSDP: a hundred random jobs, then three rounds of predictor and REINFORCE.
+
+python benchmarks/paper.py [--seeds 5] [--layers 24] [--output benchmarks/results/paper.txt] [--draw paper.svg]
+
+After CubicML (arXiv 2409.04585), whose figure 2 shows three things that are looked for here: random search saturates,
+each round jumps, and within a round, whose jobs are launched in the order of their prediction, throughput falls. The
+ranking networks are told that a job out of memory stands below all others; what boosting predicts of those that fit is
+multiplied by the probability to fit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+from simulator import FAMILIES, Simulator
+
+from torchx_cubicml.history import History
+from torchx_cubicml.predictors import PREDICTORS, Feasibility
+from torchx_cubicml.searchers.reinforce import Reinforce
+from torchx_cubicml.vectors import VectorColumns, config_at, vectors_of
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Trial, Workload
+
+RANDOM_JOBS = 100
+ROUNDS = 3
+JOBS_A_ROUND = 33
+_FAILED = 0.1  # throughput of a job that did not fit, as a share of the slowest that did: it only has to rank below
+
+
+def propose(
+    space: SearchSpace,
+    workload: Workload,
+    trials: Sequence[Trial],
+    *,
+    count: int,
+    rng: np.random.Generator,
+    predictor: str = "ranking_mlp",
+) -> list[Config]:
+    """Return what the paper's recipe launches next, best prediction first; a random batch before ``RANDOM_JOBS``.
+
+    Args:
+        space: bound to the workload.
+        workload: facts.
+        trials: of this workload so far.
+        count: how many.
+        rng: the only source of randomness.
+        predictor: name of the method.
+    """
+    if len(trials) < RANDOM_JOBS:
+        return space.sample(min(count, RANDOM_JOBS - len(trials)), rng=rng)
+    score = _Score(space, workload, trials, predictor=predictor, rng=rng)
+    # A search for each proposal: their tops differ more than many tops of few.
+    return Reinforce(searches=count, batch=24, steps=60).search(space, score, count=count, rng=rng)
+
+
+class _Score:
+    """What the predictor expects of configs; ``-inf`` for those that were launched already."""
+
+    def __init__(
+        self,
+        space: SearchSpace,
+        workload: Workload,
+        trials: Sequence[Trial],
+        *,
+        predictor: str,
+        rng: np.random.Generator,
+    ) -> None:
+        history = History.from_trials(trials, objective=space.objective)
+        self._feasibility = None if predictor == "ranking_mlp" else Feasibility().fit(history, rng=rng)
+        if self._feasibility is None:
+            below = _FAILED * float(np.nanmin(history.throughput))
+            history = replace(history, throughput=np.where(history.feasible, history.throughput, below))
+        self._space, self._workload = space, workload
+        self._columns = VectorColumns(space, history.columns, facts=workload)
+        self._predictor = PREDICTORS[predictor]().fit(history, rng=rng)
+        self._launched = {row.tobytes() for row in vectors_of(space, [trial.config for trial in trials])}
+
+    def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        return self.of_vectors(vectors_of(self._space, configs))
+
+    def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+        features = self._columns.encode(vectors)
+        expected = self._predictor.predict(features).throughput
+        if self._feasibility is not None:
+            rows = [{**self._workload, **config_at(self._space, vector)} for vector in vectors]
+            expected = expected * self._feasibility.probability(features, rows)
+        known = np.array([row.tobytes() in self._launched for row in vectors], dtype=np.bool_)
+        return np.where(known, -np.inf, expected)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One search: noise-free throughput of its jobs in the order of their launch, as shares of the optimum.
+
+    Args:
+        shares: 0.0 where memory ran out, ``[n_jobs]``.
+        measured: the same with noise.
+        seconds: that a round's proposals took, mean.
+    """
+
+    shares: NDArray[np.float64]
+    measured: NDArray[np.float64]
+    seconds: float
+
+    def best(self, jobs: int) -> float:
+        """Return the share reached by the config of the highest measurement among the first ``jobs``."""
+        return float(self.shares[int(np.argmax(self.measured[:jobs]))])
+
+    def round(self, number: int) -> NDArray[np.float64]:
+        """Return the measurements of one round, 1 to ``ROUNDS``, in the order of their launch; 0 the random jobs."""
+        if number == 0:
+            return self.measured[:RANDOM_JOBS]
+        start = RANDOM_JOBS + (number - 1) * JOBS_A_ROUND
+        return self.measured[start : start + JOBS_A_ROUND]
+
+
+def run(simulator: Simulator, method: str, *, optimum: float, seed: int) -> Run:
+    """Return a search of ``RANDOM_JOBS`` and ``ROUNDS`` by a predictor, or of as many random jobs."""
+    rng = np.random.default_rng(seed)
+    space = simulator.space.bind(workload=simulator.workload, current={})
+    trials: list[Trial] = []
+    seconds = []
+    for number in range(ROUNDS + 1):
+        started = time.perf_counter()
+        count = JOBS_A_ROUND if number else RANDOM_JOBS
+        if method == "random":
+            configs = space.sample(count, rng=rng)
+        else:
+            configs = propose(space, simulator.workload, trials, count=count, rng=rng, predictor=method)
+        seconds += [time.perf_counter() - started] if number else []
+        trials += [
+            simulator.launch(config, rng=rng, number=len(trials) + place) for place, config in enumerate(configs)
+        ]
+    told = [trial.measurement.samples_per_second if trial.measurement else None for trial in trials]
+    return Run(
+        shares=np.array([simulator.throughput(trial.config) for trial in trials]) / optimum,
+        measured=np.array([speed or 0.0 for speed in told]) / optimum,
+        seconds=statistics.fmean(seconds),
+    )
+
+
+def falls(measured: NDArray[np.float64]) -> float:
+    """Return Kendall's tau of the order of launch and the measurement; -1 where every job is slower than the last."""
+    from scipy.stats import kendalltau
+
+    if len(measured) < 3:
+        return 0.0
+    tau = float(kendalltau(np.arange(len(measured)), measured).statistic)
+    return tau if np.isfinite(tau) else 0.0
+
+
+METHODS = ("random", "ranking_mlp", "boosting")
+_MARKS = (25, 50, RANDOM_JOBS, *(RANDOM_JOBS + JOBS_A_ROUND * (number + 1) for number in range(ROUNDS)))
+
+
+def table(runs: dict[tuple[str, str], list[Run]]) -> str:
+    """Return the orderings as a table, mean over runs.
+
+    Args:
+        runs: family and method -> the runs.
+    """
+    lines = [
+        f"{'family':9s}{'method':12s}" + "".join(f"{mark:>7d}" for mark in _MARKS) + "   jobs; best measured so far",
+    ]
+    lines += [
+        f"{family:9s}{method:12s}" + "".join(f"{_mean([run.best(mark) for run in group]):7.3f}" for mark in _MARKS)
+        for (family, method), group in runs.items()
+    ]
+    lines += [
+        "",
+        f"{'family':9s}{'method':12s}{'':8s}random round 1 round 2 round 3",
+    ]
+    for (family, method), group in runs.items():
+        if method == "random":
+            continue
+        measures = {
+            "median": lambda told: float(np.median(told)),
+            "fits": lambda told: float(np.mean(told > 0)),
+            "tau": falls,
+            "tau, fit": lambda told: falls(told[told > 0]),
+        }
+        for name, measure in measures.items():
+            cells = [_mean([measure(run.round(number)) for run in group]) for number in range(ROUNDS + 1)]
+            lines.append(f"{family:9s}{method:12s}{name:8s}" + "".join(f"{cell:7.2f}" for cell in cells))
+        lines.append(f"{family:9s}{method:12s}a round is proposed in {_mean([run.seconds for run in group]):.1f} s")
+    return "\n".join(lines)
+
+
+def draw(runs: dict[tuple[str, str], list[Run]], path: Path) -> None:
+    """Draw every job of the first run of each family by the order of its launch, as the paper's figure 2 does."""
+    import matplotlib as mpl
+
+    mpl.use("svg")
+    mpl.rcParams.update({"svg.hashsalt": "paper", "font.size": 8})
+    from matplotlib import pyplot as plt
+
+    methods = [method for method in METHODS if method != "random"]
+    figure, axes = plt.subplots(len(methods), len(FAMILIES), figsize=(11, 5.5), sharex=True, sharey=True)
+    for row, method in zip(axes, methods, strict=True):
+        for axis, family in zip(row, FAMILIES, strict=True):
+            first = runs[family, method][0]
+            for number in range(ROUNDS + 1):
+                told = first.round(number)
+                start = 0 if number == 0 else RANDOM_JOBS + (number - 1) * JOBS_A_ROUND
+                place = start + np.arange(len(told))
+                axis.scatter(place, told, s=7, label="random" if number == 0 else f"round {number}")
+            axis.plot(np.maximum.accumulate(first.measured), color="0.6", linewidth=0.8, zorder=0)
+            axis.set_title(f"{family}, {method}")
+    axes[0][0].legend(loc="lower right", fontsize=6)
+    figure.supxlabel("job, in the order of launch (0: out of memory)")
+    figure.supylabel("measured throughput / strong optimum")
+    figure.tight_layout()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path, metadata={"Date": None})
+    plt.close(figure)
+
+
+def _mean(values: Sequence[float]) -> float:
+    return statistics.fmean(values)
+
+
+def main() -> None:
+    """Print the table and draw the figure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=5, help="simulated models of each family")
+    parser.add_argument("--layers", type=int, default=24, help="layers of each")
+    parser.add_argument("--output", type=Path, default=None, help="file to write besides")
+    parser.add_argument("--draw", type=Path, default=None, help="SVG file to draw")
+    args = parser.parse_args()
+    runs: dict[tuple[str, str], list[Run]] = {}
+    for family in FAMILIES:
+        for seed in range(args.seeds):
+            simulator = Simulator.draw(seed, n_layers=args.layers, family=family)
+            optimum = simulator.optimum()
+            for method in METHODS:
+                runs.setdefault((family, method), []).append(run(simulator, method, optimum=optimum, seed=seed))
+    text = "\n".join(
+        [
+            f"{RANDOM_JOBS} random jobs, then {ROUNDS} rounds of {JOBS_A_ROUND} by predictor and REINFORCE; "
+            f"{args.layers} layers, {args.seeds} simulated models of each family.",
+            "Throughput as a share of a strong optimum. Best: of the highest measurement, without noise.",
+            "Tau: Kendall's, of the order of launch within a round and the measurement (negative: it falls, as in the",
+            "paper; the random jobs have no order), with out of memory as nothing, and among those that fit.",
+            "",
+            table(runs),
+        ]
+    )
+    print(text)
+    if args.output is not None:
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text(text + "\n")
+    if args.draw is not None:
+        draw(runs, args.draw)
+
+
+if __name__ == "__main__":
+    main()

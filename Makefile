@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INTEGRATIONS := $(CURDIR)/.venv-integrations
 NIGHTLY := $(CURDIR)/.venv-nightly
-TORCHX_TESTS := $(addprefix tests/test_,components.py launch_app.py launch_scheduler.py schedulers.py)
+TORCHX_TESTS := $(addprefix tests/test_,component_options.py components.py launch_app.py launch_scheduler.py schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 

@@ -13,7 +13,7 @@ from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.choice import Case
-from torchx_cubicml.contract import AsTyped, Contract
+from torchx_cubicml.contract import AsTyped, Contract, encode_contract
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.guards import not_permitted, refuse_other_batch
 from torchx_cubicml.launch import (
@@ -217,9 +217,20 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
         no_space = f"arguments stay as typed: no space file says what may be changed ({options.flags}space FILE)"
         return recorded.telling(no_space) if mode == "rewrite" else recorded
     return _or_else(
-        lambda: _read(recorded, options, mode),
+        lambda: _carried(_read(recorded, options, mode)),
         lambda why: recorded.telling(f"arguments stay as typed: {why}"),
     )
+
+
+def _carried(rewritten: Rewritten) -> Rewritten:
+    """Return the launch, whose contract fits into what carries it.
+
+    Raises:
+        ContractError: it does not.
+    """
+    if rewritten.contract is not None:
+        encode_contract(rewritten.contract)
+    return rewritten
 
 
 def _out_of_reach(store: str, launch: Launch, options: Options) -> tuple[str, ...]:

@@ -123,7 +123,8 @@ class TestSuggest:
     def test_later_suggestions_say_what_they_promise_and_what_is_nearest(self) -> None:
         (suggestion,) = asked(tuned(14))
         assert suggestion.low < suggestion.throughput < suggestion.high
-        assert suggestion.gain == pytest.approx(suggestion.throughput / suggestion.baseline_throughput)
+        ratio = suggestion.throughput / suggestion.baseline_throughput
+        assert suggestion.gain == pytest.approx(ratio, rel=0.05)  # averaged over what may be noise
         assert "your own config" in suggestion.reason
         assert "nearest run: " in suggestion.reason
 

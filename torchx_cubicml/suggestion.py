@@ -22,7 +22,7 @@ class Suggestion:
         reason: in words.
         n_trials: ended trials of this workload behind it.
         baseline_throughput: median expected of the user's own config.
-        gain: ratio of the two medians; ``None`` where either is unknown.
+        gain: median of the ratio of the two; ``None`` where either is unknown.
         gain_low: lower end of its 80 % interval.
         gain_high: upper end.
     """

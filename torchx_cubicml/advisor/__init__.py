@@ -1,13 +1,27 @@
 """Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
 
 ``knowledge`` learns from history, ``outlook`` says what it expects of one workload's configs, ``acquisition`` what a
-config is worth trying, ``batch`` chooses, ``promise`` says what to expect and ``reasons`` why in words.
+config is worth trying, ``batch`` chooses, ``promise`` says what to expect and ``reasons`` why in words,
+``verdict`` how sure the winner is and what another round may bring, ``sensitivity`` what each parameter is worth.
 """
 
 from __future__ import annotations
 
 from torchx_cubicml.advisor.advisor import best_known, suggest
 from torchx_cubicml.advisor.batch import Method
+from torchx_cubicml.advisor.sensitivity import Alternative, ParameterWorth, sensitivity
+from torchx_cubicml.advisor.verdict import Verdict, expected_gain, verdict
 from torchx_cubicml.suggestion import Suggestion
 
-__all__ = ["Method", "Suggestion", "best_known", "suggest"]
+__all__ = [
+    "Alternative",
+    "Method",
+    "ParameterWorth",
+    "Suggestion",
+    "Verdict",
+    "best_known",
+    "expected_gain",
+    "sensitivity",
+    "suggest",
+    "verdict",
+]

@@ -64,8 +64,15 @@ class Knowledge(Protocol):
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
         """Return this knowledge as if one function were true that it believes in, drawn as it is at ``rows``."""
 
-    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return the covariance of the logarithms of the true values of few ``rows``, ``[n, n]``."""
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """Return logarithms of true values of few ``rows`` drawn together from what is believed, ``[count, n]``."""
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return mean and deviation of the logarithm of the true ratio of each of ``rows`` to ``over``, ``[n]``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -186,9 +193,19 @@ class Everywhere:
         del rows
         return Drawn(source=self, seed=int(rng.integers(2**31)))
 
-    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
         """See ``Knowledge`` and ``drawn``."""
-        return np.diag(self.forecast(rows).spread ** 2)
+        forecast = self.forecast(rows)
+        return forecast.logarithm + forecast.spread * rng.standard_normal((count, len(rows)))
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See ``Knowledge``."""
+        forecast = self.forecast([*rows, over])
+        return forecast.logarithm[:-1] - forecast.logarithm[-1], np.hypot(forecast.spread[:-1], forecast.spread[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -219,9 +236,17 @@ class Drawn:
         """Return another draw."""
         return self.source.drawn(rows, rng=rng)
 
-    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
         """See ``Everywhere``."""
-        return self.source.covariance(rows)
+        return self.source.draws(rows, count=count, rng=rng)
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See ``Everywhere``."""
+        return self.source.ratios(rows, over)
 
 
 class Elsewhere:
@@ -274,6 +299,32 @@ class Here:
         """See ``Knowledge``."""
         return replace(self, process=self.process.drawn(self.history.columns.encode(rows), rng=rng))
 
-    def covariance(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """See ``Knowledge``."""
-        return self.process.joint(self.history.columns.encode(rows))[1]
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """See ``Knowledge``: of all shares of noise that are likely."""
+        features = self.history.columns.encode(rows)
+        known = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
+        likely = self.process.alternatives()
+        chances = np.array([chance for chance, _ in likely])
+        counts = rng.multinomial(count, chances / chances.sum())
+        drawn = [
+            process.draws(features, count=int(each), rng=rng) for each, (_, process) in zip(counts, likely, strict=True)
+        ]
+        return np.vstack(drawn) + known
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See ``Knowledge``: averaged over how much of what measurements differ by may be noise."""
+        features = self.history.columns.encode([*rows, over])
+        known = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
+        first: NDArray[np.float64] = np.zeros(len(rows))
+        second: NDArray[np.float64] = np.zeros(len(rows))
+        for chance, process in self.process.alternatives():
+            mean, covariance = process.joint(features)
+            gain = (mean + known)[:-1] - (mean + known)[-1]
+            variance = np.diag(covariance)[:-1] + covariance[-1, -1] - 2.0 * covariance[:-1, -1]
+            first += chance * gain
+            second += chance * (gain**2 + np.maximum(variance, 0.0))
+        return first, np.sqrt(np.maximum(second - first**2, 1e-10))

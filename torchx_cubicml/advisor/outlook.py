@@ -7,6 +7,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
+import numpy as np
+
 from torchx_cubicml.advisor.knowledge import Lesson, learn
 from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.errors import SpaceError
@@ -19,7 +21,6 @@ from torchx_cubicml.trial import State
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    import numpy as np
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
@@ -160,9 +161,17 @@ class Outlook:
         anchors = [*(config for config in near if config is not None), *self.space.sample(_ANCHORS, rng=rng)]
         return replace(self, knowledge=self.knowledge.drawn(self._rows(anchors), rng=rng))
 
-    def covariance(self, configs: Sequence[Config]) -> NDArray[np.float64]:
-        """Return the covariance of the logarithms of the true throughputs of few configs, ``[n, n]``."""
-        return self.knowledge.covariance(self._rows(configs))
+    def draws(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return logarithms of the true throughputs of few configs, drawn together, ``[count, n]``.
+
+        Each must be known: predicted, or measured.
+        """
+        if self.knowledge.measurements_included:
+            return self.knowledge.draws(self._rows(configs), count=count, rng=rng)
+        beliefs = self.beliefs(configs)
+        means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
+        spreads = np.array([belief.spread if belief else math.nan for belief in beliefs])
+        return means + spreads * rng.standard_normal((count, len(configs)))
 
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
         return [{**self.facts, **config, **self.instead} for config in configs]
@@ -177,6 +186,28 @@ class Outlook:
             measured = record.measured if record and not self.knowledge.measurements_included else ()
             beliefs.append(believe(predicted, measured, noise=self.noise))
         return beliefs
+
+    def gains(self, configs: Sequence[Config], over: Config) -> list[Belief | None]:
+        """Return how much faster each config is than ``over``; ``None`` where either is unknown or ``over`` never fits.
+
+        What two configs have in common cancels out: of neighbours the ratio is better known than either.
+        """
+        *beliefs, base = self.beliefs([*configs, over])
+        record = self.records.get(identity(over))
+        if base is None or (record is not None and record.out_of_memory):
+            return [None] * len(configs)
+        if self.knowledge.measurements_included:
+            means, spreads = self.knowledge.ratios(self._rows(configs), self._rows([over])[0])
+            found: list[Belief | None] = [
+                Belief(math.exp(mean), spread) for mean, spread in zip(means, spreads.tolist(), strict=True)
+            ]
+        else:
+            found = [
+                Belief(belief.throughput / base.throughput, math.hypot(belief.spread, base.spread)) if belief else None
+                for belief in beliefs
+            ]
+        same = [identity(config) == identity(over) for config in configs]
+        return [Belief(1.0, 0.0) if is_same else gain for gain, is_same in zip(found, same, strict=True)]
 
     def measured(self) -> list[Config]:
         """Return the configs of the space that ran and never ran out of memory."""

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
-from torchx_cubicml.noise import Belief
-from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.suggestion import Suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.noise import Belief
     from torchx_cubicml.trial import Config
 
 
@@ -24,26 +22,19 @@ def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Co
         return []
     configs = [config for config, _ in chosen]
     *beliefs, baseline = outlook.beliefs([*configs, current])
-    record = outlook.records.get(identity(current))
-    if record is not None and record.out_of_memory:
-        baseline = None
+    gains = outlook.gains(configs, current)
     fits = outlook.forecast(configs).fits.tolist()
     plain = [
-        _suggestion(outlook, config, (belief, baseline), chance)
-        for config, belief, chance in zip(configs, beliefs, fits, strict=True)
+        _suggestion(outlook, config, (belief, baseline if gain else None, gain), chance)
+        for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
 
 
 def _suggestion(
-    outlook: Outlook, config: Config, beliefs: tuple[Belief | None, Belief | None], chance: float
+    outlook: Outlook, config: Config, beliefs: tuple[Belief | None, Belief | None, Belief | None], chance: float
 ) -> Suggestion:
-    belief, baseline = beliefs
-    gain = None
-    if belief is not None and baseline is not None:
-        # Two independent beliefs; a config compared with itself gains nothing for certain.
-        spread = 0.0 if belief == baseline else math.hypot(belief.spread, baseline.spread)
-        gain = Belief(belief.throughput / baseline.throughput, spread)
+    belief, baseline, gain = beliefs
     return Suggestion(
         config=config,
         throughput=belief.throughput if belief else None,

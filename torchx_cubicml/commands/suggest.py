@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
@@ -11,6 +12,7 @@ if TYPE_CHECKING:
     import argparse
 
     from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.choice import Case
     from torchx_cubicml.launch import ComponentLaunch
 
 
@@ -25,7 +27,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what an ordinary launch of the command would run, then what `tune` would try, best first."""
+    """Print what an ordinary launch of the command would run, what each parameter is worth, and what `tune` tries."""
+    from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.rewriter import Options, rewrite
@@ -35,14 +38,17 @@ def run(args: argparse.Namespace) -> int:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
     name, component_args = split_command(args.command)
     component = ComponentLaunch.parse(name, component_args)
-    rows = _worth_trying(component, args)
+    case = _case(component, args)
+    rows = _worth_trying(component, case, args)
+    worths = sensitivity(case.space, workload=case.workload, current=case.current, trials=case.trials, seed=args.seed)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
         tries = [{**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in rows]
         changed = rewritten.launch != component.launch
         first = {"rewritten": changed, "command": next_command, "set_in_job": set_in_job(rewritten.launch)}
-        print_json({"next": first, "worth_trying": tries})
+        known = [asdict(worth) for worth in worths]
+        print_json({"next": first, "worth_trying": tries, "sensitivity": known})
         return 0
     from rich.console import Console
 
@@ -51,6 +57,10 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"  {shlex.join(next_command)}")
     for line in rewritten.lines:
         console.print(f"  {line.removeprefix('torchx-cubicml: ')}")
+    if worths:
+        console.print("what each parameter is worth at the best config measured:")
+    for worth in worths:
+        console.print(f"  {worth.told()}")
     console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
     for suggestion, command, in_job in rows:
         console.print(f"  {suggestion.reason}\n    {shlex.join(command)}")
@@ -59,26 +69,38 @@ def run(args: argparse.Namespace) -> int:
     return 0
 
 
-def _worth_trying(
-    component: ComponentLaunch, args: argparse.Namespace
-) -> list[tuple[Suggestion, list[str], list[str]]]:
-    from torchx_cubicml.advisor import suggest
+def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
+    from torchx_cubicml.choice import Case
     from torchx_cubicml.launch import read_config
-    from torchx_cubicml.rewriter import place_config
     from torchx_cubicml.space_file import read_space
     from torchx_cubicml.store import absolute_url, read_trials
-    from torchx_cubicml.telling import set_in_job
-    from torchx_cubicml.trial import Origin
 
     space = read_space(args.space)
     workload, current = read_config(component.launch, space)
+    trials, _ = read_trials(absolute_url(store_url(args)), deadline_s=60.0)
+    return Case(space=space, workload=workload, current=current, trials=trials)
+
+
+def _worth_trying(
+    component: ComponentLaunch, case: Case, args: argparse.Namespace
+) -> list[tuple[Suggestion, list[str], list[str]]]:
+    from torchx_cubicml.advisor import suggest
+    from torchx_cubicml.rewriter import place_config
+    from torchx_cubicml.store import absolute_url
+    from torchx_cubicml.telling import set_in_job
+    from torchx_cubicml.trial import Origin
+
     store = absolute_url(store_url(args))
-    trials, _ = read_trials(store, deadline_s=60.0)
     rows = []
     for suggestion in suggest(
-        space, workload=workload, current=current, trials=trials, count=args.count, seed=args.seed
+        case.space,
+        workload=case.workload,
+        current=case.current,
+        trials=case.trials,
+        count=args.count,
+        seed=args.seed,
     ):
-        placed = place_config(component.launch, space, suggestion.config, store=store, origin=Origin.USER)
+        placed = place_config(component.launch, case.space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
         rows.append((suggestion, command, set_in_job(placed.launch)))
     return rows

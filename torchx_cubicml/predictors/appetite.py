@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.places import Places
 
 # Prior medians as shares of all memory, and standard deviations of logarithms.
-_ALWAYS, _BATCH, _STATES, _PART_SD = 0.1, 0.3, 0.8, 0.8
+_ALWAYS, _BATCH, _STATES = 0.1, 0.5, 0.8
+_PART_SD = np.array([0.8, 1.2, 0.8])  # nobody knows how far a list of batch sizes reaches
 _LAYER_SD, _WEIGHED_SD = 0.8, 0.5  # of one layer beside the others, and where their sizes are known
 _STEP, _STEP_SD = 0.3, 0.5  # what a choice keeps that is one step less hungry than the hungriest
 _HUNGRIEST = 2.0
@@ -132,9 +133,9 @@ class Appetite:
         factor = _UNKNOWN_SD * meal.unknown
         jacobian = np.hstack(
             [
-                _PART_SD * share * np.exp(always),
-                _PART_SD * share * batch[:, None],
-                _PART_SD * share * held.sum(axis=(1, 2))[:, None],
+                _PART_SD[0] * share * np.exp(always),
+                _PART_SD[1] * share * batch[:, None],
+                _PART_SD[2] * share * held.sum(axis=(1, 2))[:, None],
                 self._layer_sd * share * held.sum(axis=1),
                 _STEP_SD * share * held.sum(axis=2),
                 _HUNGER_SD * share * batch[:, None] * meal.hungry,

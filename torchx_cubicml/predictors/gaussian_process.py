@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -33,10 +33,13 @@ _USUAL_SCALE, _USUAL_WEIGHT = 0.3, 2  # log spread between configs believed at f
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
-_SMOOTH, _LINEAR, _MATCHING, _NOISE = 0.3, 0.05, 0.01, 0.01
+_SMOOTH, _LINEAR, _MATCHING, _NOISE = 0.3, 0.05, 0.01, 0.015
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
-_VARIANCE_SD, _LENGTH_SD, _NOISE_SD = 1.0, 0.5, 0.5  # of the logarithms
+# Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
+_SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
+_WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
+_VARIANCE_SD, _LENGTH_SD, _NOISE_SD = 1.0, 0.5, 0.8  # of the logarithms
 
 
 class GaussianProcess:
@@ -74,16 +77,20 @@ class GaussianProcess:
         squares = len(target) * float(target.var()) + _USUAL_WEIGHT * _USUAL_SCALE**2
         self.scale_ = math.sqrt(squares / (len(target) + _USUAL_WEIGHT))
         self.rest_ = (target - self.centre_) / self.scale_
-        prior = _Prior.of(self.places_, noise=(self.noise or _NOISE) / self.scale_)
+        self.prior_noise_ = (self.noise or _NOISE) / self.scale_
+        prior = _Prior.of(self.places_, noise=self.prior_noise_)
         self.kernel_, log_posterior = _most_probable(prior, self.points_, self.rest_, rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
 
     def _condition(self) -> None:
-        noise = self.kernel_.noise**2
-        gram = self.kernel_.between(self.points_, self.points_) + (noise + 1e-9) * np.eye(len(self.points_))
-        self.inverse_ = np.linalg.inv(np.linalg.cholesky(gram))
+        self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
         self.weights_ = self.inverse_.T @ (self.inverse_ @ self.rest_)
+
+    def _gram(self) -> NDArray[np.float64]:
+        noise = self.kernel_.noise**2 + 1e-9
+        gram = self.kernel_.between(self.points_, self.points_) + noise * np.eye(len(self.points_))
+        return np.asarray(gram, dtype=np.float64)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -129,10 +136,39 @@ class GaussianProcess:
 
         Its mean is then one function that the measurements allow: a Thompson draw, told at those rows.
         """
+        return self._given(features, self.draws(features, count=1, rng=rng)[0])
+
+    def draws(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+        """Return logarithms of true throughputs of few rows, drawn together from what is believed, ``[count, n]``."""
         mean, covariance = self.joint(features)
-        size = len(mean)
-        root = np.linalg.cholesky(covariance + 1e-8 * self.scale_**2 * np.eye(size) * max(1.0, size / 100.0))
-        return self._given(features, mean + root @ rng.standard_normal(size))
+        # Of rows that are alike the covariance has no inverse.
+        root = np.linalg.cholesky(covariance + 1e-7 * self.scale_**2 * np.eye(len(mean)))
+        return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T, dtype=np.float64)
+
+    def alternatives(self) -> list[tuple[float, Self]]:
+        """Return this process with other shares of signal and noise, each with its posterior probability.
+
+        What few measurements differ by may be either; the most probable shares alone would be too sure of one. Noise
+        has a wide prior here, and so has the size of what is smooth: it may all be noise.
+        """
+        found, logs = [], []
+        for size in _SIZES:
+            for ratio in _NOISES:
+                other = copy(self)
+                variances, noise = self.kernel_.variances * size, ratio * _NOISE / self.scale_
+                other.kernel_ = replace(self.kernel_, variances=variances, noise=noise)
+                root = np.linalg.cholesky(other._gram())
+                white = np.linalg.solve(root, self.rest_)
+                prior = -0.5 * (math.log(noise / self.prior_noise_) / _WIDE_NOISE_SD) ** 2
+                prior -= 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
+                logs.append(prior - 0.5 * float(white @ white) - float(np.log(np.diag(root)).sum()))
+                found.append(other)
+        chances = np.exp(np.array(logs) - max(logs))
+        chances /= chances.sum()
+        likely = [(chance, other) for chance, other in zip(chances.tolist(), found, strict=True) if chance > 0.01]
+        for _, other in likely:
+            other._condition()
+        return likely
 
     def _given(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
         told = copy(self)

@@ -85,6 +85,7 @@ def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     (row,) = found["worth_trying"]
     assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
     assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
+    assert found["sensitivity"] == []  # nothing was measured yet
 
 
 def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:

@@ -57,10 +57,8 @@ def run(args: argparse.Namespace) -> int:
     console.print(f"  {shlex.join(next_command)}")
     for line in rewritten.lines:
         console.print(f"  {line.removeprefix('torchx-cubicml: ')}")
-    if worths:
-        console.print("what each parameter is worth at the best config measured:")
-    for worth in worths:
-        console.print(f"  {worth.told()}")
+    title = ["what each parameter is worth at the best config measured:"] if worths else []
+    console.print("\n".join([*title, *(f"  {worth.told()}" for worth in worths)]), end="\n" if worths else "")
     console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
     for suggestion, command, in_job in rows:
         console.print(f"  {suggestion.reason}\n    {shlex.join(command)}")

@@ -55,10 +55,9 @@ def run(args: argparse.Namespace) -> int:
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print("the next launch would run:")
     console.print(f"  {shlex.join(next_command)}")
-    for line in rewritten.lines:
-        console.print(f"  {line.removeprefix('torchx-cubicml: ')}")
-    title = ["what each parameter is worth at the best config measured:"] if worths else []
-    console.print("\n".join([*title, *(f"  {worth.told()}" for worth in worths)]), end="\n" if worths else "")
+    told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
+    for line in [*told, *(f"worth at the best config measured: {worth.told()}" for worth in worths)]:
+        console.print(f"  {line}")
     console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
     for suggestion, command, in_job in rows:
         console.print(f"  {suggestion.reason}\n    {shlex.join(command)}")

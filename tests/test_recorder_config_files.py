@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -150,6 +151,16 @@ def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -
     assert (trial.state, trial.origin, trial.suggestion) == (State.COMPLETED, Origin.USER, None)
     assert trial.config == {"stage": 2, "micro_batch_size": 4}
     assert trial.observed["runs_as_typed"] == "ds.json is not as it was when the launch was made"
+
+
+def test_a_launch_of_a_tune_never_runs_as_typed(folder: Path) -> None:
+    done = run(folder, wanted=replace(contract_of_before(folder), launch_id="launch-1"))
+    assert done.returncode == 1
+    assert done.stderr == (
+        "torchx-cubicml: this launch of a tune ends, for its config files cannot be changed: "
+        "ds.json is not as it was when the launch was made\n"
+    )
+    assert shown(folder) == []
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,13 @@ WRONG = {
         '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "hub.api_key"',
         ["parameters.p.key: a secret is never recorded"],
     ),
+    "a file of no name in tune": (ONE + '[tune.files]\n"$" = { a = "b" }', ["tune.files.$: what names the file"]),
+    "a file in tune that is no table": (ONE + '[tune]\nfiles = { "--c" = 1 }', ["tune.files.--c: a table is wanted"]),
+    "a gap in a key of tune": (ONE + '[tune]\nfiles = { "--c" = { "a..b" = "x" } }', ["tune.files.--c.a..b: a key in"]),
+    "a placeholder in a key of tune": (
+        ONE + '[tune]\nfiles = { "--c" = { a = "{there}" } }',
+        ["tune.files.--c.a: {there} is not known; legal are {scratch}"],
+    ),
     "one key for two": (
         '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "a"\n'
         '[parameters.q]\nchoices = [1]\nfile = "--c"\nkey = "a"',

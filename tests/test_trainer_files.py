@@ -2,16 +2,17 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.guards import not_permitted
-from torchx_cubicml.launch import Launch, patches_of, read_config, write_config
-from torchx_cubicml.space import computed_global_batch_size
+from torchx_cubicml.launch import Launch, change_for_profiling, patches_of, read_config, write_config
+from torchx_cubicml.space import TuneChanges, computed_global_batch_size
 from torchx_cubicml.space_file import parse_space
-from torchx_cubicml.starter import starter_space
+from torchx_cubicml.starter import starter_space, unredirected_outputs
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -273,7 +274,16 @@ sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
         bound = space.bind(workload=workload, current=own)
         assert own in bound
         assert write_config(user, space, own) == user
-        assert f"# A profiling launch writes there too: train.output_dir in {place}" in text
+        assert space.tune.files == {place: {("train", "output_dir"): "{scratch}/{launch_id}"}}
+        assert unredirected_outputs(user, space) == ()
+        bare = replace(space, tune=TuneChanges())
+        assert unredirected_outputs(user, bare) == (f"train.output_dir in {place}",)
+        filled = change_for_profiling(user, space, {"scratch": "/scratch", "launch_id": "l1"})
+        assert read_config(filled, space)[1] == own
+        (patch,) = patches_of(filled)
+        assert patch.values == ((("train", "output_dir"), "/scratch/l1"),)
+        both = patches_of(change_for_profiling(write_config(user, space, {**own, "micro_batch_size": 2}), space, {}))
+        assert {key for key, _ in both[0].values} == {("train", "output_dir"), ("train", "batch_size")}
 
     def test_a_flag_comes_before_a_key(self, folder: Path) -> None:
         (folder / "any.yaml").write_text(self.FILE)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.argument_place import ArgumentPlace
-from torchx_cubicml.launch.file_place import FilePlace
+from torchx_cubicml.launch.file_place import FilePlace, checked_keys
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.launch.script_args import set_flag
 from torchx_cubicml.launch.size_place import SizePlace
@@ -86,18 +86,25 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
 
 
 def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:
-    """Return the launch with the flags and variables that ``[tune]`` changes, their ``{names}`` filled in.
+    """Return the launch with the flags, variables and keys that ``[tune]`` changes, their ``{names}`` filled in.
 
     Args:
         launch: a command.
         space: says what a profiling launch changes.
         filled: what ``{scratch}``, ``{launch_id}``... stand for.
+
+    Raises:
+        LaunchError: a key cannot be set in its file.
     """
     args = launch.script_args
     for flag, text in space.tune.args.items():
         args = set_flag(args, flag, _fill(text, filled))
     changes = {name: _fill(text, filled) for name, text in space.tune.env.items()}
-    return replace(launch, script_args=args, env={**launch.env, **changes})
+    files = dict(launch.files)
+    for file, keys in space.tune.files.items():
+        filled_in = {key: _fill(text, filled) for key, text in keys.items()}
+        files[file] = checked_keys(launch, file, {**files.get(file, {}), **filled_in})
+    return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
 
 
 _PLACES: dict[LandingKind, Place] = {

@@ -21,6 +21,8 @@ from torchx_cubicml.launch.script_args import find_flag, looks_like_value
 from torchx_cubicml.launch.spelling import read_scalar, same_value
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx_cubicml.document import Document
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.launch.wanted import Wanted
@@ -100,12 +102,22 @@ class FilePlace:
 
     def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
         """Set the value at the key in the job's copy."""
-        file = _file_of(launch, landing.file)
-        said = _as_said(value, landing)
         before = launch.files.get(landing.file, {})
-        changes = {**before, landing.key: said}
-        with_values(_text(file.path), changes, path=file.path)  # told now, not in the job
+        changes = checked_keys(launch, landing.file, {**before, landing.key: _as_said(value, landing)})
         return replace(launch, files={**launch.files, landing.file: changes})
+
+
+def checked_keys(
+    launch: Launch, place: str, changes: Mapping[tuple[str, ...], Value]
+) -> Mapping[tuple[str, ...], Value]:
+    """Return changes of a config file, which were tried here so that they cannot fail in the job.
+
+    Raises:
+        LaunchError: the file is not here, or a key cannot be set.
+    """
+    path = _file_of(launch, place).path
+    with_values(_text(path), changes, path=path)
+    return changes
 
 
 def patches_of(launch: Launch) -> tuple[FilePatch, ...]:

@@ -95,6 +95,10 @@ def _sweep(folder: str) -> None:
 
 
 def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool) -> Program:
+    if contract.launch_id:  # of a tune, which must not write where the user's own launches do
+        raise SystemExit(
+            f"torchx-cubicml: this launch of a tune ends, for its config files cannot be changed: {reason}"
+        )
     if tells:
         warn(f"this launch runs as typed, for its config files cannot be changed: {reason}")
     typed = replace(contract.typed(), refused=reason[:400])

@@ -40,10 +40,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneChanges:
-    """What a profiling launch changes besides its config; ``{scratch}`` and ``{launch_id}`` are filled in."""
+    """What a profiling launch changes besides its config; ``{scratch}`` and ``{launch_id}`` are filled in.
+
+    Args:
+        args: flag -> value.
+        env: variable -> value.
+        files: what names a config file -> key in it, outermost name first -> value.
+    """
 
     args: Mapping[str, str] = field(default_factory=dict)
     env: Mapping[str, str] = field(default_factory=dict)
+    files: Mapping[str, Mapping[tuple[str, ...], str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,6 +26,10 @@ SIZES = ("nnodes", "nproc_per_node")
 HOOKS = ("fsdp",)
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
+_NAMES_FILE = (
+    "what names the file in the command, a flag such as '--deepspeed_config', a variable such as '$CONFIG', or the "
+    "path as it is typed, in which * stands for anything,"
+)
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
@@ -66,6 +70,7 @@ def read_tune(table: Table) -> TuneChanges:
     return TuneChanges(
         args=_read_changes(table.table("args", legal=None), LandingKind.FLAG),
         env=_read_changes(table.table("env", legal=None), LandingKind.ENV),
+        files={file: _read_keys(table.table("files", legal=None), file) for file in table.table("files", legal=None)},
     )
 
 
@@ -110,11 +115,7 @@ def with_world_size(space: SearchSpace) -> SearchSpace:
 def _read_file(table: Table, name: str) -> Landing:
     """Return the place at a key of a config file that the command names."""
     if not _FILE.fullmatch(name):
-        raise table.error(
-            "file",
-            "what names the file in the command is wanted: a flag such as '--deepspeed_config', a variable such as "
-            "'$CONFIG', or the path as it is typed, in which * stands for anything",
-        )
+        raise table.error("file", f"{_NAMES_FILE} is wanted")
     key = table.text("key") or ""
     names = tuple(key.split("."))
     if not all(names):
@@ -125,15 +126,27 @@ def _read_file(table: Table, name: str) -> Landing:
 
 
 def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:
-    changes = {}
     for key in table:
         _check_name(table, key, key, kind=kind)
-        text = table.text(key) or ""
-        unknown = sorted(set(_PLACEHOLDER.findall(text)).difference(PLACEHOLDERS))
-        if unknown:
-            raise table.error(key, f"{unknown[0]} is not known; legal are {' and '.join(PLACEHOLDERS)}")
-        changes[key] = text
-    return changes
+    return {key: _filled_text(table, key) for key in table}
+
+
+def _read_keys(files: Table, file: str) -> dict[tuple[str, ...], str]:
+    if not _FILE.fullmatch(file):
+        raise files.error(file, f"{_NAMES_FILE} is wanted")
+    keys = files.table(file, legal=None)
+    for key in keys:
+        if not all(key.split(".")):
+            raise keys.error(key, "a key in the file is wanted, such as 'train.output_dir'")
+    return {tuple(key.split(".")): _filled_text(keys, key) for key in keys}
+
+
+def _filled_text(table: Table, key: str) -> str:
+    text = table.text(key) or ""
+    unknown = sorted(set(_PLACEHOLDER.findall(text)).difference(PLACEHOLDERS))
+    if unknown:
+        raise table.error(key, f"{unknown[0]} is not known; legal are {' and '.join(PLACEHOLDERS)}")
+    return text
 
 
 def _aliases(name: str) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         constraints=_read_constraints(root),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
-        tune=read_tune(root.table("tune", legal=("args", "env"))),
+        tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=read_rewrite(root, list(parameters)),
         log=read_log(root),
     )
@@ -180,6 +180,11 @@ def _check_places(space: SearchSpace, where: str) -> None:
     ]
     places += [("tune.args", LandingKind.FLAG, flag) for flag in space.tune.args]
     places += [("tune.env", LandingKind.ENV, variable) for variable in space.tune.env]
+    places += [
+        ("tune.files", LandingKind.FILE, f"{'.'.join(key)} in {file}")
+        for file, keys in space.tune.files.items()
+        for key in keys
+    ]
     for owner, landing_kind, name in places:
         first = owners.setdefault((landing_kind, name), owner)
         if first != owner:

@@ -95,7 +95,7 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
 
 
 def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = "") -> tuple[str, ...]:
-    """Return the flags that look like an output, resume or logging destination and that ``[tune]`` leaves as they are.
+    """Return what looks like an output, resume or logging destination and what ``[tune]`` leaves as it is.
 
     Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
 
@@ -115,7 +115,17 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
     settled = declared | {name.rstrip("=") for name in space.tune.args}
     if "WANDB_MODE" in space.tune.env:
         settled |= {name for name, _ in suspects if "wandb" in name.lower()}
-    return tuple(name for name, value in suspects if name not in settled and _may_be_destination(name, value))
+    flags = [name for name, value in suspects if name not in settled and _may_be_destination(name, value)]
+    return (*flags, *_unredirected_keys(launch, space))
+
+
+def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
+    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    places = (landing.name for landing in landings if landing is not None)
+    settled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
+    found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
+    labels = [f"{key.name} in {key.file}" for key in found if key.destination]
+    return [label for label in labels if label not in settled]
 
 
 def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> KnownFlag:

@@ -71,8 +71,7 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
     blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
     written = {name: lines for name, lines in blocks.items() if lines}
     active = any(not line.startswith("#") for lines in written.values() for line in lines)
-    destinations = [flag for flag in flags if flag.destination and not flag.file]
-    written_there = [flag for flag in flags if flag.destination and flag.file]
+    destinations = [flag for flag in flags if flag.destination]
     used = {*facts.values(), *(meanings[name] for name in written), *destinations}
     sections = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
@@ -80,7 +79,6 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         [] if active else _NOTHING_KNOWN,
         _constraints(command) if active else [],
         tune_lines(destinations, uses_wandb=uses_wandb),
-        [f"# A profiling launch writes there too: {one_line(f'{flag.name} in {flag.file}')}" for flag in written_there],
         _left_alone(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
     return headed(program, [], sections)
@@ -249,10 +247,14 @@ def tune_lines(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[s
         uses_wandb: whether it is to be kept out of Weights & Biases.
     """
     places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
-    args = [
-        f"{toml(flag.name)} = {toml(_sent_to(flag, place))}" for flag, place in zip(destinations, places, strict=False)
-    ]
+    sent = [(flag, toml(_sent_to(flag, place))) for flag, place in zip(destinations, places, strict=False)]
+    args = [f"{toml(flag.name)} = {place}" for flag, place in sent if not flag.file]
     lines = [f"args = {{ {', '.join(args)} }}"] if args else []
+    files: dict[str, list[str]] = {}
+    for flag, place in sent:
+        if flag.file:
+            files.setdefault(flag.file, []).append(f"{toml(flag.name)} = {place}")
+    lines += [f"files.{toml(file)} = {{ {', '.join(keys)} }}" for file, keys in files.items()]
     lines += ['env = { WANDB_MODE = "disabled" }'] if uses_wandb else []
     return ["[tune] # what a profiling launch changes besides, so that it never writes where yours do", *lines]
 

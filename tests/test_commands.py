@@ -64,13 +64,17 @@ def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
     assert "train.py" in text.stdout
 
 
-def test_evaluate_prints_a_report_card(store: str) -> None:
-    done = torchx("evaluate", "--store", store, "--json")
+def test_evaluate_prints_report_cards(store: str) -> None:
+    done = torchx("evaluate", "--store", store, "--predictor", "greybox", "boosting", "--curve", "--json")
     assert done.returncode == 0, done.stderr
-    card = json.loads(done.stdout)
-    assert -1 <= card["tau"] <= 1
-    assert card["n_train"] + card["n_test"] >= 12
-    assert torchx("evaluate", "--store", store).stdout.strip()
+    cards = json.loads(done.stdout)
+    assert [card["predictor"] for card in cards] == ["greybox", "boosting"]
+    for card in cards:
+        assert -1 <= card["tau"] <= 1
+        assert card["n_train"] + card["n_test"] >= 12
+        assert card["learning_curve"][0]["n_train"] == 10
+    told = torchx("evaluate", "--store", store)
+    assert "too few measured trials to compare them" in told.stdout
 
 
 def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:

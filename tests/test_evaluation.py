@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.evaluation import ReportCard, evaluate, grade
+from torchx_cubicml.evaluation import ReportCard, evaluate, grade, learning_curve
 from torchx_cubicml.trial import Measurement, State, Trial
 
 
@@ -40,7 +40,7 @@ def card_of(**fields: object) -> ReportCard:
     return ReportCard(**{**given, "regret": 0.1, "coverage": 0.8, "n_train": 80, "n_test": 20, **fields})
 
 
-@pytest.mark.parametrize("split", ["random", "time", "scale"])
+@pytest.mark.parametrize("split", ["random", "time", "scale", "workload"])
 def test_what_can_be_learned_is_graded_well(split: str) -> None:
     card = evaluate(TRIALS, split=split)
     assert card.tau > 0.8
@@ -48,8 +48,13 @@ def test_what_can_be_learned_is_graded_well(split: str) -> None:
     assert card.spearman > 0.9
     assert 0.0 <= card.regret < 0.2
     assert 0.5 < card.coverage <= 1.0
+    assert card.median_error < 0.2
+    assert card.regret >= card.regret_of_3 >= card.regret_of_5 >= card.regret_of_10 >= 0.0
     measured = sum(trial.measurement is not None for trial in TRIALS)
-    assert card.n_train + card.n_test == measured
+    if split == "workload":
+        assert card.n_test == measured
+    else:
+        assert card.n_train + card.n_test == measured
 
 
 def test_what_cannot_be_learned_is_graded_badly() -> None:
@@ -68,6 +73,28 @@ def test_scale_holds_out_the_larger_jobs() -> None:
     assert "above 4 processes" in card.split
 
 
+def test_some_large_jobs_may_be_known() -> None:
+    without, card = (evaluate(TRIALS, split="scale", max_world_size=4, large=large) for large in (0, 7))
+    assert card.n_test == without.n_test - 7
+    assert card.n_train == without.n_train + 7
+    assert "above 4 processes but 7" in card.split
+
+
+def test_one_workload_cannot_be_left_out() -> None:
+    one = [trial for trial in TRIALS if trial.workload["world_size"] == 4]
+    with pytest.raises(RecordError, match="needs two workloads"):
+        evaluate(one, split="workload")
+
+
+def test_the_learning_curve_rises_to_all_that_is_known() -> None:
+    curve = learning_curve(TRIALS, seeds=2)
+    counts, taus = zip(*curve, strict=True)
+    assert counts[:3] == (10, 20, 40)
+    assert taus[-1] > taus[0] > 0.0
+    with pytest.raises(RecordError, match="needs 10 measured trials"):
+        learning_curve(TRIALS[:10])
+
+
 def test_time_holds_out_the_later_jobs_and_never_splits_a_moment() -> None:
     same = [Trial(**{**_fields(trial), "started_at": "2026-01-01T00:00:00Z"}) for trial in TRIALS]
     with pytest.raises(RecordError, match="0 measured trials are known"):
@@ -81,8 +108,8 @@ def test_same_seed_same_card_in_any_order() -> None:
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"split": "weekday"}, "unknown split 'weekday'; legal are random, time, scale"),
-        ({"predictor": "oracle"}, "unknown predictor 'oracle'; legal are boosting"),
+        ({"split": "weekday"}, "unknown split 'weekday'; legal are random, time, scale, workload"),
+        ({"predictor": "oracle"}, "unknown predictor 'oracle'; legal are "),
         ({"objective": "loss"}, "unknown objective 'loss'"),
         ({"split": "scale", "max_world_size": 1024}, "0 are left to predict"),
     ],
@@ -93,7 +120,7 @@ def test_what_is_not_legal_is_refused(fields: dict[str, object], words: str) -> 
         evaluate(TRIALS, **fields)
 
 
-@pytest.mark.parametrize("split", ["random", "time", "scale"])
+@pytest.mark.parametrize("split", ["random", "time", "scale", "workload"])
 def test_no_trials_are_refused(split: str) -> None:
     with pytest.raises(RecordError):
         evaluate([], split=split)
@@ -134,11 +161,11 @@ def test_one_trial_held_out_has_no_rank_and_no_regret() -> None:
 
 
 def test_the_card_reads_as_one_paragraph() -> None:
-    told = str(card_of())
+    told = str(card_of(median_error=0.12, regret_of_5=0.05))
     assert told == (
         "boosting, a fifth held out: trained on 80 measured trials, it ranks 20 others with Kendall's tau 0.90 "
-        "(Pearson 0.90, Spearman 0.95); its first proposal for a workload reaches 90% of the best known; its 80 % "
-        "interval holds 80% of the measurements."
+        "(Pearson 0.90, Spearman 0.95), off by 12% in the median; its first proposal for a workload reaches 90% of the "
+        "best known, the best of five 95%; its 80 % interval holds 80% of the measurements."
     )
     assert "no workload had two outcomes" in str(card_of(regret=math.nan))
 

@@ -44,12 +44,14 @@ class Case:
         workload: facts of the launch.
         current: the config that the command has.
         trials: of the store.
+        predictor: name of the method chosen for the store; empty for the default.
     """
 
     space: SearchSpace
     workload: Workload
     current: Config
     trials: Sequence[Trial] = ()
+    predictor: str = ""
 
     def held_space(self) -> SearchSpace:
         """Return the space in which what an ordinary launch leaves as typed has one value."""
@@ -110,7 +112,7 @@ def advise(case: Case) -> Suggestion | None:
     trials = comparable(shown, space, workload=case.workload, current=case.current)
 
     def known(space: SearchSpace) -> Suggestion | None:
-        return best_known(space, workload=case.workload, current=case.current, trials=trials)
+        return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
 
     best = known(space)
     if best is None or not _changed_batch(case, _own_literals(case, space, best.config)):
@@ -182,7 +184,15 @@ def _untried(case: Case, *, seed: int) -> Choice | None:
     trials = comparable(case.trials, space, workload=case.workload, current=case.current)
     if batch_may_slip(case.space, workload=case.workload, current=case.current):
         space = keeping_batch(space, workload=case.workload, current=case.current)
-    found = suggest(space, workload=case.workload, current=case.current, trials=trials, count=_EXPLORE_AMONG, seed=seed)
+    found = suggest(
+        space,
+        workload=case.workload,
+        current=case.current,
+        trials=trials,
+        count=_EXPLORE_AMONG,
+        seed=seed,
+        predictor=case.predictor,
+    )
     for suggestion in found:
         config = _own_literals(case, space, suggestion.config)
         fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit

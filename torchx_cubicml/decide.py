@@ -11,6 +11,7 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.guards import explores
 from torchx_cubicml.masking import mask
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.choices import latest_choice
 from torchx_cubicml.store.deadline import read_within
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.suggestion_cache import Kept, cache_path, digest, keep, recall
@@ -74,7 +75,7 @@ def decide(case: Case, url: str, *, limits: Limits, now: datetime) -> Decision:
                 keep(path, unchanged, case)
             return _decision(unchanged, case)
     reading = read_within(url, deadline_s=limits.read_s, cache=limits.cache)
-    case = replace(case, trials=reading.trials)
+    case = replace(case, trials=reading.trials, predictor=_chosen(url, limits))
     thought = within(limits.think_s, lambda: _thought(case, kept, now), what="choosing a config")
     fresh = replace(thought.kept, store=fingerprint_of(reading.shelves), warnings=reading.warnings)
     if path is not None:
@@ -117,6 +118,14 @@ def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
 def _decision(kept: Kept, case: Case, note: str = "") -> Decision:
     choice = judge(case, kept.suggestion) if kept.suggestion is not None else None
     return Decision(choice=choice, lines=(*first_few(kept.warnings), *kept.lines, *filter(None, [note])))
+
+
+def _chosen(url: str, limits: Limits) -> str:
+    """Return the predictor kept for the store; none where it cannot be read, for the default serves as well."""
+    try:
+        return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
+    except (LaunchError, StoreError):
+        return ""
 
 
 def _unchanged(kept: Kept, url: str, limits: Limits) -> Kept | None:

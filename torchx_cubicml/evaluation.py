@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.history import History, config_key, training_row
+from torchx_cubicml.history import History, training_row
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
+from torchx_cubicml.splits import SplitRequest, held_out
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
@@ -21,8 +22,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.trial import Trial, Workload
 
-SPLITS = ("random", "time", "scale")
-_TRAIN_SHARE = 0.8
+PROPOSALS = (3, 5, 10)
+_CURVE = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
 _FOLLOWS_BATCH = "gradient_accumulation_steps"
 
 
@@ -41,6 +42,10 @@ class ReportCard:
         coverage: share of measurements inside their 80 % interval.
         n_train: measured trials known.
         n_test: measured trials predicted.
+        regret_of_3: what the best of the first three proposals loses, likewise; and so below.
+        regret_of_5: of five.
+        regret_of_10: of ten.
+        median_error: median of the relative errors of throughput.
     """
 
     predictor: str
@@ -52,6 +57,10 @@ class ReportCard:
     coverage: float
     n_train: int
     n_test: int
+    regret_of_3: float = math.nan
+    regret_of_5: float = math.nan
+    regret_of_10: float = math.nan
+    median_error: float = math.nan
 
     def to_json(self) -> dict[str, object]:
         """Return JSON values; what has no meaning is ``None``."""
@@ -63,55 +72,118 @@ class ReportCard:
     def __str__(self) -> str:
         reached = "no workload had two outcomes to choose from"
         if not math.isnan(self.regret):
-            reached = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known"
+            more = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
+            reached = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{more}"
         if math.isnan(self.tau):
             return f"{self.predictor}, {self.split}: {self.n_test} measured trials held out are too few to rank"
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
-            f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}); {reached}; "
-            f"its 80 % interval holds {self.coverage:.0%} of the measurements."
+            f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}), off by "
+            f"{self.median_error:.0%} in the median; {reached}; its 80 % interval holds {self.coverage:.0%} of the "
+            "measurements."
         )
 
 
-def evaluate(
+def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of its own
     trials: Iterable[Trial],
     *,
     split: str = "random",
     predictor: str = DEFAULT_PREDICTOR,
     objective: str = "tokens_per_second",
     max_world_size: int | None = None,
+    large: int = 0,
     seed: int = 0,
 ) -> ReportCard:
     """Return the report card of a predictor on one split of ``trials``.
 
     Args:
         trials: of any workloads.
-        split: ``random`` (four fifths known), ``time`` (the earlier four fifths known) or ``scale`` (jobs up to
-            ``max_world_size`` known).
+        split: ``random`` (four fifths known), ``time`` (the earlier four fifths known), ``scale`` (jobs up to
+            ``max_world_size`` known) or ``workload`` (each left out in turn; the card holds means over them).
         predictor: a name in ``PREDICTORS``.
         objective: name of the throughput.
         max_world_size: of ``scale``; by default the world size up to which at least half of the trials run.
+        large: of ``scale``: measured jobs beyond it that are known besides.
         seed: of all randomness.
 
     Raises:
         RecordError: a name is unknown, the split leaves nothing to learn from or nothing to predict, or trials lack
             what it splits by.
     """
+    _known(predictor)
+    request = SplitRequest(split=split, max_world_size=max_world_size, large=large, seed=seed)
+    parted, told = held_out(trials, request)
+    cards = [
+        grade(train, test, predictor=predictor, objective=objective, split=told, seed=seed) for train, test in parted
+    ]
+    return cards[0] if len(cards) == 1 else _mean_card(cards)
+
+
+def learning_curve(
+    trials: Iterable[Trial],
+    *,
+    predictor: str = DEFAULT_PREDICTOR,
+    objective: str = "tokens_per_second",
+    seeds: int = 3,
+) -> list[tuple[int, float]]:
+    """Return numbers of jobs known and Kendall's tau on one fifth of the others held out, mean over ``seeds``.
+
+    As in the paper's figure 4: how many jobs it takes before the predictor ranks well. The numbers double.
+
+    Args:
+        trials: of any workloads.
+        predictor: a name in ``PREDICTORS``.
+        objective: name of the throughput.
+        seeds: random splits to average over, >= 1.
+
+    Raises:
+        RecordError: a name is unknown, or fewer than ten measured trials are known.
+    """
+    _known(predictor)
+    trials = list(trials)
+    rows: defaultdict[int, list[float]] = defaultdict(list)
+    for seed in range(seeds):
+        ((train, test),), told = held_out(trials, SplitRequest(seed=seed))
+        ran = [trial for trial in train if _reached(trial, objective)]
+        lost = [trial for trial in train if not _reached(trial, objective)]
+        if len(ran) < _CURVE[0]:
+            raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials known; there are {len(ran)}")
+        rng = np.random.default_rng(seed)
+        ran = [ran[index] for index in rng.permutation(len(ran)).tolist()]
+        for count in [*(count for count in _CURVE if count < len(ran)), len(ran)]:
+            failed = lost[: round(len(lost) * count / len(ran))]
+            card = grade([*ran[:count], *failed], test, predictor=predictor, objective=objective, split=told, seed=seed)
+            rows[count].append(card.tau)
+    return [(count, float(np.mean(taus))) for count, taus in sorted(rows.items())]
+
+
+def _known(predictor: str) -> None:
     if predictor not in PREDICTORS:
         raise RecordError(f"unknown predictor {predictor!r}; legal are {', '.join(PREDICTORS)}")
-    ended = sorted((trial for trial in trials if trial.state.ended), key=_content)
-    if split == "random":
-        chosen = np.random.default_rng(seed).permutation(len(ended)) < _TRAIN_SHARE * len(ended)
-        known, told = [bool(flag) for flag in chosen], "a random fifth held out"
-    elif split == "time":
-        known, told = _earlier(ended), "the latest fifth held out"
-    elif split == "scale":
-        known, told = _smaller(ended, max_world_size)
-    else:
-        raise RecordError(f"unknown split {split!r}; legal are {', '.join(SPLITS)}")
-    train = [trial for trial, flag in zip(ended, known, strict=True) if flag]
-    test = [trial for trial, flag in zip(ended, known, strict=True) if not flag]
-    return grade(train, test, predictor=predictor, objective=objective, split=told, seed=seed)
+
+
+def _mean_card(cards: Sequence[ReportCard]) -> ReportCard:
+    """Return means of what has a meaning, known trials rounded, and all that were predicted together."""
+
+    def mean(name: str) -> float:
+        values = np.array([getattr(card, name) for card in cards], dtype=np.float64)
+        return float(np.nanmean(values)) if np.isfinite(values).any() else math.nan
+
+    return ReportCard(
+        predictor=cards[0].predictor,
+        split=cards[0].split,
+        tau=mean("tau"),
+        pearson=mean("pearson"),
+        spearman=mean("spearman"),
+        regret=mean("regret"),
+        coverage=mean("coverage"),
+        n_train=round(mean("n_train")),
+        n_test=sum(card.n_test for card in cards),
+        regret_of_3=mean("regret_of_3"),
+        regret_of_5=mean("regret_of_5"),
+        regret_of_10=mean("regret_of_10"),
+        median_error=mean("median_error"),
+    )
 
 
 def grade(
@@ -143,6 +215,7 @@ def grade(
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
     fits = Feasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
     inside = (prediction.quantile(0.1) <= reached) & (reached <= prediction.quantile(0.9))
+    regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * fits, reached)
     tau, pearson, spearman = _correlations(prediction.throughput[ran], reached[ran])
     return ReportCard(
         predictor=predictor,
@@ -150,16 +223,15 @@ def grade(
         tau=tau,
         pearson=pearson,
         spearman=spearman,
-        regret=_regret([trial.workload for trial, _ in outcomes], prediction.throughput * fits, reached),
+        regret=regrets[1],
+        regret_of_3=regrets[3],
+        regret_of_5=regrets[5],
+        regret_of_10=regrets[10],
+        median_error=float(np.median(np.abs(prediction.throughput[ran] / reached[ran] - 1.0))),
         coverage=float(inside[ran].mean()),
         n_train=n_train,
         n_test=int(ran.sum()),
     )
-
-
-def _content(trial: Trial) -> tuple[str, str]:
-    """Return what sorts trials alike in every store that holds them: ids are drawn by chance."""
-    return config_key({**trial.workload, **trial.config}), f"{trial.state} {trial.measurement}"
 
 
 def _compared(trials: Sequence[Trial]) -> list[str]:
@@ -186,29 +258,17 @@ def _correlations(predicted: NDArray[np.float64], measured: NDArray[np.float64])
     return tau, pearson, spearman
 
 
-def _regret(workloads: Sequence[Workload], score: NDArray[np.float64], reached: NDArray[np.float64]) -> float:
+def _regrets(
+    workloads: Sequence[Workload], score: NDArray[np.float64], reached: NDArray[np.float64]
+) -> dict[int, float]:
+    """Return what the best of the first k proposals loses against the best known, mean over workloads."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for index, workload in enumerate(workloads):
         groups[tuple(sorted(workload.items()))].append(index)
-    losses = []
+    losses: defaultdict[int, list[float]] = defaultdict(list)
     for members in groups.values():
         best = reached[members].max()
-        if len(members) > 1 and best > 0.0:
-            losses.append(1.0 - reached[members[int(np.argmax(score[members]))]] / best)
-    return float(np.mean(losses)) if losses else math.nan
-
-
-def _earlier(trials: Sequence[Trial]) -> list[bool]:
-    times = sorted(trial.started_at for trial in trials)
-    if not times or not times[0]:
-        raise RecordError(f"the time split needs trials that say when they started; {times.count('')} do not")
-    cut = times[min(int(_TRAIN_SHARE * len(times)), len(times) - 1)]
-    return [trial.started_at < cut for trial in trials]
-
-
-def _smaller(trials: Sequence[Trial], limit: int | None) -> tuple[list[bool], str]:
-    sizes = [size for trial in trials if isinstance(size := trial.fact("world_size"), int)]
-    if len(sizes) < len(trials) or not sizes:
-        raise RecordError(f"the scale split needs trials with a world_size; {len(trials) - len(sizes)} have none")
-    limit = limit if limit is not None else sorted(sizes)[(len(sizes) - 1) // 2]
-    return [size <= limit for size in sizes], f"all above {limit} processes held out"
+        tried = reached[members][np.argsort(-score[members], kind="stable")]
+        for k in (1, *PROPOSALS) if len(members) > 1 and best > 0.0 else ():
+            losses[k].append(1.0 - tried[:k].max() / best)
+    return {k: float(np.mean(losses[k])) if losses[k] else math.nan for k in (1, *PROPOSALS)}

@@ -47,6 +47,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     seed: int = 0,
     pending: Sequence[Config] = (),
     method: Method = DEFAULT_METHOD,
+    predictor: str = "",
 ) -> list[Suggestion]:
     """Return up to ``count`` distinct configs to launch next, the most telling first.
 
@@ -63,6 +64,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
         seed: of all randomness.
         pending: configs under way that no trial tells of yet.
         method: how launches are chosen after the designed ones.
+        predictor: name of the method that learns from all workloads; empty for the default.
 
     Raises:
         SpaceError: the space cannot be bound to the workload, or ``count`` is not positive.
@@ -73,7 +75,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     bound = space.bind(workload=workload, current=current)
     with one_thread():
         known = [*trials, *_planned(workload, pending)]
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=known, rng=rng)
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=known, rng=rng, predictor=predictor)
         reasons = {identity(config): (config, why) for config, why in designed(outlook, current)}
         chosen = list(reasons.values())[:count]
         if len(chosen) < count:
@@ -83,7 +85,13 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
 
 
 def best_known(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int = 0
+    space: SearchSpace,
+    *,
+    workload: Workload,
+    current: Config,
+    trials: Iterable[Trial],
+    seed: int = 0,
+    predictor: str = "",
 ) -> Suggestion | None:
     """Return what an ordinary launch should run: the config of highest posterior mean, never a gamble.
 
@@ -97,6 +105,7 @@ def best_known(
         current: the user's own config.
         trials: of any workload, in any order.
         seed: of all randomness.
+        predictor: see ``suggest``.
 
     Returns:
         The suggestion, whose config is ``current`` where nothing better is known; ``None`` where no legal config of
@@ -111,7 +120,7 @@ def best_known(
     if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
         return None  # without the time that learning takes
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
         return _best(outlook, current, rng)
 
 

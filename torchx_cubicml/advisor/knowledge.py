@@ -89,6 +89,7 @@ class Lesson:
         noise: standard deviation of the logarithm of one measurement; ``None`` before any config was measured twice.
         usual_noise: the same, as believed then.
         workload: its facts, by which trials are near or far.
+        predictor: name of the method that learns from all workloads; the default where there is none of that name.
     """
 
     everything: Sequence[Trial]
@@ -100,6 +101,12 @@ class Lesson:
     noise: float | None
     usual_noise: float
     workload: Workload = field(default_factory=dict)
+    predictor: str = DEFAULT_PREDICTOR
+
+    def fitted(self, history: History, *, rng: np.random.Generator) -> Predictor:
+        """Return the predictor, fitted on ``history``."""
+        make = PREDICTORS.get(self.predictor, PREDICTORS[DEFAULT_PREDICTOR])
+        return make().fit(history, rng=rng)
 
     def history(self, trials: Iterable[Trial]) -> History:
         """Return the table of ``trials``."""
@@ -124,7 +131,7 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
     elsewhere = None
     if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
-        elsewhere = Elsewhere(others, PREDICTORS[DEFAULT_PREDICTOR]().fit(others, rng=rng))
+        elsewhere = Elsewhere(others, lesson.fitted(others, rng=rng))
         scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
         guided = _process(lesson).fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
@@ -164,7 +171,7 @@ class Everywhere:
         history = lesson.history(nearest(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
         return cls(
             history=history,
-            predictor=PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng),
+            predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.usual_noise,
         )

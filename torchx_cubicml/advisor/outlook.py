@@ -95,8 +95,9 @@ class Outlook:
         current: Config,
         trials: Iterable[Trial],
         rng: np.random.Generator,
+        predictor: str = "",
     ) -> Self:
-        """Return what ``trials`` say; ``space`` is bound to ``workload``."""
+        """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``Lesson``."""
         trials, advice = same_ground(under_way(trials, workload), workload)
         own = [trial for trial in trials if matches(trial, workload)]
         seen_as = {item.name: item.observe or item.name for item in space.parameters}
@@ -122,6 +123,7 @@ class Outlook:
             noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
             usual_noise=noise,
             workload=workload,
+            predictor=predictor,
         )
         known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
         return cls(

@@ -1,45 +1,92 @@
-"""``torchx cubicml evaluate``: how far a predictor can be trusted on the store's own trials."""
+"""``torchx cubicml evaluate``: how far predictors can be trusted on the store's own trials, and which serves it."""
 
 from __future__ import annotations
 
+import argparse
 import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url
 
 if TYPE_CHECKING:
-    import argparse
+    from collections.abc import Sequence
 
-SPLITS = ("random", "time", "scale")
+    from torchx_cubicml.evaluation import ReportCard
+    from torchx_cubicml.predictor_choice import PredictorChoice
+
+SPLITS = ("random", "time", "scale", "workload")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the split."""
+    """Declare the split and what else is to be told."""
     add_store(parser)
     parser.add_argument("--split", choices=SPLITS, default="random", help="what the predictor does not see")
     parser.add_argument("--max-world-size", type=int, default=None, help="with --split scale: largest job that it sees")
-    parser.add_argument("--predictor", default="greybox", help="name of a predictor (default: greybox)")
+    parser.add_argument("--large", type=int, default=0, help="with --split scale: larger jobs that it sees besides")
+    parser.add_argument(
+        "--predictor", nargs="+", default=None, metavar="NAME", help="predictors to grade (default: the store's own)"
+    )
+    parser.add_argument(
+        "--choose",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compare all predictors and keep the one that launches use (default: where none is named)",
+    )
+    parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
     parser.add_argument("--objective", default="tokens_per_second", help="tokens_per_second or samples_per_second")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report card."""
-    from torchx_cubicml.evaluation import evaluate
+    """Print the report cards."""
+    from torchx_cubicml.evaluation import evaluate, learning_curve
+    from torchx_cubicml.predictor_choice import choose_predictor, keep_choice, kept_choice
     from torchx_cubicml.store import read_trials
 
-    trials, _ = read_trials(store_url(args), deadline_s=60.0)
-    card = evaluate(
-        trials,
-        split=args.split,
-        predictor=args.predictor,
-        objective=args.objective,
-        max_world_size=args.max_world_size,
-        seed=args.seed,
-    )
-    if args.json:
-        print_json(card.to_json())
-    else:
-        sys.stdout.write(f"{card}\n")
+    url = store_url(args)
+    trials, _ = read_trials(url, deadline_s=60.0)
+    args.choose = args.predictor is None if args.choose is None else args.choose
+    choice = choose_predictor(trials, objective=args.objective, seed=args.seed) if args.choose else None
+    if choice is not None:
+        keep_choice(url, choice)
+    names = args.predictor or [kept_choice(url)]
+    cards = [
+        evaluate(
+            trials,
+            split=args.split,
+            predictor=name,
+            objective=args.objective,
+            max_world_size=args.max_world_size,
+            large=args.large,
+            seed=args.seed,
+        )
+        for name in names
+    ]
+    curves = [learning_curve(trials, predictor=name, objective=args.objective) for name in names if args.curve]
+    _tell(args, cards, curves, choice)
     return 0
+
+
+def _tell(
+    args: argparse.Namespace,
+    cards: Sequence[ReportCard],
+    curves: Sequence[Sequence[tuple[int, float]]],
+    choice: PredictorChoice | None,
+) -> None:
+    if args.json:
+        told = [card.to_json() for card in cards]
+        for item, curve in zip(told, curves, strict=False):
+            item["learning_curve"] = [{"n_train": count, "tau": tau} for count, tau in curve]
+        if choice is not None:
+            told[0]["chosen"] = {"predictor": choice.name, "tau": choice.taus}
+        print_json(told[0] if len(told) == 1 else told)
+        return
+    for card in cards:
+        sys.stdout.write(f"{card}\n")
+    for card, curve in zip(cards, curves, strict=False):
+        points = ", ".join(f"{count} jobs {tau:.2f}" for count, tau in curve)
+        sys.stdout.write(f"{card.predictor}, Kendall's tau over the jobs known: {points}\n")
+    if args.choose:
+        too_few = "no predictor chosen: too few measured trials to compare them; launches use the default"
+        sys.stdout.write(f"{choice or too_few}\n")

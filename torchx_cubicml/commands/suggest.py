@@ -71,11 +71,13 @@ def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
     from torchx_cubicml.launch import read_config
     from torchx_cubicml.space_file import read_space
     from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.choices import latest_choice
 
     space = read_space(args.space)
     workload, current = read_config(component.launch, space)
-    trials, _ = read_trials(absolute_url(store_url(args)), deadline_s=60.0)
-    return Case(space=space, workload=workload, current=current, trials=trials)
+    url = absolute_url(store_url(args))
+    trials, _ = read_trials(url, deadline_s=60.0)
+    return Case(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 
 def _worth_trying(
@@ -96,6 +98,7 @@ def _worth_trying(
         trials=case.trials,
         count=args.count,
         seed=args.seed,
+        predictor=case.predictor,
     ):
         placed = place_config(component.launch, case.space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]

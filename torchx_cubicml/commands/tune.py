@@ -6,7 +6,7 @@ import re
 import shlex
 import sys
 from contextlib import nullcontext
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
@@ -58,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
         markup=False,
         soft_wrap=True,
     )
+    prepared = _choosing(prepared, console)
     waiting: AbstractContextManager[object] = nullcontext()
     try:
         for step in tune(prepared):
@@ -72,6 +73,20 @@ def run(args: argparse.Namespace) -> int:
     finally:
         waiting.__exit__(None, None, None)
     return 1
+
+
+def _choosing(prepared: Prepared, console: Console) -> Prepared:
+    """Return the request with the predictor that ranks the store's own trials best, kept there for launches."""
+    from torchx_cubicml.predictor_choice import choose_predictor, keep_choice
+    from torchx_cubicml.store import read_trials
+
+    trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
+    choice = choose_predictor(trials, objective=prepared.space.objective, seed=prepared.request.seed)
+    if choice is None:
+        return prepared
+    keep_choice(prepared.store_url, choice)
+    console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
+    return replace(prepared, predictor=choice.name)
 
 
 def launches_of(budget: str) -> int:

@@ -63,10 +63,18 @@ def next_launch(
     if not any(_settles(trial, current) for trial in (*evidence.before, *evidence.own)):
         return "baseline", own
     seed = prepared.request.seed + len(trials)
-    best = best_known(space, workload=workload, current=current, trials=trials, seed=seed)
+    best = best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=prepared.predictor)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     if len(repeats) < launches_left:
-        found = suggest(space, workload=workload, current=current, trials=trials, count=1, seed=seed)
+        found = suggest(
+            space,
+            workload=workload,
+            current=current,
+            trials=trials,
+            count=1,
+            seed=seed,
+            predictor=prepared.predictor,
+        )
         if found:
             return "search", found[0]
     return ("confirm", repeats[0]) if repeats else None
@@ -77,7 +85,14 @@ def winner_of(
 ) -> tuple[Suggestion | None, Comparison | None]:
     """Return the config of highest posterior mean, and how its confirmations compare with the user's own config."""
     space, workload, current = prepared.space, prepared.workload, prepared.current
-    best = best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)
+    best = best_known(
+        space,
+        workload=workload,
+        current=current,
+        trials=trials,
+        seed=prepared.request.seed,
+        predictor=prepared.predictor,
+    )
     if best is None:
         return None, None
     evidence = Evidence.of(prepared, trials, known)

@@ -71,7 +71,7 @@ class TuneRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request that was checked: everything a launch needs."""
+    """A request that was checked: everything a launch needs; ``predictor`` as chosen for the store, if one was."""
 
     request: TuneRequest
     component: ComponentLaunch
@@ -80,6 +80,7 @@ class Prepared:
     current: Config
     store_url: str
     scratch: str
+    predictor: str = ""
 
 
 def prepare(request: TuneRequest) -> Prepared:

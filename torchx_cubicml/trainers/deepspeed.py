@@ -52,5 +52,9 @@ DEEPSPEED = Trainer(
     },
     accumulation="per rank",
     other_defaults=(_FILE,),
-    marks=(frozenset({"--per_device_train_batch_size", "--zero_stage"}), frozenset({_FILE})),
+    marks=(
+        frozenset({"--per_device_train_batch_size", "--zero_stage"}),
+        frozenset({"--zero_stage", "--deepspeed"}),
+        frozenset({_FILE}),
+    ),
 )

@@ -62,6 +62,6 @@ HUGGING_FACE = Trainer(
     accumulation="per rank",
     other_defaults=("--config",),
     both_dashes=True,
-    marks=(frozenset({"--per_device_train_batch_size", "--output_dir"}),),
+    marks=(frozenset({"--per_device_train_batch_size", "--output_dir"}), frozenset({"--do_train", "--output_dir"})),
     outputs=("--output_dir",),
 )

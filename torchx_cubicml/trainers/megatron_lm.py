@@ -35,9 +35,16 @@ MEGATRON_LM = Trainer(
         "n_heads": TrainerFlag(flag="--num-attention-heads"),
         "d_model": TrainerFlag(flag="--hidden-size"),
         "seq_len": TrainerFlag(flag="--seq-length"),
+        "rampup_batch_size": TrainerFlag(flag="--rampup-batch-size", default="none"),
     },
     accumulation="implied",
-    constraints=("n_heads % tp_degree == 0", "n_layers % pp_degree == 0"),
+    constraints=(
+        "n_heads % tp_degree == 0",
+        "n_layers % pp_degree == 0",
+        # A batch that grows must divide at every size that it passes through.
+        "rampup_batch_size == 'none' and micro_batch_size * dp_degree >= 1",
+    ),
     other_defaults=("--yaml-cfg", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"),
+    programs=(r"(?:.*/)?pretrain_(?:gpt|mamba|bert|t5|vlm)\.py",),
     marks=(frozenset({"--micro-batch-size", "--global-batch-size"}),),
 )

@@ -89,7 +89,7 @@ def random_lines(
             for name, method in METHODS.items():
                 if seed < seeds or name == DEFAULT_PREDICTOR or name in LIBRARIES:
                     _grade(scores, (known, name), method(train, test, seed), reached)
-        print(f"{known}: done", file=sys.stderr, flush=True)
+        _tell_progress(scores, known, seeds=seeds)
 
 
 def _grade(scores: Scores, where: tuple[str, str], told: Told, reached: NDArray[np.float64]) -> None:
@@ -122,7 +122,14 @@ def left_out_lines(scores: Scores, trials: Sequence[Trial]) -> None:
                     scores.add(f"{known}: best of {k}", name, share)
                 if 0 < (reached > 0).sum() < len(reached):
                     scores.add(f"{known}: AUC", name, float(roc_auc_score(reached > 0, told.fits)))
-        print(f"{known}: done", file=sys.stderr, flush=True)
+        _tell_progress(scores, known, seeds=1)
+
+
+def _tell_progress(scores: Scores, known: str, *, seeds: int) -> None:
+    done = Scores()
+    done.of.update({line: of for line, of in scores.of.items() if line.startswith(known)})
+    done.ceilings.update(scores.ceilings)
+    print(table(done, seeds=seeds), file=sys.stderr, flush=True)
 
 
 def _shares(told: Told, reached: NDArray[np.float64]) -> list[float]:

@@ -5,11 +5,13 @@ import shlex
 import signal
 import subprocess
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
+from torchx_cubicml.event import trial_events
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
@@ -191,3 +193,20 @@ def test_a_bad_space_is_told_with_place_and_legal_values(case: str, tmp_path: Pa
     assert done.returncode == 2
     assert all(word in done.stderr for word in expected), done.stderr
     assert "Traceback" not in done.stderr
+
+
+def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("n_gpus,tp,speed\n8,1,100\n8,2,oops\n8,4,120\n")
+    given = ("--workload", "n_gpus", "--parameters", "tp", "--throughput", "speed", "--store", str(tmp_path / "store"))
+    told = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
+    assert told.stdout.strip() == "2 trials brought in, 0 known already, 1 lines left out"
+    assert "line 3: speed must be a positive number, got 'oops'" in told.stderr
+    (first, _) = TrialStore(str(tmp_path / "store"))
+    begin, end = trial_events(replace(first, trial_id="printed"))
+    (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")
+    for n_new in (1, 0):
+        told = torchx(
+            "history", "import", "--log", str(tmp_path / "job.log"), "--store", str(tmp_path / "store"), "--json"
+        )
+        assert json.loads(told.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
+    assert len(list(TrialStore(str(tmp_path / "store")))) == 3

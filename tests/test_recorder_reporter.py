@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.event import Event, fold_events
+from torchx_cubicml.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.assignment import read_assignment
-from torchx_cubicml.recorder.reporter import TRIAL_MARK, Reporter
+from torchx_cubicml.recorder.reporter import Reporter
 from torchx_cubicml.recorder.run_program import Program
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import Measurement, Origin, State
@@ -47,7 +48,7 @@ def test_the_printed_line_holds_the_trial_of_the_store(tmp_path: Path, capsys: p
     assert (stored.state, stored.reason, stored.launch_id, stored.attempts) == (State.COMPLETED, "", "launch-1", 1)
     assert (stored.config, stored.origin) == ({"batch_size": 4}, Origin.TUNE)
     mark, _, text = capsys.readouterr().err.partition(" ")
-    assert mark == TRIAL_MARK
+    assert mark == PRINTED_MARK
     event = Event.from_json(json.loads(text))
     assert event.attempt == (0, 2)
     (printed,) = fold_events([event])
@@ -72,5 +73,5 @@ def test_a_store_that_fails_is_told_once(tmp_path: Path, capsys: pytest.CaptureF
     made.ended(State.COMPLETED, "")
     made.close()
     made_lines = capsys.readouterr().err.splitlines()
-    assert [line.partition(":")[0] for line in made_lines] == ["torchx-cubicml", f'{TRIAL_MARK} {{"schema"']
+    assert [line.partition(":")[0] for line in made_lines] == ["torchx-cubicml", f'{PRINTED_MARK} {{"schema"']
     assert "warning: this launch is not recorded in full: " in made_lines[0]

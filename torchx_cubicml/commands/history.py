@@ -6,6 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.commands import history_import
 from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import mask
@@ -18,13 +19,15 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``list`` and ``show``."""
+    """Declare ``list``, ``show`` and ``import``."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
     listing = actions.add_parser("list", help="one line per trial, oldest first")
     listing.add_argument("--limit", type=int, default=50, help="trials at most, the latest (default 50; 0 for all)")
     showing = actions.add_parser("show", help="everything known of one trial")
     showing.add_argument("trial_id", help="trial id, or the beginning of one")
-    for action in (listing, showing):
+    importing = actions.add_parser("import", help="bring in a table of past jobs, or the trials that a log holds")
+    history_import.add_arguments(importing)
+    for action in (listing, showing, importing):
         add_store(action)
         add_json(action)
 
@@ -33,6 +36,8 @@ def run(args: argparse.Namespace) -> int:
     """Print the trials, or one."""
     from torchx_cubicml.store import read_trials
 
+    if args.history_action == "import":
+        return history_import.run(args)
     url = store_url(args)
     trials, warnings = read_trials(url, deadline_s=60.0)
     for warning in warnings:

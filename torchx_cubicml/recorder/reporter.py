@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.event import Event, EventKind
+from torchx_cubicml.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.courier import Courier
 from torchx_cubicml.recorder.notice import warn
 
@@ -16,8 +17,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.assignment import Assignment
     from torchx_cubicml.trial import Measurement, State, Value
-
-TRIAL_MARK = "CUBICML_TRIAL"  # begins the line on stderr from which a trial can be brought back
 
 
 class Reporter:
@@ -68,7 +67,7 @@ class Reporter:
         self._tell_problem(self._courier.close())
         if self._end is not None and self._assignment.leads:
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
-            sys.stderr.write(f"{TRIAL_MARK} {line}\n")
+            sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
 
     def abandon(self) -> None:

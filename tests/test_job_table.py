@@ -1,0 +1,110 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.job_table import TableMapping, named_columns, read_table
+from torchx_cubicml.trial import State
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TABLE = """\
+model,n_gpus,tp,mbs,speed,how,when,peak
+small,8,2,4,100.5,done,2026-01-01T00:00:00Z,40.5
+small,8,1,8,,oom,2026-01-02T00:00:00Z,
+small,8,1,4,,crash,2026-01-03T00:00:00Z,
+small,8,4,4,fast,done,2026-01-04T00:00:00Z,
+small,,4,4,10,done,2026-01-05T00:00:00Z,
+"""
+
+
+def mapping(**changes: object) -> TableMapping:
+    given: dict[str, object] = {
+        "workload": named_columns(["program=model", "n_gpus"]),
+        "parameters": named_columns(["tp", "mbs"]),
+        "throughput": "speed",
+        "unit": "tokens_per_second_per_device",
+        "status": "how",
+        "completed": ("done",),
+        "out_of_memory": ("oom",),
+        "time": "when",
+        "peak_memory_gib": "peak",
+    }
+    return TableMapping(**{**given, **changes})  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def table(tmp_path: Path) -> Path:
+    path = tmp_path / "jobs.csv"
+    path.write_text(TABLE)
+    return path
+
+
+def test_good_rows_become_trials_of_the_whole_job(table: Path) -> None:
+    first, second, third = read_table(table, mapping()).trials
+    assert first.workload == {"program": "small", "world_size": 8}
+    assert first.config == {"tp_degree": 2, "micro_batch_size": 4}
+    assert first.measurement is not None
+    assert first.measurement.tokens_per_second == pytest.approx(804.0)
+    assert first.measurement.peak_memory_gib == 40.5
+    assert first.started_at == "2026-01-01T00:00:00Z"
+    assert [trial.state for trial in (first, second, third)] == [State.COMPLETED, State.OUT_OF_MEMORY, State.UNKNOWN]
+
+
+def test_bad_rows_are_named_by_line_and_reason(table: Path) -> None:
+    assert read_table(table, mapping()).problems == [
+        "line 5: speed must be a positive number, got 'fast'",
+        "line 6: a throughput per device needs a world_size, a whole number of devices",
+    ]
+
+
+def test_ids_follow_from_what_rows_say(table: Path) -> None:
+    table.write_text(TABLE + TABLE.splitlines()[1] + "\n")
+    once, again = (read_table(table, mapping()).trials for _ in range(2))
+    assert [trial.trial_id for trial in once] == [trial.trial_id for trial in again]
+    assert len({trial.trial_id for trial in once}) == 4
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"unit": "furlongs"}, "unknown unit 'furlongs'; legal are tokens_per_second"),
+        ({"throughput": ""}, "the column of the throughput must be named"),
+        ({"completed": ()}, "go together"),
+        ({"throughput": "velocity"}, "no column 'velocity'; it has model, n_gpus"),
+    ],
+    ids=["unit", "throughput", "status", "column"],
+)
+def test_what_is_not_legal_is_refused(table: Path, changes: dict[str, object], words: str) -> None:
+    with pytest.raises(RecordError, match=words):
+        read_table(table, mapping(**changes))
+
+
+def test_a_mapping_file_says_the_same(table: Path, tmp_path: Path) -> None:
+    path = tmp_path / "mapping.toml"
+    path.write_text(
+        'workload = ["program=model", "n_gpus"]\nparameters = ["tp", "mbs"]\nthroughput = "speed"\n'
+        'unit = "tokens_per_second_per_device"\nstatus = "how"\ncompleted = ["done"]\nout_of_memory = ["oom"]\n'
+        'time = "when"\npeak_memory_gib = "peak"\n'
+    )
+    assert TableMapping.from_toml(path) == mapping()
+    path.write_text('speed = "tokens"\n')
+    with pytest.raises(RecordError, match="unknown key 'speed'"):
+        TableMapping.from_toml(path)
+    path.write_text("workload = 3\nthroughput = 'speed'\n")
+    with pytest.raises(RecordError, match="must be a list or a table"):
+        TableMapping.from_toml(path)
+
+
+def test_a_row_of_another_length_is_named(table: Path) -> None:
+    table.write_text(TABLE + "small,8\n" + "small,8,1,4,10,done,2026,40,41\n")
+    problems = read_table(table, mapping()).problems
+    assert [text.partition(":")[0] for text in problems[2:]] == ["line 7", "line 8"]
+
+
+def test_two_columns_of_one_name_are_refused() -> None:
+    with pytest.raises(RecordError, match="two columns are named tp_degree"):
+        named_columns(["tp", "tp_degree"])

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+import torch._dynamo.utils
 from torch import nn
 from torch.optim import optimizer as optimizers
 
@@ -67,7 +68,10 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session
     contract = Contract(store=str(tmp_path), workload={"program": "train.py"})
     made = Session(Assignment(job=read_job_environment({}), contract=contract, declared=True, trial_id="t-1"))
     before = dict(optimizers._global_optimizer_post_hooks)
+    torch._dynamo.reset()
+    torch._dynamo.utils.counters.clear()  # what other tests have compiled is not of this training
     yield made
+    made._off = True
     optimizers._global_optimizer_post_hooks.clear()
     optimizers._global_optimizer_post_hooks.update(before)
 

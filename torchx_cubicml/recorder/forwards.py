@@ -58,6 +58,7 @@ class Forwards:
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
+        self.before_each: Callable[[], None] | None = None  # called before each training forward is counted
         self.on_output: Callable[[Node], None] | None = None  # called once, after the next
         self.is_whole = False
         self._guard = guard
@@ -174,6 +175,8 @@ class Forwards:
             return
         if self._model is None:
             self._choose(module, args, kwargs)
+        if self.before_each is not None:
+            self.before_each()
         if not self._count and self.on_first is not None:
             self.on_first()
         self._count += 1

@@ -17,7 +17,7 @@ from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.notice import notice, warn
 from torchx_cubicml.recorder.pipeline import add_up
 from torchx_cubicml.recorder.reporter import Reporter
-from torchx_cubicml.recorder.torch_hooks import on_every_step, once_torch_is_imported
+from torchx_cubicml.recorder.torch_hooks import on_every_step, once_imported, once_torch_is_imported
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.trial import State
 
@@ -152,10 +152,29 @@ class Session:
         self._hook_fsdp(self._peers)
         keep_out_of_scripts()
         self._training.clipping.install()
+        self._training.on_quiet_step = self._on_quiet_step
+        once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = StepHook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
+
+    def _on_compiler(self) -> None:
+        from torchx_cubicml.recorder.quiet_steps import on_every_compilation
+
+        on_every_compilation(self._on_compiled)
+
+    def _on_compiled(self, told: object) -> None:
+        if self._off or self._training is None:
+            return
+        try:  # not guarded as the others are: here the compiler is known to look on
+            self._training.compiled()
+        except Exception as error:  # noqa: BLE001  no failure of ours may reach the training
+            self._give_up(error)
+
+    def _on_quiet_step(self, news: bool) -> None:
+        if self._training is not None:
+            self._after_step(self._training, news=news)
 
     def _hook_fsdp(self, peers: Peers) -> None:
         strategies = self._assignment.contract.hooks.get("fsdp")

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 
 def once_torch_is_imported(call: Callable[[], None]) -> None:
     """Run ``call``, which must not raise, when the program has imported torch; at once where it is loaded already."""
-    if "torch" in sys.modules:
+    once_imported("torch", call)
+
+
+def once_imported(name: str, call: Callable[[], None]) -> None:
+    """Run ``call``, which must not raise, when a module was imported; at once where it is loaded already."""
+    if name in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _TorchFinder(call))
+        sys.meta_path.insert(0, _TorchFinder(name, call))
 
 
 def on_every_step(hook: Callable[..., None]) -> RemovableHandle:
@@ -32,15 +37,16 @@ def on_every_step(hook: Callable[..., None]) -> RemovableHandle:
 
 # Neither class has its abstract base: importlib.abc alone would cost every launch 10 ms.
 class _TorchFinder:
-    """Finds torch where it always was, and leaves word with its loader; it is gone once torch was asked for."""
+    """Finds a module where it always was, and leaves word with its loader; it is gone once that was asked for."""
 
-    def __init__(self, call: Callable[[], None]) -> None:
+    def __init__(self, name: str, call: Callable[[], None]) -> None:
+        self._name = name
         self._call = call
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        if fullname != "torch":
+        if fullname != self._name:
             return None
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)

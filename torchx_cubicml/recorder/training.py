@@ -21,12 +21,13 @@ from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, p
 from torchx_cubicml.recorder.observe import Seen, observe, observe_stage, software_facts
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
+from torchx_cubicml.recorder.quiet_steps import QuietSteps, quiet_optimizer
 from torchx_cubicml.recorder.settled import Notes
 from torchx_cubicml.recorder.steps import Step, steady_state
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import nn
     from torch.autograd.graph import Node
@@ -51,8 +52,9 @@ _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the
 class Training:
     """One training as its hooks tell of it.
 
-    ``clipping`` sees gradients being clipped once it is installed. ``stage_words`` holds what this rank has to tell of
-    its stages of a pipeline, by their number. To ``notes`` goes what the hooks of a settled training see.
+    ``clipping`` sees gradients being clipped once it is installed. ``on_quiet_step`` hears of each step that no hook
+    has seen, with whether there is something new to tell. ``stage_words`` holds what this rank has to tell of its
+    stages of a pipeline, by their number. To ``notes`` goes what the hooks of a settled training see.
 
     Args:
         guard: for each hook.
@@ -91,9 +93,23 @@ class Training:
         self._attention_kernel = ""
         self._facts: dict[str, Value] = {}
         self._explicit = False
+        self._quiet: QuietSteps | None = None
+        self.on_quiet_step: Callable[[bool], None] | None = None
+
+    def compiled(self) -> None:
+        """Look for an optimizer whose step was compiled: something was, and no step was seen by now."""
+        if self._leading is not None or self._explicit:
+            return
+        optimizer = quiet_optimizer()
+        if optimizer is not None:
+            self._follow(optimizer)
+            self._quiet = QuietSteps(optimizer)
+            self._forwards.before_each = self._look_for_step
 
     def step(self, optimizer: Optimizer) -> bool:
         """Note that an optimizer has stepped; return whether there is something new to tell."""
+        if self._quiet is not None:  # it was not what it seemed
+            self._quiet = self._leading = self._forwards.before_each = None
         if self._leading is None:
             self._follow(optimizer)
             if _looks_real(optimizer):
@@ -139,6 +155,8 @@ class Training:
     def conclude(self) -> None:
         """Look for the model once more where no step showed it: the training ends here."""
         self._unsettle()
+        self.on_quiet_step = None
+        self._look_for_step()
         if not self._facts:
             self._observe(None)
         self.release()
@@ -179,6 +197,15 @@ class Training:
         self._forwards.release()
         if self._probe is not None:
             self._probe.release()
+
+    def _look_for_step(self) -> None:
+        """Count a step that nobody has told of: what is trained was written since the last forward."""
+        if self._quiet is None or not self._quiet.has_stepped():
+            return
+        work = self._forwards.take()
+        news = work is not None and self._count(work)
+        if work is not None and self.on_quiet_step is not None:
+            self.on_quiet_step(news)
 
     def _count(self, work: Work | None) -> bool:
         news = False
@@ -248,7 +275,7 @@ class Training:
         return self._clock
 
     def _begin_step(self) -> None:
-        if self._clock is not None and not self._explicit:
+        if self._clock is not None and not self._explicit and self._quiet is None:
             self._began = self._clock.now()
 
     def _read_clock(self) -> None:

@@ -1,0 +1,58 @@
+"""Steps that no hook sees, of an optimizer whose ``step`` was compiled: they show in the version of what it steps."""
+
+from __future__ import annotations
+
+import sys
+import weakref
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.live import live_instances
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+
+def on_every_compilation(call: Callable[[object], None]) -> None:
+    """Run ``call``, which must not raise, after each compilation; a torch without that place leaves it out."""
+    handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
+    register = getattr(handler, "register_end_callback", None)
+    if register is not None:
+        register(call)
+
+
+def quiet_optimizer() -> Optimizer | None:
+    """Return an optimizer that has taken a step or is about to, where none was seen stepping: one that was compiled.
+
+    Its state shows it, which plain SGD has none of.
+    """
+    from torch.optim import Optimizer
+
+    return next((each for each in live_instances(Optimizer) if each.state and _trained(each)), None)
+
+
+class QuietSteps:
+    """Tells whether an optimizer has stepped since the last look.
+
+    Args:
+        optimizer: of which one parameter is looked at.
+    """
+
+    def __init__(self, optimizer: Optimizer) -> None:
+        self._parameter = weakref.ref(_trained(optimizer)[0])
+        self._version = self._now()
+
+    def has_stepped(self) -> bool:
+        """Return whether the parameter was written since the last call."""
+        before, self._version = self._version, self._now()
+        return self._version != before
+
+    def _now(self) -> int:
+        parameter = self._parameter()
+        return parameter._version if parameter is not None else -1
+
+
+def _trained(optimizer: Optimizer) -> list[nn.Parameter]:
+    return [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]

@@ -3,9 +3,11 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import socket
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -54,8 +56,13 @@ def contract(folder: Path) -> Contract:
     )
 
 
-def run(folder: Path, *options: str, wanted: Contract, torchrun: int = 0, **env: str) -> subprocess.CompletedProcess:
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", str(torchrun)] if torchrun else []
+STANDALONE = ("--standalone", "--nproc_per_node", "2")
+
+
+def run(
+    folder: Path, *options: str, wanted: Contract, torchrun: tuple[str, ...] = (), cwd: Path | None = None
+) -> subprocess.CompletedProcess:
+    launcher = ["-m", "torch.distributed.run", *torchrun] if torchrun else []
     return subprocess.run(
         [sys.executable, *launcher, "-m", "torchx_cubicml.recorder", "--", str(JOB), *WANTED, *options],
         env={
@@ -65,9 +72,8 @@ def run(folder: Path, *options: str, wanted: Contract, torchrun: int = 0, **env:
             "TMPDIR": str(folder / "tmp"),
             "TEXT": "rewritten",
             "OMP_NUM_THREADS": "1",
-            **env,
         },
-        cwd=folder,
+        cwd=cwd or folder,
         capture_output=True,
         text=True,
         timeout=150,
@@ -115,18 +121,41 @@ def test_a_process_reads_copies_that_go_with_it(folder: Path, ends: tuple[str, .
 
 @pytest.mark.launch
 def test_all_ranks_read_alike_or_none_does(folder: Path) -> None:
-    done = run(folder, wanted=contract(folder), torchrun=2)
+    done = run(folder, wanted=contract(folder), torchrun=STANDALONE)
     assert done.returncode == 0, done.stderr
     seen = shown(folder)
     assert len(seen) == 2
     for one in seen:
         check_rewritten(one, folder)
     (folder / "ds.json").write_text(JSON + " ")  # another file than the launcher read
-    done = run(folder, wanted=contract_of_before(folder), torchrun=2)
+    done = run(folder, wanted=contract_of_before(folder), torchrun=STANDALONE)
     assert done.returncode == 0, done.stderr
     assert [one["argv"] for one in shown(folder)] == [list(TYPED)] * 2
     assert [one["env"] for one in shown(folder)] == [None] * 2
     wait_until_swept(folder)
+
+
+@pytest.mark.launch
+def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    other = folder / "other"
+    other.mkdir()
+    (other / "c.yaml").write_text(YAML)
+    (other / "ds.json").write_text(JSON.replace("8", "9"))
+    wanted = contract(folder)
+    meeting = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port)
+    with ThreadPoolExecutor() as nodes:
+        first = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "0"))
+        second = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "1"), cwd=other)
+        ends = [first.result(), second.result()]
+    assert [end.returncode for end in ends] == [0, 0], [end.stderr for end in ends]
+    assert [one["argv"] for one in shown(folder)] == [list(TYPED)] * 2
+    assert "another rank could not" in ends[0].stderr
+    assert "ds.json is not as it was" in ends[1].stderr
+    (trial,) = TrialStore(str(folder / "store"))
+    assert (trial.origin, trial.config["stage"]) == (Origin.USER, 2)
+    assert "another rank could not" in str(trial.observed["runs_as_typed"])
 
 
 def contract_of_before(folder: Path) -> Contract:

@@ -8,7 +8,7 @@ import pytest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
-from torchx_cubicml.tuner import Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def request_(tmp_path: Path) -> TuneRequest:
         space=str(space),
         store=str(tmp_path / "store"),
         scheduler="local_cwd",
-        launches=12,
+        budget=Budget(launches=12),
         repeats=2,
     )
 
@@ -129,7 +129,8 @@ def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"launches": 0}, LaunchError, "launches must be >= 1, got 0"),
+        ({"parallel": 0}, LaunchError, "parallel must be >= 1, got 0"),
+        ({"target_gain": 0.9}, LaunchError, "ratio above 1"),
         ({"step_limit": -3}, LaunchError, "step limit must be >= 5, got -3"),
         ({"trial_timeout_s": -1.0}, LaunchError, "positive number of seconds"),
         ({"space": "missing.toml"}, SpaceError, "missing.toml"),
@@ -138,7 +139,8 @@ def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
         ({"component_args": ("-j", "1x2", "--script", "train.py", "--", "--lr", "1")}, LaunchError, "--n_layer"),
     ],
     ids=[
-        "no-launches",
+        "none-in-flight",
+        "no-gain",
         "no-steps",
         "no-time",
         "no-space-file",
@@ -187,4 +189,4 @@ def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None
 
 @pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])
 def test_a_small_budget_is_not_spent_on_repeats(request_: TuneRequest, launches: int, made: int) -> None:
-    assert replace(request_, launches=launches, repeats=3).repeats_made == made
+    assert replace(request_, budget=Budget(launches=launches), repeats=3).repeats_made == made

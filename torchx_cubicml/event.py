@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config, Value, Workload
 
 SCHEMA_VERSION = 1
+TUNER = "tune"  # the writer of what a tune tells of its launches
 MAX_REASON = 8192  # characters that are kept of a reason
 _MAX_TEXT = 64 * 1024  # characters of a text that is read
 
@@ -229,7 +230,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
     of_attempts = [event for event in ordered if event.kind is not EventKind.PLANNED]
     attempts = sorted({event.attempt for event in of_attempts})
     last = [event for event in of_attempts if event.attempt == attempts[-1]]
-    end = _believed_end(last)
+    end = _believed_end(of_attempts, last)
     tells_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
     return Trial(
         trial_id=trial_id,
@@ -262,7 +263,11 @@ def _state(last: Sequence[Event], end: Event | None) -> State:
     return State.RUNNING if last else State.PLANNED
 
 
-def _believed_end(last: Sequence[Event]) -> Event | None:
+def _believed_end(events: Sequence[Event], last: Sequence[Event]) -> Event | None:
+    # A tune that ends a job, or has its scheduler's word, knows why; what the ranks saw is the consequence.
+    verdicts = [event for event in events if event.writer == TUNER and event.state not in {None, State.UNKNOWN}]
+    if verdicts:
+        return verdicts[-1]
     ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
     return ends[0] if ends else None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 import sys
-from contextlib import nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
@@ -15,25 +14,33 @@ from torchx_cubicml.masking import mask
 
 if TYPE_CHECKING:
     import argparse
-    from contextlib import AbstractContextManager
 
     from rich.console import Console
 
-    from torchx_cubicml.tuner import Ended, Launching, Prepared, TuneRequest, TuneResult
-
-_BUDGET = re.compile(r"\s*(\d{1,6})\s*(?:launch(?:es)?)?\s*")
+    from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the budget, the scheduler and the command."""
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
-    parser.add_argument("--budget", default="16 launches", help='launches at most, as in "16 launches" (the default)')
+    parser.add_argument(
+        "--budget", default="16 launches", help='"16 launches" (the default), "200 gpu-hours" or "6 hours", at most'
+    )
+    parser.add_argument("--parallel", type=int, default=1, metavar="P", help="launches in flight (default: 1)")
+    parser.add_argument("--rounds", action="store_true", help="begin the next P launches when all P have ended")
     parser.add_argument("-s", "--scheduler", default="local_cwd", help="TorchX scheduler (default: local_cwd)")
     parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
     parser.add_argument("--repeats", type=int, default=3, help="measurements behind a claimed gain (default: 3)")
     parser.add_argument("--steps", type=int, default=None, help="end each launch after this many optimizer steps")
-    parser.add_argument("--trial-timeout", type=float, default=3600.0, metavar="S", help="seconds per launch")
+    parser.add_argument("--trial-timeout", type=float, default=3600.0, metavar="S", help="seconds a launch may run")
+    parser.add_argument(
+        "--queue-timeout", type=float, default=86_400.0, metavar="S", help="seconds it may wait for machines (a day)"
+    )
+    parser.add_argument("--target-gain", type=float, default=None, metavar="G", help="enough is G times your config")
+    parser.add_argument("--workspace", default=None, help="as for `torchx run`; its image is built once")
+    parser.add_argument("--fresh", action="store_true", help="begin anew where the same tune was left unfinished")
+    parser.add_argument("--write-config", metavar="FILE", default="", help="add the winner to a .torchxconfig")
     parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; every node must see it")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
     parser.add_argument("--yes", action="store_true", help="do not ask before launching")
@@ -45,34 +52,25 @@ def run(args: argparse.Namespace) -> int:
     """Tune, telling progress on stderr and the result on stdout."""
     from rich.console import Console
 
+    from torchx_cubicml.commands.tune_display import open_display
     from torchx_cubicml.launch.jobs import interruptions
     from torchx_cubicml.tuner import TuneResult, prepare, tune
 
     console = Console(stderr=True)
     prepared = prepare(_request(args))
     _ask(prepared, yes=args.yes, console=console)
-    console.print(
-        f"tuning {prepared.component.launch.program}: {prepared.request.launches} launches on "
-        f"{prepared.request.scheduler}, recorded in {mask(prepared.store_url)}",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
     prepared = _choosing(prepared, console)
-    waiting: AbstractContextManager[object] = nullcontext()
+    result: TuneResult | None = None
     try:
-        for step in tune(prepared):
-            waiting.__exit__(None, None, None)
-            if isinstance(step, TuneResult):
-                return _tell_result(step, prepared, as_json=args.json)
-            waiting = _tell_step(step, console=console, objective=prepared.space.objective)
-            waiting.__enter__()
+        with open_display(console, prepared) as display:
+            for step in tune(prepared):
+                display.show(step)
+                if isinstance(step, TuneResult):
+                    result = step
     except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
-    finally:
-        waiting.__exit__(None, None, None)
-    return 1
+    return _tell_result(result, prepared, args) if result is not None else 1
 
 
 def _choosing(prepared: Prepared, console: Console) -> Prepared:
@@ -89,25 +87,8 @@ def _choosing(prepared: Prepared, console: Console) -> Prepared:
     return replace(prepared, predictor=choice.name)
 
 
-def launches_of(budget: str) -> int:
-    """Return the number of launches that a budget allows.
-
-    Raises:
-        LaunchError: not of the form ``16 launches``.
-
-    >>> launches_of("16 launches")
-    16
-    """
-    match = _BUDGET.fullmatch(budget)
-    if match is None or int(match[1]) < 1:
-        raise LaunchError(
-            f'--budget {budget!r} is not legal; a whole number of launches is wanted, as in "16 launches"'
-        )
-    return int(match[1])
-
-
 def _request(args: argparse.Namespace) -> TuneRequest:
-    from torchx_cubicml.tuner import TuneRequest
+    from torchx_cubicml.tuner import Budget, TuneRequest
 
     component, component_args = split_command(args.command)
     return TuneRequest(
@@ -117,9 +98,15 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         store=store_url(args),
         scheduler=args.scheduler,
         scheduler_args=args.scheduler_args,
-        launches=launches_of(args.budget),
+        budget=Budget.parse(args.budget),
         repeats=args.repeats,
+        parallel=args.parallel,
+        rounds=args.rounds,
         trial_timeout_s=args.trial_timeout,
+        queue_timeout_s=args.queue_timeout,
+        target_gain=args.target_gain,
+        workspace=_workspace(args.workspace),
+        fresh=args.fresh,
         step_limit=args.steps,
         scratch=args.scratch,
         seed=args.seed,
@@ -146,33 +133,24 @@ def _ask(prepared: Prepared, *, yes: bool, console: Console) -> None:
         raise LaunchError("nothing was launched")
 
 
-def _tell_step(step: Launching | Ended, *, console: Console, objective: str) -> AbstractContextManager[object]:
-    from rich.text import Text
+def _workspace(named: str | None) -> str:
+    """Return the workspace that `torchx run` would take."""
+    from torchx.runner.config import get_config
 
-    from torchx_cubicml.commands.history import config_text
-    from torchx_cubicml.tuner import Launching
-
-    if isinstance(step, Launching):
-        hope = step.suggestion.throughput
-        expected = "" if hope is None else f", {hope:,.0f} expected"
-        line = f"{step.number:3d} {step.purpose:8s} {config_text(step.suggestion.config)}{expected}"
-        if console.is_terminal:
-            return console.status(Text(line))
-        console.print(line, highlight=False, markup=False, soft_wrap=True)
-        return nullcontext()
-    found = f"{step.throughput:,.0f} {objective}" if step.throughput is not None else f"{step.trial.state}"
-    why = f" ({step.trial.reason})" if step.trial.reason and step.throughput is None else ""
-    shown = f"{step.number:3d} {config_text(step.trial.config)}: " if console.is_terminal else f"{step.number:3d}   -> "
-    console.print(f"{shown}{found}{why}", highlight=False, markup=False, soft_wrap=True)
-    return nullcontext()
+    found: str | None = named if named is not None else get_config("cli", "run", "workspace")
+    return found if found is not None else f"file://{Path.cwd()}"
 
 
-def _tell_result(result: TuneResult, prepared: Prepared, *, as_json: bool) -> int:
+def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.commands.base import wide_console
+    from torchx_cubicml.commands.component_default import write_default
     from torchx_cubicml.commands.tables import comparison_table
 
-    if as_json:
-        print_json({**asdict(result), "claims_gain": bool(result.comparison and result.comparison.claims_gain)})
+    claims = bool(result.comparison and result.comparison.claims_gain)
+    if args.write_config and claims:
+        write_default(Path(args.write_config), result.command)
+    if args.json:
+        print_json({**asdict(result), "claims_gain": claims})
         return 0
     console = wide_console()
     comparison = result.comparison
@@ -185,7 +163,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, *, as_json: bool) -> in
     console.print(comparison_table(comparison))
     console.print(str(comparison))
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
-    if comparison.claims_gain:
+    if claims:
         request = prepared.request
         options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]

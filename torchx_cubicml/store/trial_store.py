@@ -38,7 +38,7 @@ class TrialStore:
     def __init__(self, url: str) -> None:
         self._url = absolute_url(url)
         self._warnings: tuple[str, ...] = ()
-        self._folder = _open_folder(self._url)
+        self._folder = open_folder(self._url)
 
     @property
     def url(self) -> str:
@@ -94,6 +94,22 @@ class TrialStore:
                 skipped.append(f"{place} ({error})")
         self._warnings = told_skipped(self._url, skipped)
 
+    def new_events(self, known: set[str]) -> Iterator[Event]:
+        """Yield every readable event whose place is not ``known`` yet, and make its place known.
+
+        Raises:
+            StoreError: the store cannot be reached or read.
+        """
+        skipped: list[str] = []
+        places = [place for place in _places(self._folder.list_objects(), skipped) if place not in known]
+        for place, content in self._folder.read(places):
+            if not isinstance(content, Exception):
+                known.add(place)
+            try:
+                yield _decode(content)
+            except RecordError:
+                continue  # ``events`` tells of it
+
     def __iter__(self) -> Iterator[Trial]:
         """Yield every trial.
 
@@ -103,7 +119,12 @@ class TrialStore:
         yield from fold_events(self.events())
 
 
-def _open_folder(url: str) -> Folder:
+def open_folder(url: str) -> Folder:
+    """Return the folder of objects below an absolute URL.
+
+    Raises:
+        StoreError: the URL is not legal.
+    """
     protocol, path = split_url(url)
     if protocol in LOCAL_PROTOCOLS:
         return LocalFolder(path)

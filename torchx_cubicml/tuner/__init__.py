@@ -1,12 +1,29 @@
 """CubicML's outer loop (arXiv 2409.04585, section 3): suggest, launch, record, refit, round after round.
 
-``request`` checks what the user asks, ``plan`` says what to launch next, ``launching`` makes one launch, and ``tuner``
-is the loop.
+The truth is in the store and on the scheduler. ``request`` checks what the user asks; ``lease`` says which tune a
+process leads; ``ledger`` and ``journal`` are what the store holds, ``books`` both for one tune; ``adoption`` takes over
+what a process that died has left; ``plan`` says what to launch next; ``flights`` launches and watches; ``failures`` and
+``hopeless`` say when to stop; ``tuner`` is the loop.
 """
 
 from __future__ import annotations
 
+from torchx_cubicml.tuner.budget import Budget
 from torchx_cubicml.tuner.request import Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.tuner import Ended, Launching, TuneResult, tune
+from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
+from torchx_cubicml.tuner.tuner import tune
 
-__all__ = ["Ended", "Launching", "Prepared", "TuneRequest", "TuneResult", "prepare", "tune"]
+__all__ = [
+    "Begun",
+    "Budget",
+    "Ended",
+    "InFlight",
+    "Launching",
+    "Prepared",
+    "Step",
+    "TuneRequest",
+    "TuneResult",
+    "Waiting",
+    "prepare",
+    "tune",
+]

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections import Counter
+from dataclasses import dataclass, replace
+from statistics import fmean
+from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.same_ground import same_ground, under_way
@@ -13,12 +15,54 @@ from torchx_cubicml.noise import repeat_noise
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Trial, Workload
     from torchx_cubicml.tuner.request import Prepared
 
 _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INFRASTRUCTURE}
+
+
+class Adviser(Protocol):
+    """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
+
+    def suggest(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> list[Suggestion]:
+        """Return what to launch next, the most telling first; planned and running trials are under way."""
+
+    def best_known(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Suggestion | None:
+        """Return the config of highest posterior mean; ``None`` where nothing was measured."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advisor:
+    """See ``Adviser``.
+
+    Args:
+        predictor: name of the predictor.
+    """
+
+    predictor: str
+
+    def suggest(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> list[Suggestion]:
+        """See ``Adviser``."""
+        return suggest(
+            space, workload=workload, current=current, trials=trials, count=1, seed=seed, predictor=self.predictor
+        )
+
+    def best_known(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Suggestion | None:
+        """See ``Adviser``."""
+        return best_known(
+            space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,64 +94,90 @@ class Evidence:
 
 
 def next_launch(
-    prepared: Prepared, trials: Sequence[Trial], *, launches_left: int, known: frozenset[str] = frozenset()
+    prepared: Prepared,
+    trials: Sequence[Trial],
+    *,
+    launches_left: int,
+    known: frozenset[str] = frozenset(),
+    adviser: Adviser | None = None,
 ) -> tuple[str, Suggestion] | None:
-    """Return why and what to launch next; ``None`` when nothing is left to learn.
+    """Return why and what to launch next; ``None`` when nothing is left to learn, or not before what is in flight ends.
 
-    The user's own config comes first. The last launches measure it and the winner again, in turn, so that a gain can be
-    told from noise.
+    The user's own config comes first. What the machines broke off is tried once more. The last launches measure the own
+    config and the winner again, in turn, so that a gain can be told from noise.
     """
     space, workload, current = prepared.space, prepared.workload, prepared.current
+    adviser = adviser or Advisor(predictor=prepared.predictor)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
-    if not any(_settles(trial, current) for trial in (*evidence.before, *evidence.own)):
+    if not any(_settles(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)):
         return "baseline", own
+    again = _broken_off(prepared, evidence)
+    if again is not None:
+        return "again", again
     seed = prepared.request.seed + len(trials)
-    best = best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=prepared.predictor)
+    best = adviser.best_known(space, workload=workload, current=current, trials=trials, seed=seed)
     repeats = _lacking_repeats(prepared, evidence, own, best)
-    if len(repeats) < launches_left:
-        found = suggest(
-            space,
-            workload=workload,
-            current=current,
-            trials=trials,
-            count=1,
-            seed=seed,
-            predictor=prepared.predictor,
-        )
+    enough = _is_enough(prepared, best)
+    if enough and not repeats and _confirms(prepared, evidence, best):
+        return None
+    if len(repeats) < launches_left and not (enough and repeats):
+        found = adviser.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
         if found:
             return "search", found[0]
+    if repeats and repeats[0] is not own and _searching(evidence, current, best):
+        return None  # what is in flight may turn out to be better
     return ("confirm", repeats[0]) if repeats else None
 
 
 def winner_of(
-    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str]
+    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], adviser: Adviser | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
     """Return the config of highest posterior mean, and how its confirmations compare with the user's own config."""
     space, workload, current = prepared.space, prepared.workload, prepared.current
-    best = best_known(
-        space,
-        workload=workload,
-        current=current,
-        trials=trials,
-        seed=prepared.request.seed,
-        predictor=prepared.predictor,
-    )
+    adviser = adviser or Advisor(predictor=prepared.predictor)
+    best = adviser.best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)
     if best is None:
         return None, None
     evidence = Evidence.of(prepared, trials, known)
+    comparison = _compared(prepared, evidence, best)
+    if comparison is None and config_key(best.config) != config_key(current):
+        # The last measurements have made another config the best, and none is left to measure it again.
+        confirmed = _best_confirmed(prepared, evidence)
+        if confirmed is not None:
+            return confirmed, _compared(prepared, evidence, confirmed)
+    return best, comparison
+
+
+def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
+    """Return the fastest config that was measured again after it was found, in the space's words."""
+    space, objective = prepared.space.bind(workload=prepared.workload, current=prepared.current), prepared.space.objective
+    found: dict[str, tuple[float, Config]] = {}
+    for trial in evidence.own:
+        again = evidence.measured(trial.config, objective, chosen=True)
+        if again and trial.config in space and (config := space.decode(space.encode(trial.config))) is not None:
+            found[config_key(config)] = (fmean(again), config)
+    found.pop(config_key(prepared.current), None)
+    best = max(found.values(), key=lambda pair: pair[0], default=None)
+    if best is None:
+        return None
+    return replace(_own_config(best[1]), throughput=best[0], reason="the fastest that was measured again")
+
+
+def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:
+    space, current = prepared.space, prepared.current
     chosen = config_key(best.config) != config_key(current)
     sides = [
         evidence.measured(current, space.objective, chosen=False),
         evidence.measured(best.config, space.objective, chosen=chosen),
     ]
     if not all(sides):
-        return best, None
+        return None
     baseline, confirmed = (
         Repeats(config=config, throughputs=values) for config, values in zip((current, best.config), sides, strict=True)
     )
     noise = repeat_noise(evidence.own, objective=space.objective)
-    return best, compare(baseline, confirmed, objective=space.objective, noise=noise)
+    return compare(baseline, confirmed, objective=space.objective, noise=noise)
 
 
 def _own_config(current: Config) -> Suggestion:
@@ -128,6 +198,43 @@ def _settles(trial: Trial, config: Config) -> bool:
     return tells and config_key(trial.config) == config_key(config)
 
 
+def _in_flight(trial: Trial, config: Config) -> bool:
+    return not trial.state.ended and config_key(trial.config) == config_key(config)
+
+
+def _searching(evidence: Evidence, current: Config, best: Suggestion | None) -> bool:
+    contenders = [current, *([best.config] if best is not None else [])]
+    return any(
+        not trial.state.ended and not any(_in_flight(trial, config) for config in contenders) for trial in evidence.own
+    )
+
+
+def _broken_off(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
+    """Return a config of this tune that the machines broke off at its only launch, in the space's words."""
+    space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
+    launched = Counter(config_key(trial.config) for trial in evidence.own if trial.state is not State.STOPPED_EARLY)
+    for trial in evidence.own:
+        broken = trial.state is State.INFRASTRUCTURE and trial.measurement is None
+        if not broken or launched[config_key(trial.config)] > 1:
+            continue
+        if config_key(trial.config) == config_key(prepared.current):
+            return _own_config(prepared.current)
+        config = space.decode(space.encode(trial.config)) if trial.config in space else None
+        if config is not None:
+            return replace(_own_config(config), reason=f"once more, for it was broken off: {trial.reason}")
+    return None
+
+
+def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
+    target = prepared.request.target_gain
+    return target is not None and best is not None and best.gain is not None and best.gain >= target
+
+
+def _confirms(prepared: Prepared, evidence: Evidence, best: Suggestion | None) -> bool:
+    target, comparison = prepared.request.target_gain, _compared(prepared, evidence, best) if best else None
+    return comparison is not None and target is not None and comparison.claims_gain and comparison.gain >= target
+
+
 def _lacking_repeats(
     prepared: Prepared, evidence: Evidence, own: Suggestion, best: Suggestion | None
 ) -> list[Suggestion]:
@@ -138,6 +245,7 @@ def _lacking_repeats(
     lacking: list[tuple[int, int, Suggestion]] = []
     for order, (contender, chosen) in enumerate(contenders):
         have = len(evidence.measured(contender.config, prepared.space.objective, chosen=chosen))
+        have += sum(_in_flight(trial, contender.config) for trial in evidence.own)
         lacking += [(repeat, order, contender) for repeat in range(have, prepared.request.repeats_made)]
     return [contender for _, _, contender in sorted(lacking, key=lambda item: item[:2])]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import getpass
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +13,7 @@ from torchx_cubicml.launch import read_config
 from torchx_cubicml.launch.app import ComponentLaunch
 from torchx_cubicml.space_file import read_space
 from torchx_cubicml.store import absolute_url
+from torchx_cubicml.tuner.budget import Budget
 
 if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
@@ -32,10 +33,16 @@ class TuneRequest:
         store: URL of the store.
         scheduler: name of a TorchX scheduler.
         scheduler_args: its options, as ``-cfg`` of ``torchx run``.
-        launches: how many launches may be made, confirmations included, >= 1.
+        budget: what may be spent, confirmations included.
         repeats: measurements of the user's own config, and of the winner after it was found, >= 1; fewer are made where
             they would take more than half of a small budget.
-        trial_timeout_s: seconds after which a launch is cancelled, queueing included, > 0.
+        parallel: launches in flight at most, >= 1.
+        rounds: whether the next launches wait until all in flight have ended, as in the paper.
+        trial_timeout_s: seconds that a launch may run, > 0; past them it is cancelled.
+        queue_timeout_s: seconds that it may wait in the scheduler's queue, > 0.
+        target_gain: ratio to the user's own config that is enough, > 1; ``None`` for the best that can be found.
+        fresh: begin anew where a tune of the same request was left unfinished.
+        workspace: as ``--workspace`` of ``torchx run``; its image is built once.
         step_limit: optimizer steps after which each launch ends; ``None`` lets the script end by itself.
         scratch: folder that ``{scratch}`` in ``[tune]`` stands for; empty for one of this user's in the system's
             temporary folder, from which each launch's part is removed when it ended.
@@ -48,25 +55,36 @@ class TuneRequest:
     store: str
     scheduler: str
     scheduler_args: str = ""
-    launches: int = 16
+    budget: Budget = field(default_factory=lambda: Budget(launches=16))
     repeats: int = 3
+    parallel: int = 1
+    rounds: bool = False
     trial_timeout_s: float = 3600.0
+    queue_timeout_s: float = 86_400.0
+    target_gain: float | None = None
+    fresh: bool = False
+    workspace: str = ""
     step_limit: int | None = None
     scratch: str = ""
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("launches", 1), ("repeats", 1), ("step_limit", FEWEST_STEPS)):
+        for name, least in (("repeats", 1), ("parallel", 1), ("step_limit", FEWEST_STEPS)):
             value = getattr(self, name)
             if value is not None and value < least:
                 raise LaunchError(f"{name.replace('_', ' ')} must be >= {least}, got {value}")
-        if not self.trial_timeout_s > 0:
-            raise LaunchError(f"the trial timeout must be a positive number of seconds, got {self.trial_timeout_s}")
+        for name in ("trial", "queue"):
+            value = getattr(self, f"{name}_timeout_s")
+            if not value > 0:
+                raise LaunchError(f"the {name} timeout must be a positive number of seconds, got {value}")
+        if self.target_gain is not None and not self.target_gain > 1:
+            raise LaunchError(f"the target gain must be a ratio above 1, as in 1.2, got {self.target_gain}")
 
     @property
     def repeats_made(self) -> int:
         """Measurements of each contender, such that at least half of the budget is left to search."""
-        return min(self.repeats, max(1, self.launches // 4))
+        launches = self.budget.launches
+        return self.repeats if launches is None else min(self.repeats, max(1, launches // 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

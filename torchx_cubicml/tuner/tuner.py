@@ -1,119 +1,246 @@
-"""The loop: the truth is in the store, and what to launch next is worked out anew before each launch."""
+"""The loop: the truth is in the store and on the scheduler, and what to launch next is worked out anew each time."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.jobs import JobRunner
+from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.history import matches
+from torchx_cubicml.launch.jobs import JobRunner, interruptions
 from torchx_cubicml.rewriter import place_config
-from torchx_cubicml.trial import OBJECTIVES, Origin, State
-from torchx_cubicml.tuner.launching import launch, read_store, with_last_lines
-from torchx_cubicml.tuner.plan import next_launch, winner_of
+from torchx_cubicml.trial import Origin, State
+from torchx_cubicml.tuner.adoption import adopt_all
+from torchx_cubicml.tuner.books import Books
+from torchx_cubicml.tuner.clock import SystemClock
+from torchx_cubicml.tuner.failures import refuse_to_go_on
+from torchx_cubicml.tuner.flight import Landed
+from torchx_cubicml.tuner.flights import Flights
+from torchx_cubicml.tuner.hopeless import why_hopeless
+from torchx_cubicml.tuner.journal import Journal
+from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
+from torchx_cubicml.tuner.ledger import Ledger
+from torchx_cubicml.tuner.plan import ADVISOR, next_launch, winner_of
+from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.comparison import Comparison
-    from torchx_cubicml.launch.jobs import JobOutcome
     from torchx_cubicml.trial import Trial
+    from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.plan import Adviser
     from torchx_cubicml.tuner.request import Prepared
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Launching:
-    """A launch is about to be submitted: its number from 1, why it is made, and what is hoped of it."""
-
-    number: int
-    purpose: str
-    suggestion: Suggestion
+_POLL_S, _LONGEST_POLL_S = 0.2, 10.0  # local jobs end within seconds; a scheduler is asked less and less often
+_STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ended:
-    """A launch ended: its trial, with the throughput in the objective's unit where one was measured."""
+def tune(
+    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, adviser: Adviser = ADVISOR
+) -> Iterator[Step]:
+    """Launch within the budget, yielding each step, and the result at last.
 
-    number: int
-    trial: Trial
-    throughput: float | None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TuneResult:
-    """How a tune ended.
+    A tune of the same request that a dead process left unfinished is gone on with.
 
     Args:
-        comparison: the user's own config against the winner, each as measured in this tune; ``None`` where either was
-            not.
-        best: the winner by posterior mean; ``None`` where nothing was measured.
-        launches: launches made.
-        device_hours: wall hours of the launches times their world size.
-        command: component and arguments with the winner's config; empty without a winner.
-    """
-
-    comparison: Comparison | None
-    best: Suggestion | None
-    launches: int
-    device_hours: float
-    command: tuple[str, ...]
-
-
-def tune(prepared: Prepared) -> Iterator[Launching | Ended | TuneResult]:
-    """Launch within the budget, yielding each launch as it begins and ends, and the result at last.
+        prepared: the request.
+        jobs: the scheduler, in place of the request's own.
+        clock: in place of this machine's.
+        adviser: says what to launch, in place of the advisor.
 
     Raises:
-        LaunchError: the first launch fails by the user's own error or measures nothing, or a launch leaves no record.
+        LaunchError: the first launch fails by the user's own error or measures nothing, or one failure repeats.
         StoreError: the store cannot be read or written.
-        KeyboardInterrupt: the user ends the tune.
+        KeyboardInterrupt: the user ends the tune; what is in flight is cancelled and recorded first.
     """
-    request = prepared.request
-    known = frozenset(trial.trial_id for trial in read_store(prepared))
-    device_seconds, made = 0.0, 0
-    logs = str(Path(prepared.scratch) / "logs")
-    with JobRunner(request.scheduler, scheduler_args=request.scheduler_args, log_dir=logs) as jobs:
-        while made < request.launches:
-            left = request.launches - made
-            planned = next_launch(prepared, read_store(prepared), launches_left=left, known=known)
+    request, clock = prepared.request, clock or SystemClock()
+    journal = Journal(prepared.store_url)
+    runner = jobs or JobRunner(
+        request.scheduler,
+        scheduler_args=request.scheduler_args,
+        log_dir=str(Path(prepared.scratch) / "logs"),
+        workspace=request.workspace,
+    )
+    lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
+    try:
+        with runner:
+            books = Books(lease.tune_id, Ledger(prepared.store_url), journal, clock)
+            yield from _Loop(prepared, books, runner, clock, adviser).run(resumed=lease.resumed)
+    finally:
+        lease.close()
+
+
+class _Loop:
+    """One process's lead of a tune."""
+
+    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock, adviser: Adviser) -> None:
+        self._prepared = prepared
+        self._books = books
+        self._jobs = jobs
+        self._clock = clock
+        self._adviser = adviser
+        self._flights = Flights(prepared, books, jobs, clock)
+        self._world_size = prepared.component.launch.world_size or 1
+        self._pause = _POLL_S
+        self._told_alive: datetime = clock.now()
+        self._read_store: datetime = clock.now()
+
+    def run(self, *, resumed: bool) -> Iterator[Step]:
+        try:
+            self._jobs.image = self._books.image()
+            watched = adopt_all(self._flights, self._books, self._jobs, self._clock) if resumed else 0
+            made = self._books.spent(self._world_size).launches
+            yield Begun(tune_id=self._books.tune_id, resumed=resumed, launches=made, in_flight=watched)
+            yield from self._rounds()
+        except interruptions():
+            self._flights.end_all("interrupted by the user")
+            raise
+        except CubicMLError as error:
+            self._flights.end_all("the tune ended")
+            self._books.finished({"error": str(error)})
+            raise
+        result = self._result()
+        self._books.finished({"result": _as_json(result)})
+        yield result
+
+    def _rounds(self) -> Iterator[Step]:
+        while True:
+            for landed in self._flights.watch():
+                self._pause = _POLL_S
+                yield self._ended(landed)
+                self._refuse(landed)
+            self._end_with_budget()
+            yield from self._refill()
+            if not self._flights.under_way:
+                return
+            self._end_hopeless()
+            yield self._waiting()
+            self._sleep()
+
+    def _refill(self) -> Iterator[Step]:
+        request = self._prepared.request
+        if request.rounds and self._flights.under_way:
+            return
+        while len(self._flights.under_way) < request.parallel:
+            left = request.budget.launches_left(self._books.spent(self._world_size))
+            planned = self._next(left) if left > 0 else None
             if planned is None:
-                break
-            made += 1
-            yield Launching(number=made, purpose=planned[0], suggestion=planned[1])
-            trial, outcome = launch(prepared, planned[1], jobs)
-            device_seconds += outcome.wall_s * (prepared.component.launch.world_size or 1)
-            yield Ended(number=made, trial=trial, throughput=_throughput(prepared, trial))
-            if made == 1:
-                _refuse_to_go_on(prepared, trial, outcome)
-    best, comparison = winner_of(prepared, read_store(prepared), known=known)
-    yield TuneResult(
-        comparison=comparison,
-        best=best,
-        launches=made,
-        device_hours=device_seconds / 3600,
-        command=_command(prepared, best) if best is not None else (),
-    )
+                return
+            purpose, suggestion = planned
+            number = self._books.number(self._books.next_launch_id())
+            yield Launching(number=number, purpose=purpose, suggestion=suggestion)
+            landed = self._flights.launch(suggestion, purpose)
+            self._pause = _POLL_S
+            if isinstance(landed, Landed):
+                yield self._ended(landed)
+                self._refuse(landed)
+                self._clock.sleep(_LONGEST_POLL_S)
+
+    def _next(self, left: int) -> tuple[str, Suggestion] | None:
+        self._books.ledger.refresh()
+        return next_launch(
+            self._prepared,
+            self._books.ledger.trials(),
+            launches_left=left,
+            known=self._books.others(),
+            adviser=self._adviser,
+        )
+
+    def _refuse(self, landed: Landed) -> None:
+        measured = (
+            trial.measurement is not None
+            and trial.measurement.throughput(self._prepared.space.objective) is not None
+            and trial.trial_id != landed.trial.trial_id
+            and matches(trial, self._prepared.workload)
+            for trial in self._books.ledger.trials()
+        )
+        refuse_to_go_on(self._prepared, landed, self._books.settled_trials(), measured_before=any(measured))
+
+    def _end_with_budget(self) -> None:
+        budget, spent = self._prepared.request.budget, self._books.spent(self._world_size)
+        if budget.hours is not None and spent.hours >= budget.hours:
+            for flight in self._flights.under_way:
+                self._flights.doom(flight, State.STOPPED_EARLY, f"the budget of {budget} was spent")
+
+    def _end_hopeless(self) -> None:
+        now = self._clock.now()
+        if (now - self._read_store).total_seconds() < _STORE_EVERY_S:
+            return
+        self._read_store = now
+        self._books.ledger.refresh()
+        candidates = [flight for flight in self._flights.under_way if flight.purpose == "search" and not flight.doom]
+        for flight in candidates:
+            trial = self._books.ledger.of_launch(flight.launch_id)
+            if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
+                continue
+            others = [other for other in self._books.own_trials() if other.launch_id != flight.launch_id]
+            why = why_hopeless(trial, others, objective=self._prepared.space.objective)
+            if why:
+                self._flights.doom(flight, State.STOPPED_EARLY, why)
+
+    def _sleep(self) -> None:
+        self._clock.sleep(self._pause)
+        self._pause = min(self._pause * 1.05, _LONGEST_POLL_S)
+        if (self._clock.now() - self._told_alive).total_seconds() >= ALIVE_EVERY_S:
+            self._told_alive = self._clock.now()
+            self._books.alive()
+
+    def _ended(self, landed: Landed) -> Ended:
+        flight, trial = landed.flight, landed.trial
+        expected = flight.suggestion.throughput if flight.suggestion is not None else None
+        return Ended(number=flight.number, trial=trial, throughput=self._throughput(trial), expected=expected)
+
+    def _waiting(self) -> Waiting:
+        now, budget = self._clock.now(), self._prepared.request.budget
+        spent = self._books.spent(self._world_size)
+        own = [(value, trial) for trial in self._books.own_trials() if (value := self._throughput(trial)) is not None]
+        best = max(own, key=lambda pair: pair[0], default=None)
+        left = budget.launches_left(spent) if spent.launch_hours else 0
+        waves = (left + len(self._flights.under_way)) / self._prepared.request.parallel
+        return Waiting(
+            in_flight=tuple(self._shown(flight.launch_id, now) for flight in self._flights.under_way),
+            best=best[0] if best is not None else None,
+            best_config=best[1].config if best is not None else None,
+            budget_left=budget.told_left(spent),
+            time_left_s=waves * spent.launch_hours * 3600 if spent.launch_hours else None,
+        )
+
+    def _shown(self, launch_id: str, now: datetime) -> InFlight:
+        flight = next(flight for flight in self._flights.under_way if flight.launch_id == launch_id)
+        trial = self._books.ledger.of_launch(launch_id)
+        return InFlight(
+            number=flight.number,
+            purpose=flight.purpose,
+            config=flight.config,
+            phase="ending" if flight.doom or flight.ended else str(flight.state.phase) if flight.state else "submitted",
+            since_s=(now - (flight.running_since or flight.submitted_at)).total_seconds(),
+            expected=flight.suggestion.throughput if flight.suggestion is not None else None,
+            measured=self._throughput(trial) if trial is not None else None,
+        )
+
+    def _throughput(self, trial: Trial) -> float | None:
+        return trial.measurement.throughput(self._prepared.space.objective) if trial.measurement else None
+
+    def _result(self) -> TuneResult:
+        self._books.ledger.refresh()
+        best, comparison = winner_of(
+            self._prepared, self._books.ledger.trials(), known=self._books.others(), adviser=self._adviser
+        )
+        return TuneResult(
+            comparison=comparison,
+            best=best,
+            launches=self._books.spent(self._world_size).launches,
+            device_hours=self._books.device_hours(self._world_size),
+            command=_command(self._prepared, best) if best is not None else (),
+            tune_id=self._books.tune_id,
+        )
 
 
-def _refuse_to_go_on(prepared: Prepared, first: Trial, outcome: JobOutcome) -> None:
-    """End a tune whose first launch shows that no launch can be measured."""
-    if first.state is State.USER_ERROR:
-        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", outcome))
-    if first.state is not State.COMPLETED or _throughput(prepared, first) is not None:
-        return
-    others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
-    if others:
-        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
-        raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
-    raise LaunchError(
-        "the first launch completed, and no steady state was measured: it makes too few optimizer steps, or none that "
-        "can be seen (a training can tell its own: torchx_cubicml.measure)"
-    )
-
-
-def _throughput(prepared: Prepared, trial: Trial) -> float | None:
-    return trial.measurement.throughput(prepared.space.objective) if trial.measurement else None
+def _as_json(result: TuneResult) -> dict[str, object]:
+    return {**asdict(result), "claims_gain": bool(result.comparison and result.comparison.claims_gain)}
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

@@ -1,0 +1,42 @@
+"""A whole Slurm for the tests of this folder: started once, ended process by process."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+NEEDED = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch")
+
+
+@pytest.fixture(scope="session")
+def slurm() -> Iterator[Path]:
+    """Return the folder of a running Slurm whose commands find it."""
+    missing = [name for name in NEEDED if shutil.which(name, path=f"{os.environ['PATH']}:/usr/sbin") is None]
+    if missing or os.geteuid() != 0:
+        pytest.skip(f"a Slurm cannot be started here: {'root is wanted' if not missing else ', '.join(missing)}")
+    folder = Path(tempfile.mkdtemp(prefix="cubicml-slurm-"))
+    os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
+    try:
+        subprocess.run([ROOT / "scripts" / "slurm_up", folder], check=True, timeout=120)
+        yield folder
+    finally:
+        subprocess.run([ROOT / "scripts" / "slurm_down", folder], check=False, timeout=120)
+        del os.environ["SLURM_CONF"]
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@pytest.fixture
+def workspace(slurm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a folder from which jobs are submitted; their logs land there."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path

@@ -1,0 +1,71 @@
+"""A command as a component's defaults in ``.torchxconfig``."""
+
+from __future__ import annotations
+
+import configparser
+import inspect
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+
+def write_default(path: Path, command: Sequence[str]) -> None:
+    """Write the arguments of ``command`` as the section of its component; the other sections of the file stay.
+
+    Args:
+        path: of a ``.torchxconfig``; it is made where there is none.
+        command: the component's name and its arguments.
+
+    Raises:
+        LaunchError: an argument has no form in such a file, or the file cannot be read or written.
+    """
+    section, defaults = f"component:{command[0]}", defaults_of(command)
+    file = configparser.RawConfigParser()
+    file.optionxform = str  # type: ignore[assignment,method-assign]
+    try:
+        if path.exists():
+            file.read_string(path.read_text(encoding="utf-8"))
+        if not file.has_section(section):
+            file.add_section(section)
+        for name, value in defaults.items():
+            file.set(section, name, value)
+        with path.open("w", encoding="utf-8") as out:
+            file.write(out)
+    except (OSError, configparser.Error) as error:
+        raise LaunchError(f"{path} cannot take the winner as a default: {error}") from error
+
+
+def defaults_of(command: Sequence[str]) -> dict[str, str]:
+    """Return the section's entries; TorchX splits the script's arguments at white space and knows no quotes there.
+
+    Raises:
+        LaunchError: an argument has white space or is empty.
+    """
+    from torchx.specs import finder
+    from torchx.specs.builders import parse_args
+
+    function = finder.get_component(command[0]).fn
+    parsed = vars(parse_args(function, list(command[1:]), None))
+    defaults: dict[str, str] = {}
+    for name, parameter in inspect.signature(function).parameters.items():
+        value = parsed.get(name)
+        if parameter.kind is inspect.Parameter.VAR_POSITIONAL:
+            words = [str(word) for word in value or []]
+            words = words[1:] if words[:1] == ["--"] else words
+            bad = next((word for word in words if not word or word.split() != [word]), None)
+            if bad is not None:
+                raise LaunchError(f"the argument {bad!r} cannot be a default: TorchX splits them at white space")
+            defaults[name] = " ".join(words)
+        elif value is not None and value != parameter.default:
+            defaults[name] = _typed(value)
+    return defaults
+
+
+def _typed(value: object) -> str:
+    if isinstance(value, dict):
+        return ",".join(f"{name}={entry}" for name, entry in value.items())
+    return ",".join(map(str, value)) if isinstance(value, list) else str(value)

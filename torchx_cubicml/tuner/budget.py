@@ -1,0 +1,105 @@
+"""What a tune may spend: launches, device hours, or hours."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Self
+
+from torchx_cubicml.errors import LaunchError
+
+_BUDGET = re.compile(r"\s*(\d{1,7}(?:\.\d{1,4})?)\s*(launch(?:es)?|(?:gpu|device)-?hours?|hours?|h)?\s*", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Spent:
+    """What a tune has spent, what is in flight included.
+
+    Args:
+        launches: made.
+        device_hours: hours of run time times world size, queueing not included.
+        hours: that tuners were alive.
+        launch_hours: expected of one launch; 0 where none is known.
+        launch_device_hours: likewise, times world size.
+    """
+
+    launches: int = 0
+    device_hours: float = 0.0
+    hours: float = 0.0
+    launch_hours: float = 0.0
+    launch_device_hours: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Budget:
+    """One limit; the others are open.
+
+    Args:
+        launches: at most, confirmations included.
+        device_hours: hours of run time times world size, at most.
+        hours: at most; launches in flight are ended then.
+    """
+
+    launches: int | None = None
+    device_hours: float | None = None
+    hours: float | None = None
+
+    def __post_init__(self) -> None:
+        limits = [value for value in (self.launches, self.device_hours, self.hours) if value is not None]
+        if len(limits) != 1 or not limits[0] > 0 or not math.isfinite(limits[0]):
+            raise LaunchError(f"launches must be >= 1, or hours positive, and one of them given; got {self}")
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """Return the budget that a user types.
+
+        Raises:
+            LaunchError: not of a legal form.
+
+        >>> Budget.parse("16 launches").launches, Budget.parse("200 gpu-hours").device_hours
+        (16, 200.0)
+        """
+        match = _BUDGET.fullmatch(text)
+        amount = float(match[1]) if match else 0.0
+        unit = ((match[2] or "launches") if match else "").lower()
+        if amount > 0 and unit.startswith("launch") and amount.is_integer():
+            return cls(launches=int(amount))
+        if amount > 0 and unit.startswith(("gpu", "device")):
+            return cls(device_hours=amount)
+        if amount > 0 and unit.startswith("h"):
+            return cls(hours=amount)
+        raise LaunchError(
+            f'--budget {text!r} is not legal; wanted is a whole number of launches, as in "16 launches", or '
+            '"200 gpu-hours" or "6 hours"'
+        )
+
+    def launches_left(self, spent: Spent) -> int:
+        """Return how many launches may still be made, as far as their length is known; at least one before that."""
+        if self.launches is not None:
+            return max(0, self.launches - spent.launches)
+        if self.device_hours is not None:
+            return _how_many(self.device_hours - spent.device_hours, spent.launch_device_hours)
+        return _how_many((self.hours or 0.0) - spent.hours, spent.launch_hours)
+
+    def __str__(self) -> str:
+        if self.launches is not None:
+            return f"{self.launches} launches"
+        return f"{self.device_hours:g} gpu-hours" if self.device_hours is not None else f"{self.hours:g} hours"
+
+    def told_left(self, spent: Spent) -> str:
+        """Return what is left, in words."""
+        if self.launches is not None:
+            return f"{max(0, self.launches - spent.launches)} of {self.launches} launches left"
+        if self.device_hours is not None:
+            return f"{max(0.0, self.device_hours - spent.device_hours):.2f} of {self.device_hours:g} gpu-hours left"
+        return f"{max(0.0, (self.hours or 0.0) - spent.hours):.2f} of {self.hours:g} hours left"
+
+
+_MANY = 10_000  # launches where their length is not known yet
+
+
+def _how_many(left: float, each: float) -> int:
+    if left <= 0:
+        return 0
+    return min(_MANY, int(left / each)) if each > 0 else _MANY

@@ -1,0 +1,103 @@
+"""When failures end a tune: each kind teaches or warns, and none is repeated for ever."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.masking import mask
+from torchx_cubicml.trial import OBJECTIVES, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.tuner.flight import Landed
+    from torchx_cubicml.tuner.request import Prepared
+
+_IN_A_ROW = 3
+_OF_A_RANK = re.compile(r"\[[^\]]*\d\]:")  # what torchrun puts before the lines of its workers
+_LINES_TOLD = 15
+_DIAGNOSIS = {
+    State.USER_ERROR: "the training itself fails: look at the values that were tried, and at what the script allows",
+    State.INFRASTRUCTURE: "the machines break launches off: look at the cluster, then start the same command again",
+    State.TIMEOUT: "launches do not end in time: raise --trial-timeout, or end them after a few steps by --steps",
+    State.UNKNOWN: "launches end without a word: something outside of the training kills them",
+    State.OUT_OF_MEMORY: "nothing fits in memory: begin with a smaller config of your own",
+}
+
+
+def refuse_to_go_on(prepared: Prepared, landed: Landed, own: Sequence[Trial], *, measured_before: bool) -> None:
+    """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
+
+    Args:
+        prepared: the request.
+        landed: what ended just now.
+        own: trials of this tune, in the order of their ends; of a refused launch none.
+        measured_before: whether the workload was ever measured.
+
+    Raises:
+        LaunchError: with the script's own last lines.
+    """
+    trial = landed.trial
+    if trial.state is State.STOPPED_EARLY:
+        return
+    if not measured_before:
+        _refuse_first(prepared, landed)
+    row = _in_a_row(own, trial.state)
+    if trial.state not in _DIAGNOSIS or landed.refused:
+        _refuse_refusals(landed, own)
+        return
+    patience = max(_IN_A_ROW, 2 * prepared.request.parallel if trial.state is State.INFRASTRUCTURE else _IN_A_ROW)
+    if trial.state is State.OUT_OF_MEMORY:
+        patience = 3 * _IN_A_ROW if not measured_before else 10**9
+    if row >= patience:
+        sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
+        raise LaunchError(with_last_lines(sentence, landed.last_lines))
+
+
+def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
+    """Return ``sentence`` and the last lines that the training itself wrote to stderr."""
+    of_ranks = [line for line in last_lines if _OF_A_RANK.search(line)]
+    lines = (of_ranks or list(last_lines))[-_LINES_TOLD:]
+    if not lines:
+        return sentence
+    return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
+
+
+def _refuse_first(prepared: Prepared, landed: Landed) -> None:
+    first = landed.trial
+    if landed.refused:
+        raise LaunchError(first.reason)
+    if first.state is State.USER_ERROR:
+        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
+    if first.state is State.UNKNOWN and not first.observed:
+        reason = first.reason.replace(", and its training said no more", " and left no record of itself")
+        raise LaunchError(with_last_lines(reason, landed.last_lines))
+    if first.state is not State.COMPLETED:
+        return
+    if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
+        return
+    others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
+    if others:
+        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
+        raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
+    raise LaunchError(
+        "the first launch completed, and no steady state was measured: it makes too few optimizer steps, or none that "
+        "can be seen (a training can tell its own: torchx_cubicml.measure)"
+    )
+
+
+def _refuse_refusals(landed: Landed, own: Sequence[Trial]) -> None:
+    if landed.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
+        raise LaunchError(f"the scheduler refuses one launch after the other: {landed.trial.reason}")
+
+
+def _in_a_row(own: Sequence[Trial], state: State) -> int:
+    row = 0
+    for trial in reversed([trial for trial in own if trial.state is not State.STOPPED_EARLY]):
+        if trial.state is not state or trial.measurement is not None:
+            break
+        row += 1
+    return row

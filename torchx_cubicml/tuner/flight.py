@@ -1,0 +1,74 @@
+"""One launch in flight, and the launches that came to their ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.launch.job_state import JobState
+    from torchx_cubicml.trial import Config, State, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Doom:
+    """Why a launch is being cancelled, and since when."""
+
+    state: State
+    reason: str
+    since: datetime
+
+
+@dataclass(slots=True, kw_only=True)
+class Flight:
+    """A launch under way.
+
+    Args:
+        launch_id: of its plan.
+        number: in its tune, from 1.
+        purpose: why it was made.
+        config: requested.
+        submitted_at: when the scheduler took it.
+        handle: of its job; empty where it is known by its trial alone.
+        suggestion: what was hoped; ``None`` where another process launched it.
+        state: as last seen.
+        running_since: when it began to run; ``None`` while it waits.
+        unknown_since: since when its scheduler knows nothing of it.
+        ended: how its job ended, and when that was seen, while its trial is waited for.
+        doom: why it is being cancelled.
+        asked_at: when its cancelling was asked for last.
+    """
+
+    launch_id: str
+    number: int
+    purpose: str
+    config: Config
+    submitted_at: datetime
+    handle: str = ""
+    suggestion: Suggestion | None = None
+    state: JobState | None = None
+    running_since: datetime | None = None
+    unknown_since: datetime | None = None
+    ended: tuple[JobState, datetime] | None = None
+    doom: Doom | None = None
+    asked_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Landed:
+    """A launch that is over.
+
+    Args:
+        flight: as it was.
+        trial: what is recorded of it.
+        last_lines: of its stderr.
+        refused: whether the scheduler refused the job.
+    """
+
+    flight: Flight
+    trial: Trial
+    last_lines: tuple[str, ...] = field(default=())
+    refused: bool = False

@@ -1,0 +1,260 @@
+"""The launches in flight: submitted once each, watched with patience, cancelled past deadlines, recorded to the end."""
+
+from __future__ import annotations
+
+import shutil
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.launch.jobs import tells_out_of_memory
+from torchx_cubicml.rewriter import place_config
+from torchx_cubicml.trial import Origin, State
+from torchx_cubicml.tuner.books import Cost
+from torchx_cubicml.tuner.flight import Doom, Flight, Landed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.launch.jobs import JobRunner
+    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.tuner.books import Books
+    from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.request import Prepared
+
+_LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
+_ASK_AGAIN = timedelta(seconds=30)  # to cancel
+_GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
+_LAST_WORDS = timedelta(seconds=15)  # for the end that a training tells, after its job has ended
+_NO_WORDS = timedelta(seconds=5)  # the same, where it never told that it began
+_BY_THE_MACHINES = {
+    JobEnd.NODE_FAILED,
+    JobEnd.PREEMPTED,
+    JobEnd.LOST,
+    JobEnd.CANCELLED,
+}
+
+
+class Flights:
+    """What a tune has in flight.
+
+    Args:
+        prepared: the request.
+        books: of the tune.
+        jobs: the scheduler.
+        clock: of the tune.
+    """
+
+    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock) -> None:
+        self._prepared = prepared
+        self._books = books
+        self._jobs = jobs
+        self._clock = clock
+        self.under_way: list[Flight] = []
+
+    def launch(self, suggestion: Suggestion, purpose: str) -> Flight | Landed:
+        """Plan one launch, then submit it.
+
+        Returns:
+            The flight; or what became of it where the scheduler refuses it.
+
+        Raises:
+            KeyboardInterrupt: the user interrupts; ``end_all`` closes what was begun.
+        """
+        launch_id = self._books.next_launch_id()
+        placed = place_config(
+            self._prepared.component.launch,
+            self._prepared.space,
+            suggestion.config,
+            store=self._prepared.store_url,
+            origin=Origin.TUNE,
+            launch_id=launch_id,
+            suggestion=suggestion,
+            step_limit=self._prepared.request.step_limit,
+            scratch=self._prepared.scratch,
+        )
+        app = self._prepared.component.build(placed.launch, placed.contract)
+        flight = Flight(
+            launch_id=launch_id,
+            number=self._books.number(launch_id),
+            purpose=purpose,
+            config=suggestion.config,
+            submitted_at=self._clock.now(),
+            suggestion=suggestion,
+        )
+        self._books.plan(launch_id, suggestion, self._prepared.workload)
+        self.under_way.append(flight)
+        try:
+            flight.handle = self._jobs.submit(app, launch_id=launch_id)
+        except LaunchError as error:
+            # A scheduler that answers late may have taken the job all the same.
+            flight.handle = self._jobs.find([launch_id]).get(launch_id, "")
+            if not flight.handle:
+                return self._refused(flight, str(error))
+        self._books.submitted(launch_id, flight.handle, purpose, self._jobs.image)
+        return flight
+
+    def adopt(self, flight: Flight) -> None:
+        """Watch a launch that another process began."""
+        if flight.handle:
+            self._books.submitted(flight.launch_id, flight.handle, flight.purpose, self._jobs.image)
+        self.under_way.append(flight)
+
+    def drop(self, launch_id: str, reason: str) -> None:
+        """Close a launch that was planned, and of which it is sure that there never was a job."""
+        self._books.end(launch_id, State.STOPPED_EARLY, reason)
+        self._books.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
+
+    def watch(self) -> Iterator[Landed]:
+        """Look at each flight once, and yield those that are over."""
+        for flight in list(self.under_way):
+            if flight.ended is None:
+                self._look(flight)
+            if flight.ended is not None and self._is_told(flight, *flight.ended):
+                yield self._land(flight, flight.ended[0])
+
+    def doom(self, flight: Flight, state: State, reason: str) -> None:
+        """Cancel a flight; when its job is gone it is recorded so."""
+        if flight.doom is None and flight.ended is None:
+            flight.doom = Doom(state=state, reason=reason, since=self._clock.now())
+        self._ask_to_end(flight)
+
+    def end_all(self, reason: str) -> None:
+        """Cancel all flights and close their trials at once."""
+        for flight in list(self.under_way):
+            if flight.handle and flight.ended is None:
+                self._jobs.cancel(flight.handle)
+        for flight in list(self.under_way):
+            flight.doom = flight.doom or Doom(state=State.STOPPED_EARLY, reason=reason, since=self._clock.now())
+            self._land(flight, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+
+    def _look(self, flight: Flight) -> None:
+        now = self._clock.now()
+        trial = self._books.ledger.of_launch(flight.launch_id)
+        state = self._jobs.look(flight.handle) if flight.handle else _state_by_trial(trial)
+        flight.state = state
+        if state.phase is JobPhase.ENDED:
+            flight.ended = state, now
+            return
+        if state.phase is JobPhase.RUNNING and flight.running_since is None:
+            flight.running_since = now
+        flight.unknown_since = (flight.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
+        if flight.unknown_since is not None and now - flight.unknown_since > _LOST_AFTER:
+            self._jobs.cancel(flight.handle)
+            flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=state.why), now
+        elif flight.doom is None:
+            self._mind_deadlines(flight, now)
+        elif now - flight.doom.since > _GIVE_UP:
+            flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why="it does not end when cancelled"), now
+        else:
+            self._ask_to_end(flight)
+
+    def _mind_deadlines(self, flight: Flight, now: datetime) -> None:
+        request = self._prepared.request
+        if flight.running_since is not None:
+            if (now - flight.running_since).total_seconds() > request.trial_timeout_s:
+                self.doom(flight, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
+        elif (now - flight.submitted_at).total_seconds() > request.queue_timeout_s:
+            why = f" ({flight.state.why})" if flight.state is not None and flight.state.why else ""
+            reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
+            self.doom(flight, State.INFRASTRUCTURE, reason)
+
+    def _ask_to_end(self, flight: Flight) -> None:
+        now = self._clock.now()
+        if flight.handle and (flight.asked_at is None or now - flight.asked_at >= _ASK_AGAIN):
+            flight.asked_at = now
+            self._jobs.cancel(flight.handle)
+
+    def _is_told(self, flight: Flight, state: JobState, since: datetime) -> bool:
+        """Whether the trial has its end, or has had time enough to tell it."""
+        self._books.ledger.refresh()
+        trial = self._books.ledger.of_launch(flight.launch_id)
+        begun = trial is not None and trial.state is not State.PLANNED
+        if begun and trial is not None and trial.state.ended:
+            return True
+        return self._clock.now() - since >= (_LAST_WORDS if begun else _NO_WORDS)
+
+    def _land(self, flight: Flight, state: JobState) -> Landed:
+        books = self._books
+        books.ledger.refresh()
+        trial = self._trial(flight)
+        lines = self._jobs.last_lines(flight.handle, self._role()) if flight.handle else ()
+        verdict = _verdict(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
+        if verdict is not None:
+            books.end(flight.launch_id, *verdict)
+            trial = self._trial(flight)
+        books.settled(flight.launch_id, self._cost(flight), str(state.end))
+        self.under_way.remove(flight)
+        if not self._prepared.request.scratch:
+            shutil.rmtree(Path(self._prepared.scratch) / flight.launch_id, ignore_errors=True)
+        return Landed(flight=flight, trial=trial, last_lines=lines)
+
+    def _refused(self, flight: Flight, why: str) -> Landed:
+        self._books.end(flight.launch_id, State.INFRASTRUCTURE, why)
+        self._books.settled(flight.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
+        self.under_way.remove(flight)
+        return Landed(flight=flight, trial=self._trial(flight), refused=True)
+
+    def _is_out_of_memory(self, flight: Flight, state: JobState, lines: tuple[str, ...]) -> bool:
+        if state.end is JobEnd.OUT_OF_MEMORY:
+            return True
+        if state.end not in {JobEnd.FAILED, JobEnd.CANCELLED} or flight.doom is not None:
+            return False
+        return tells_out_of_memory(lines) or tells_out_of_memory(self._jobs.scheduler_lines(flight.handle))
+
+    def _cost(self, flight: Flight) -> Cost:
+        """Return run time and queue time; of a launch that ended unwatched, as its own clock told."""
+        ledger, now = self._books.ledger, self._clock.now()
+        begun = flight.running_since or ledger.started_at(flight.launch_id)
+        if begun is None:
+            return Cost(run_s=0.0, queue_s=max(0.0, (now - flight.submitted_at).total_seconds()))
+        end = now if flight.running_since is not None else ledger.last_event_at(flight.launch_id) or now
+        return Cost(
+            run_s=max(0.0, (end - begun).total_seconds()),
+            queue_s=max(0.0, (begun - flight.submitted_at).total_seconds()),
+        )
+
+    def _trial(self, flight: Flight) -> Trial:
+        trial = self._books.ledger.of_launch(flight.launch_id)
+        if trial is None:
+            raise LaunchError(f"the launch {flight.launch_id} is missing from the store")
+        return trial
+
+    def _role(self) -> str:
+        component = self._prepared.component
+        return str(component.source.app.roles[component.role].name)
+
+
+def _verdict(flight: Flight, state: JobState, trial: Trial, *, out_of_memory: bool) -> tuple[State, str] | None:
+    """Return what the tuner tells of the end of a trial; ``None`` where the training has told it all."""
+    cut_off = not trial.state.ended or trial.state in {State.UNKNOWN, State.INFRASTRUCTURE}
+    why = f" ({state.why})" if state.why else ""
+    if flight.doom is not None:
+        done = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
+        return None if done else (flight.doom.state, flight.doom.reason)
+    if out_of_memory and cut_off:
+        return State.OUT_OF_MEMORY, f"the scheduler ended the job for want of memory{why}"
+    if state.end is JobEnd.TIMED_OUT and cut_off:
+        return State.TIMEOUT, f"the scheduler's own time limit ended the job{why}"
+    if trial.state.ended and trial.state is not State.UNKNOWN:
+        return None
+    if state.end in _BY_THE_MACHINES:
+        return State.INFRASTRUCTURE, f"the job {_as_verb(state.end)}{why}"
+    return (
+        None if trial.state.ended else (State.UNKNOWN, f"the job {_as_verb(state.end)}, and its training said no more")
+    )
+
+
+def _as_verb(end: JobEnd | None) -> str:
+    return f"was {end}" if end is JobEnd.CANCELLED else str(end)
+
+
+def _state_by_trial(trial: Trial | None) -> JobState:
+    """Return how a launch stands whose job cannot be asked."""
+    if trial is not None and trial.state.ended:
+        return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
+    running = trial is not None and trial.state is State.RUNNING
+    return JobState(phase=JobPhase.RUNNING if running else JobPhase.QUEUED)

@@ -1,0 +1,163 @@
+"""Which tune a process leads: one that it begins, or one that a process which died has left unfinished.
+
+On one machine a lock that the kernel takes back tells whether a tune's process lives. From another machine it counts as
+alive for a while after its last note.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import getpass
+import hashlib
+import json
+import os
+import tempfile
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.trial import new_id
+from torchx_cubicml.tuner.clock import instant
+from torchx_cubicml.tuner.journal import Note, NoteKind
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.journal import Journal
+    from torchx_cubicml.tuner.request import TuneRequest
+
+ALIVE_EVERY_S = 60.0
+_SILENT_FOR = timedelta(seconds=10 * ALIVE_EVERY_S)
+
+
+@dataclass(slots=True)
+class Lease:
+    """This process leads a tune until it closes the lease, or dies.
+
+    Args:
+        tune_id: of the tune.
+        resumed: whether another process began it.
+        lock: descriptor of the locked file.
+    """
+
+    tune_id: str
+    resumed: bool
+    lock: int
+
+    def close(self) -> None:
+        """Let another process lead."""
+        with suppress(OSError):
+            os.close(self.lock)
+
+    @property
+    def launch_prefix(self) -> str:
+        """What the ids of this tune's launches begin with."""
+        return launch_prefix(self.tune_id)
+
+    @classmethod
+    def take(cls, journal: Journal, request: TuneRequest, clock: Clock, *, space_text: str) -> Self:
+        """Lead the latest unfinished tune of the same request whose process is dead, else a new one.
+
+        Raises:
+            LaunchError: this machine has no place for a lock.
+            StoreError: the journal cannot be read or written.
+        """
+        asked = digest(request, space_text)
+        for tune_id, notes in reversed(_unfinished(journal.read(), asked).items()):
+            lock = None if request.fresh or _lives_elsewhere(notes, clock.now()) else _lock(tune_id)
+            if lock is not None:
+                lease = cls(tune_id, resumed=True, lock=lock)
+                break
+        else:
+            tune_id = new_id("tune")
+            lock = _lock(tune_id)
+            if lock is None:
+                raise LaunchError(f"no lock can be had in {_lock_folder()}")
+            lease = cls(tune_id, resumed=False, lock=lock)
+        facts = {"request": asked, "host": _host(), "user": _user(), "budget": str(request.budget)}
+        journal.write(Note(kind=NoteKind.BEGUN, tune_id=lease.tune_id, time=clock.now().isoformat(), facts=facts))
+        return lease
+
+
+def launch_prefix(tune_id: str) -> str:
+    """Return what the ids of a tune's launches begin with.
+
+    >>> launch_prefix("tune-9f2c61d07e1b4a55")
+    'launch-9f2c61d07e1b4a55-'
+    """
+    return f"launch-{tune_id.removeprefix('tune-')}-"
+
+
+def digest(request: TuneRequest, space_text: str) -> str:
+    """Return what two requests have in common that ask for the same tune; budget and patience may differ."""
+    same = [request.component, request.component_args, space_text, request.scheduler, request.scheduler_args]
+    return hashlib.sha256(json.dumps([*same, str(Path.cwd()), _user()]).encode()).hexdigest()[:32]
+
+
+def hours_alive(notes: Sequence[Note]) -> float:
+    """Return how long the processes of a tune lived, from its notes: each from its begin to its last note."""
+    total, begun, last = 0.0, None, None
+    for note in notes:
+        time = instant(note.time)
+        if time is None:
+            continue
+        if note.kind is NoteKind.BEGUN:
+            total += (last - begun).total_seconds() if begun is not None and last is not None else 0.0
+            begun = time
+        last = time
+    total += (last - begun).total_seconds() if begun is not None and last is not None else 0.0
+    return max(0.0, total) / 3600
+
+
+def _unfinished(notes: Sequence[Note], asked: str) -> dict[str, list[Note]]:
+    tunes: dict[str, list[Note]] = {}
+    for note in notes:
+        if note.kind is NoteKind.BEGUN and note.text("request") == asked:
+            tunes.setdefault(note.tune_id, [])
+    for note in notes:
+        if note.tune_id in tunes:
+            tunes[note.tune_id].append(note)
+    return {name: own for name, own in tunes.items() if all(note.kind is not NoteKind.FINISHED for note in own)}
+
+
+def _lives_elsewhere(notes: Sequence[Note], now: datetime) -> bool:
+    begun = [note for note in notes if note.kind is NoteKind.BEGUN]
+    if not begun or begun[-1].text("host") == _host():
+        return False
+    last = max((time for note in notes if (time := instant(note.time)) is not None), default=None)
+    return last is not None and now - last < _SILENT_FOR
+
+
+def _lock(tune_id: str) -> int | None:
+    """Return the descriptor of a file that no other process has locked; ``None`` where one has."""
+    folder = _lock_folder()
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        lock = os.open(folder / tune_id, os.O_CREAT | os.O_RDWR, 0o600)
+    except OSError as error:
+        raise LaunchError(f"no lock can be had in {folder}: {error}") from error
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(lock)
+        return None
+    return lock
+
+
+def _lock_folder() -> Path:
+    return Path(tempfile.gettempdir()) / f"torchx-cubicml-{_user()}" / "locks"
+
+
+def _user() -> str:
+    return getpass.getuser()
+
+
+def _host() -> str:
+    with suppress(OSError):
+        return f"{os.uname().nodename} {Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+    return os.uname().nodename

@@ -1,0 +1,92 @@
+"""The trials of a store, read on from where the last reading ended: a tune reads it often, and events never change."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.event import Event, EventKind, fold_events
+from torchx_cubicml.store import TrialStore
+from torchx_cubicml.tuner.clock import instant
+
+if TYPE_CHECKING:
+    from datetime import datetime
+
+    from torchx_cubicml.trial import Trial
+
+
+class Ledger:
+    """All trials of one store.
+
+    Args:
+        store_url: of the store.
+    """
+
+    def __init__(self, store_url: str) -> None:
+        self._store = TrialStore(store_url)
+        self._places: set[str] = set()
+        self._groups: defaultdict[str, list[Event]] = defaultdict(list)
+        self._folded: dict[str, list[Trial]] = {}
+        self._launch_of: dict[str, str] = {}  # trial id -> launch id
+
+    def append(self, event: Event) -> None:
+        """Add one event to the store.
+
+        Raises:
+            StoreError: the store cannot be written.
+        """
+        self._store.append(event)
+
+    def refresh(self) -> None:
+        """Read what is new.
+
+        Raises:
+            StoreError: the store cannot be read.
+        """
+        changed: set[str] = set()
+        for event in self._store.new_events(self._places):
+            changed.add(self._place(event))
+        for key in changed:
+            if key in self._groups:
+                self._folded[key] = fold_events(self._groups[key])
+
+    def trials(self) -> list[Trial]:
+        """Return all trials as of the last refresh."""
+        return [trial for trials in self._folded.values() for trial in trials]
+
+    def of_launch(self, launch_id: str) -> Trial | None:
+        """Return the trial of a launch: of several, the one that tells most."""
+        found = self._folded.get(launch_id, [])
+        return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
+
+    def planned(self, launch_id: str) -> Event | None:
+        """Return the plan of a launch."""
+        return next((event for event in self._groups.get(launch_id, ()) if event.kind is EventKind.PLANNED), None)
+
+    def launches(self, prefix: str) -> list[str]:
+        """Return the ids of launches that begin with ``prefix``, in order."""
+        return sorted(key for key in self._groups if key.startswith(prefix))
+
+    def started_at(self, launch_id: str) -> datetime | None:
+        """Return when the training of a launch began to run, by its own clock."""
+        return self._time(launch_id, {EventKind.STARTED}, last=False)
+
+    def last_event_at(self, launch_id: str) -> datetime | None:
+        """Return when the training of a launch told something last, by its own clock."""
+        return self._time(launch_id, {EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED}, last=True)
+
+    def _time(self, launch_id: str, kinds: set[EventKind], *, last: bool) -> datetime | None:
+        events = (event for event in self._groups.get(launch_id, ()) if event.kind in kinds)
+        times = sorted(time for event in events if (time := instant(event.time)) is not None)
+        return times[-1 if last else 0] if times else None
+
+    def _place(self, event: Event) -> str:
+        """Put an event with the others of its launch, and return the name of that group."""
+        if event.launch_id and event.trial_id and event.trial_id not in self._launch_of:
+            self._launch_of[event.trial_id] = event.launch_id
+            # Events that came before any told the launch.
+            self._groups[event.launch_id] += self._groups.pop(event.trial_id, [])
+            self._folded.pop(event.trial_id, None)
+        key = event.launch_id or self._launch_of.get(event.trial_id, event.trial_id)
+        self._groups[key].append(event)
+        return key

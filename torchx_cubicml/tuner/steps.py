@@ -1,0 +1,89 @@
+"""What a tune tells of itself as it goes on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.comparison import Comparison
+    from torchx_cubicml.trial import Config, Trial
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Begun:
+    """A process leads a tune: a new one, or one that was left unfinished."""
+
+    tune_id: str
+    resumed: bool
+    launches: int  # made before, when resumed
+    in_flight: int  # of them
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Launching:
+    """A launch is about to be submitted: its number from 1, why it is made, and what is hoped of it."""
+
+    number: int
+    purpose: str
+    suggestion: Suggestion
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """A launch ended: its trial, with the throughput in the objective's unit where one was measured."""
+
+    number: int
+    trial: Trial
+    throughput: float | None
+    expected: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InFlight:
+    """One launch under way, for display."""
+
+    number: int
+    purpose: str
+    config: Config
+    phase: str
+    since_s: float
+    expected: float | None
+    measured: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Waiting:
+    """The tune waits: what is in flight, the best so far, and what is left."""
+
+    in_flight: tuple[InFlight, ...]
+    best: float | None
+    best_config: Config | None
+    budget_left: str
+    time_left_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TuneResult:
+    """How a tune ended.
+
+    Args:
+        comparison: the user's own config against the winner, each as measured in this tune; ``None`` where either was
+            not.
+        best: the winner by posterior mean; ``None`` where nothing was measured.
+        launches: launches made.
+        device_hours: hours that their jobs ran times their world size.
+        command: component and arguments with the winner's config; empty without a winner.
+        tune_id: name of the tune in the store.
+    """
+
+    comparison: Comparison | None
+    best: Suggestion | None
+    launches: int
+    device_hours: float
+    command: tuple[str, ...]
+    tune_id: str = ""
+
+
+Step = Begun | Launching | Ended | Waiting | TuneResult

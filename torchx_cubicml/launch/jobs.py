@@ -58,7 +58,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             scheduler_args: ``key=value,key=value``, as ``-cfg`` of ``torchx run``.
             log_dir: where local schedulers keep logs, in a folder for each launch, unless the options say otherwise.
             workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch, and serves all.
-            runner: in place of TorchX's own.
+            runner: in place of TorchX's own; then ``.torchxconfig`` is not read.
 
         Raises:
             LaunchError: the scheduler or an option is unknown.
@@ -83,7 +83,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if unknown:
             legal = ", ".join(name for name, _ in options)
             raise LaunchError(f"scheduler option {unknown[0]!r} is unknown to {scheduler}; legal are {legal}")
-        config.apply(scheduler=scheduler, cfg=self._cfg)
+        if runner is None:
+            config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
         self._witness: Witness | None = None
         if scheduler == "slurm":

@@ -49,10 +49,11 @@ def refuse_to_go_on(prepared: Prepared, landed: Landed, own: Sequence[Trial], *,
     if trial.state not in _DIAGNOSIS or landed.refused:
         _refuse_refusals(landed, own)
         return
-    patience = max(_IN_A_ROW, 2 * prepared.request.parallel if trial.state is State.INFRASTRUCTURE else _IN_A_ROW)
+    # One node that breaks takes all in flight with it; and where launches succeed, chance makes rows of failures too.
+    patience = max(_IN_A_ROW, prepared.request.parallel) * (2 if measured_before else 1)
     if trial.state is State.OUT_OF_MEMORY:
-        patience = 3 * _IN_A_ROW if not measured_before else 10**9
-    if row >= patience:
+        patience *= 3
+    if row >= patience and not (measured_before and trial.state is State.OUT_OF_MEMORY):
         sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
         raise LaunchError(with_last_lines(sentence, landed.last_lines))
 

@@ -1,0 +1,163 @@
+"""Tunes of a thousand jobs on a simulated cluster that breaks in every way, in seconds."""
+
+from __future__ import annotations
+
+import random
+import sys
+import time
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.advisor import Suggestion
+from torchx_cubicml.history import config_key
+from torchx_cubicml.launch.jobs import JobRunner
+from torchx_cubicml.trial import State
+from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneRequest, TuneResult, Waiting, prepare, tune
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.trial import Config, Trial, Workload
+
+TUNE = Path(__file__).resolve().parent / "tune"
+sys.path.insert(0, str(TUNE))
+from cluster import SimulatedCluster, runner_of  # noqa: E402
+
+SPACE = """
+objective = "samples_per_second"
+[parameters.micro_batch_size]
+low = 1
+high = 64
+flag = "--batch_size"
+changes_training = true
+[parameters.width]
+low = 1
+high = 64
+flag = "--width"
+"""
+
+
+class Draws:
+    """A quick adviser: draws what was not launched, and knows the best by its mean."""
+
+    def suggest(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> list[Suggestion]:
+        del workload, current, space
+        taken = {config_key(trial.config) for trial in trials}
+        rng = random.Random(seed)
+        while True:
+            config = {"micro_batch_size": rng.randint(1, 64), "width": rng.randint(1, 64)}
+            if config_key(config) not in taken:
+                return [hope(config)]
+
+    def best_known(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Suggestion | None:
+        del workload, seed, space, current
+        measured = [trial for trial in trials if trial.measurement is not None]
+        best = max(measured, key=lambda trial: trial.measurement.samples_per_second, default=None)  # type: ignore
+        return None if best is None else hope(best.config)
+
+
+def hope(config: Config) -> Suggestion:
+    return Suggestion(
+        config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason="drawn", n_trials=0
+    )
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE)
+    script = str(TUNE / "quick.py")
+    request = TuneRequest(
+        component=f"{TUNE}/components.py:quick",
+        component_args=("--script", script, "--", "--batch_size", "1", "--width", "1"),
+        space=str(space),
+        store=str(tmp_path / "store"),
+        scheduler="local_cwd",
+        budget=Budget(launches=1000),
+        parallel=16,
+        queue_timeout_s=3600.0,
+        scratch=str(tmp_path / "scratch"),
+    )
+    return prepare(request)
+
+
+def go(prepared: Prepared, cluster: SimulatedCluster, *, kill_after: int = 10**9) -> list[object]:
+    jobs = JobRunner("sim", runner=runner_of(cluster))
+    steps = []
+    running = tune(prepared, jobs=jobs, clock=cluster, adviser=Draws())
+    for step in running:
+        steps.append(step)
+        if len(steps) >= kill_after:
+            running.gi_frame.f_locals["lease"].close()  # as the kernel does when a process dies
+            break
+    # The generator is dropped without its clean-up, as by SIGKILL.
+    LEFT.append(running)
+    return steps
+
+
+LEFT: list[object] = []
+
+
+def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None:
+    assert cluster.launched_twice() == []
+    assert len(cluster.jobs) == launches
+    assert cluster.in_flight() == 0
+    by_launch = Counter(trial.launch_id for trial in trials)
+    assert set(by_launch.values()) == {1}
+    assert all(trial.state.ended for trial in trials)
+    told = {trial.launch_id: trial for trial in trials}
+    wanted = {
+        "done": {State.COMPLETED},
+        "raises": {State.COMPLETED},
+        "oom": {State.OUT_OF_MEMORY},
+        "preempted": {State.INFRASTRUCTURE},
+        "stuck": {State.INFRASTRUCTURE},
+        "lost": {State.INFRASTRUCTURE},
+        "silent": {State.UNKNOWN},
+        "node": {State.UNKNOWN},
+    }
+    for job in cluster.jobs.values():
+        assert told[job.contract.launch_id].state in wanted[job.fate], (job.fate, told[job.contract.launch_id])
+
+
+def stored(prepared: Prepared) -> list[Trial]:
+    from torchx_cubicml.store import read_trials
+
+    return read_trials(prepared.store_url, deadline_s=60)[0]
+
+
+def test_a_thousand_jobs_through_every_fault(prepared: Prepared) -> None:
+    cluster = SimulatedCluster(seed=1)
+    began = time.perf_counter()
+    steps = go(prepared, cluster)
+    print(f"{time.perf_counter() - began:.1f} s")
+    (result,) = [step for step in steps if isinstance(step, TuneResult)]
+    assert result.launches == 1000
+    assert max(len(step.in_flight) for step in steps if isinstance(step, Waiting)) == 16
+    check(cluster, stored(prepared), 1000)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, seed: int) -> None:
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=200)))
+    cluster = SimulatedCluster(seed=seed)
+    rng = random.Random(seed)
+    steps: list[object] = []
+    for _ in range(40):
+        steps = go(prepared, cluster, kill_after=rng.randint(1, 400))
+        if isinstance(steps[-1], TuneResult):
+            break
+    else:
+        steps = go(prepared, cluster)
+    assert isinstance(steps[-1], TuneResult)
+    assert steps[-1].launches == 200
+    check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 200)

@@ -1,0 +1,206 @@
+"""A simulated cluster as a TorchX scheduler, with every fault that real ones have; its time passes when a tune sleeps."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from torchx.runner import Runner
+from torchx.schedulers.api import DescribeAppResponse, Scheduler
+from torchx.specs import AppDryRunInfo, AppState, runopts
+
+from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.event import Event, EventKind
+from torchx_cubicml.store import TrialStore
+from torchx_cubicml.trial import Measurement, State
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from torchx.specs import AppDef
+
+    from torchx_cubicml.contract import Contract
+    from torchx_cubicml.trial import Config
+
+
+class Fault(Exception):  # noqa: N818
+    """What a status call of the cluster raises."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One job: when it begins and ends, and what happens at its end."""
+
+    contract: Contract
+    submitted: datetime
+    begins: datetime
+    ends: datetime
+    fate: str
+    told: set[str] = field(default_factory=set)
+    cancelled: bool = False
+
+
+FATES = ("done", "done", "done", "done", "done", "oom", "node", "preempted", "lost", "stuck", "silent", "raises")
+
+
+@dataclass(slots=True)
+class SimulatedCluster:
+    """The machines, their clock, and what really happened on them.
+
+    Args:
+        seed: of its faults.
+        fates: from which the fate of each job is drawn.
+        nodes: jobs that run at a time; the others wait.
+    """
+
+    seed: int = 0
+    fates: tuple[str, ...] = FATES
+    nodes: int = 64
+    time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
+    jobs: dict[str, Job] = field(default_factory=dict)
+    builds: int = 0
+    rng: random.Random = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rng = random.Random(self.seed)
+
+    def now(self) -> datetime:
+        return self.time
+
+    def sleep(self, seconds: float) -> None:
+        self.time += timedelta(seconds=max(seconds, 0.001))
+        self._tell()
+
+    def submit(self, contract: Contract) -> str:
+        run_s = self.rng.uniform(20, 200)
+        begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
+        fate = self.rng.choice(self.fates)
+        if fate == "stuck":
+            begins += timedelta(days=30)
+        name = f"job-{len(self.jobs) + 1}"
+        self.jobs[name] = Job(
+            contract=contract,
+            submitted=self.time,
+            begins=begins,
+            ends=begins + timedelta(seconds=run_s),
+            fate=fate,
+        )
+        return name
+
+    def state(self, name: str) -> AppState:
+        """Return what the cluster says, which need not be so."""
+        job = self.jobs[name]
+        if job.fate == "raises" and self.rng.random() < 0.3:
+            raise Fault("failed to translate slurm state CANCELLED by 0")
+        if job.fate == "lost" and self.time > job.begins:
+            return AppState.UNKNOWN
+        if job.cancelled:
+            return AppState.CANCELLED
+        if self.time < job.submitted + timedelta(seconds=1):
+            return AppState.UNKNOWN
+        if self.time < job.begins:
+            return AppState.PENDING
+        if self.time < job.ends + timedelta(seconds=3):  # late
+            return AppState.RUNNING
+        return AppState.SUCCEEDED if job.fate in {"done", "raises"} else AppState.FAILED
+
+    def cancel(self, name: str) -> None:
+        job = self.jobs[name]
+        job.cancelled = job.cancelled or self.time < job.ends
+        job.ends = min(job.ends, self.time)
+
+    def in_flight(self) -> int:
+        return sum(job.ends > self.time and not job.cancelled for job in self.jobs.values())
+
+    def launched_twice(self) -> list[str]:
+        counts = Counter(job.contract.launch_id for job in self.jobs.values())
+        return [launch_id for launch_id, count in counts.items() if count > 1]
+
+    def _tell(self) -> None:
+        for name, job in self.jobs.items():
+            if "end" in job.told:
+                continue
+            if self.time >= job.begins and "begin" not in job.told and not (job.cancelled and job.ends <= job.begins):
+                job.told.add("begin")
+                self._event(name, job, EventKind.STARTED)
+            if self.time >= job.ends:
+                job.told.add("end")
+                if "begin" in job.told:
+                    self._end(name, job)
+
+    def _end(self, name: str, job: Job) -> None:
+        if job.cancelled or job.fate == "silent":
+            return
+        if job.fate in {"done", "raises"}:
+            self._event(name, job, EventKind.ENDED, State.COMPLETED, speed(job.contract.config))
+        elif job.fate == "oom":
+            self._event(name, job, EventKind.ENDED, State.OUT_OF_MEMORY)
+        elif job.fate == "preempted":
+            self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
+
+    def _event(
+        self, name: str, job: Job, kind: EventKind, state: State | None = None, throughput: float | None = None
+    ) -> None:
+        contract = job.contract
+        TrialStore(contract.store).append(
+            Event(
+                kind=kind,
+                trial_id=f"sim-{name}",
+                launch_id=contract.launch_id,
+                sequence=0 if kind is EventKind.STARTED else 1,
+                writer="rank0",
+                time=self.time.isoformat(),
+                workload=contract.workload,
+                config=contract.config,
+                origin=contract.origin,
+                observed={"world_size": 2},
+                state=state,
+                measurement=None if throughput is None else Measurement(samples_per_second=throughput),
+            )
+        )
+
+
+def speed(config: Config) -> float:
+    """Return the true throughput of a config."""
+    return 100.0 + sum(hash((name, str(value))) % 97 for name, value in sorted(config.items()))
+
+
+class SimulatedScheduler(Scheduler[dict[str, str]]):
+    """The cluster as TorchX sees it."""
+
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        super().__init__("sim", "torchx")
+        self.cluster = cluster
+
+    def _run_opts(self) -> runopts:
+        return runopts()
+
+    def _submit_dryrun(self, app: AppDef, cfg: Mapping[str, str]) -> AppDryRunInfo[AppDef]:
+        del cfg
+        return AppDryRunInfo(app, repr)
+
+    def schedule(self, dryrun_info: AppDryRunInfo[AppDef]) -> str:
+        return self.cluster.submit(decode_contract(dryrun_info.request.roles[0].env[CONTRACT_VARIABLE]))
+
+    def describe(self, app_id: str) -> DescribeAppResponse | None:
+        return DescribeAppResponse(app_id=app_id, state=self.cluster.state(app_id))
+
+    def _cancel_existing(self, app_id: str) -> None:
+        self.cluster.cancel(app_id)
+
+    def list(self) -> list[object]:
+        return []
+
+    def _validate(self, app: AppDef, scheduler: str) -> None:
+        pass
+
+    def log_iter(self, *args: object, **kwargs: object) -> Iterable[str]:
+        return ()
+
+
+def runner_of(cluster: SimulatedCluster) -> Runner:
+    """Return a TorchX runner that knows this cluster alone."""
+    return Runner("torchx", {"sim": lambda *_, **__: SimulatedScheduler(cluster)})

@@ -27,7 +27,9 @@ def jobs(workspace: Path) -> Iterator[JobRunner]:
 
 
 def submit(jobs: JobRunner, launch_id: str, *words: str) -> str:
-    return jobs.submit(materialize(f"{TUNE}/components.py:quick", ["--script", f"{TUNE}/quick.py", *words]).app, launch_id=launch_id)
+    return jobs.submit(
+        materialize(f"{TUNE}/components.py:quick", ["--script", f"{TUNE}/quick.py", *words]).app, launch_id=launch_id
+    )
 
 
 def until(jobs: JobRunner, handle: str, reached: Callable[[JobState], bool]) -> JobState:

@@ -5,12 +5,16 @@ from __future__ import annotations
 import json
 import subprocess
 import time
+from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml import State, TrialStore
-from torchx_cubicml.trial import Trial
+
+if TYPE_CHECKING:
+    from torchx_cubicml.trial import Trial
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPONENTS = ROOT / "tests" / "tune" / "components.py"
@@ -45,7 +49,17 @@ changes_training = true
 
 
 def tune_words(space: Path, *options: str, component: str, args: list[str]) -> list[str]:
-    fixed = ["--space", str(space), "--store", "store", "--scratch", str(Path.cwd() / "scratch"), "-s", "slurm", "--yes"]
+    fixed = [
+        "--space",
+        str(space),
+        "--store",
+        "store",
+        "--scratch",
+        str(Path.cwd() / "scratch"),
+        "-s",
+        "slurm",
+        "--yes",
+    ]
     return ["torchx", "cubicml", "tune", *fixed, *options, "--", f"{COMPONENTS}:{component}", *args]
 
 
@@ -92,7 +106,7 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     fresh = jobs()[before:]
     assert len({job[0].partition("+")[0] for job in fresh}) == 8
     spans = sorted({(job[2], job[3]) for job in fresh})
-    assert any(later[0] < earlier[1] for earlier, later in zip(spans, spans[1:], strict=False)), "never two in flight"
+    assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), "never two in flight"
     assert not (workspace / "out").exists()
 
 

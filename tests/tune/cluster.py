@@ -1,4 +1,4 @@
-"""A simulated cluster as a TorchX scheduler, with every fault that real ones have; its time passes when a tune sleeps."""
+"""A simulated cluster as a TorchX scheduler, with the faults of real ones; its time passes when a tune sleeps."""
 
 from __future__ import annotations
 
@@ -28,6 +28,10 @@ if TYPE_CHECKING:
 
 class Fault(Exception):  # noqa: N818
     """What a status call of the cluster raises."""
+
+
+class Killed(BaseException):
+    """The tuner is gone, as by SIGKILL, at whatever it asked of the cluster."""
 
 
 @dataclass(slots=True)
@@ -61,26 +65,35 @@ class SimulatedCluster:
     nodes: int = 64
     time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     jobs: dict[str, Job] = field(default_factory=dict)
-    builds: int = 0
+    kill_in: int = 0  # calls
+    open: set[str] = field(default_factory=set)
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
         self.rng = random.Random(self.seed)
 
     def now(self) -> datetime:
+        self._maybe_kill()
         return self.time
+
+    def _maybe_kill(self) -> None:
+        self.kill_in -= 1
+        if self.kill_in == 0:
+            raise Killed
 
     def sleep(self, seconds: float) -> None:
         self.time += timedelta(seconds=max(seconds, 0.001))
         self._tell()
 
     def submit(self, contract: Contract) -> str:
+        self._maybe_kill()
         run_s = self.rng.uniform(20, 200)
         begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
         fate = self.rng.choice(self.fates)
         if fate == "stuck":
             begins += timedelta(days=30)
         name = f"job-{len(self.jobs) + 1}"
+        self.open.add(name)
         self.jobs[name] = Job(
             contract=contract,
             submitted=self.time,
@@ -88,6 +101,7 @@ class SimulatedCluster:
             ends=begins + timedelta(seconds=run_s),
             fate=fate,
         )
+        self._maybe_kill()
         return name
 
     def state(self, name: str) -> AppState:
@@ -120,14 +134,13 @@ class SimulatedCluster:
         return [launch_id for launch_id, count in counts.items() if count > 1]
 
     def _tell(self) -> None:
-        for name, job in self.jobs.items():
-            if "end" in job.told:
-                continue
+        for name in list(self.open):
+            job = self.jobs[name]
             if self.time >= job.begins and "begin" not in job.told and not (job.cancelled and job.ends <= job.begins):
                 job.told.add("begin")
                 self._event(name, job, EventKind.STARTED)
             if self.time >= job.ends:
-                job.told.add("end")
+                self.open.discard(name)
                 if "begin" in job.told:
                     self._end(name, job)
 

@@ -5,7 +5,13 @@ import sys
 import torchx.specs as specs
 
 
-def quick(*args: str, script: str, memMB: int = 200, replicas: int = 1, max_retries: int = 0) -> specs.AppDef:  # noqa: N803
+def quick(
+    *args: str,
+    script: str,
+    memMB: int = 200,  # noqa: N803 - as in dist.ddp
+    replicas: int = 1,
+    max_retries: int = 0,
+) -> specs.AppDef:
     """Run a script.
 
     Args:

@@ -191,7 +191,8 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         from torchx.specs import AppState
 
         try:
-            status = self._runner.status(handle)
+            # Past the runner, which writes each question into its log of events.
+            status = self._runner._scheduler(self._scheduler).describe(handle.rpartition("/")[2])
         except interruptions():
             raise
         except Exception as error:  # noqa: BLE001 - TorchX 0.7 raises AssertionError, KeyError... for states it does not know

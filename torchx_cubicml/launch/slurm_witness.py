@@ -1,7 +1,7 @@
 """Slurm's own commands: squeue knows what lives or ended minutes ago, sacct what ended, a little late.
 
-TorchX asks sacct alone, and has no word for ``CANCELLED by 0``, for instance. A launch is found by its id, which travels
-in ``--comment``: squeue tells it, and of ended jobs sacct tells the comment, or the line that submitted them.
+TorchX asks sacct alone, and has no word for ``CANCELLED by 0``, for instance. A launch is found by its id, which is in
+``--comment``: squeue tells it, and of ended jobs sacct tells the comment, or the line that submitted them.
 """
 
 from __future__ import annotations

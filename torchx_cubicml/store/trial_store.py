@@ -94,22 +94,6 @@ class TrialStore:
                 skipped.append(f"{place} ({error})")
         self._warnings = told_skipped(self._url, skipped)
 
-    def new_events(self, known: set[str]) -> Iterator[Event]:
-        """Yield every readable event whose place is not ``known`` yet, and make its place known.
-
-        Raises:
-            StoreError: the store cannot be reached or read.
-        """
-        skipped: list[str] = []
-        places = [place for place in _places(self._folder.list_objects(), skipped) if place not in known]
-        for place, content in self._folder.read(places):
-            if not isinstance(content, Exception):
-                known.add(place)
-            try:
-                yield _decode(content)
-            except RecordError:
-                continue  # ``events`` tells of it
-
     def __iter__(self) -> Iterator[Trial]:
         """Yield every trial.
 

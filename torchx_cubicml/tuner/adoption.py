@@ -22,7 +22,7 @@ NEVER_MADE = "the tuner ended before it submitted this launch"
 
 
 def adopt_all(flights: Flights, books: Books, jobs: JobRunner, clock: Clock) -> int:
-    """Watch every launch of the tune that has a job, and close those that never had one; return how many are watched."""
+    """Watch each launch of the tune that has a job, close those that never had one; return how many are watched."""
     lost = _adopt_noted(flights, books, jobs)
     began = clock.now()
     while lost:

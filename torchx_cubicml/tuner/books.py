@@ -9,7 +9,7 @@ from torchx_cubicml.event import TUNER, Event, EventKind
 from torchx_cubicml.trial import Origin
 from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.journal import Note, NoteKind
-from torchx_cubicml.tuner.lease import hours_alive, launch_prefix
+from torchx_cubicml.tuner.lease import Lifetime, launch_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -57,7 +57,9 @@ class Books:
         self._clock = clock
         self._submitted: dict[str, Note] = {}
         self._settled: dict[str, Note] = {}
-        self._notes: list[Note] = []
+        self._lifetime = Lifetime()
+        self._run_s = 0.0
+        self._n_over = 0
         self._planned: set[str] = set()
         for note in journal.read():
             if note.tune_id == tune_id:
@@ -166,21 +168,19 @@ class Books:
 
     def spent(self, world_size: int) -> Spent:
         """Return what was spent; of a launch in flight, what a settled one took is expected."""
-        costs = [note for note in self._settled.values() if note.facts.get("launched") is not False]
-        run_hours = [note.number("run_s") / 3600 for note in costs]
-        usual = sum(run_hours) / len(run_hours) if run_hours else 0.0
-        in_flight = len(self.open_launches())
+        usual = self._run_s / self._n_over / 3600 if self._n_over else 0.0
+        in_flight = len(self._planned) - len(self._settled)
         return Spent(
-            launches=len(costs) + in_flight,
-            device_hours=(sum(run_hours) + usual * in_flight) * world_size,
-            hours=hours_alive([*self._notes, Note(kind=NoteKind.ALIVE, tune_id=self.tune_id, time=self._now())]),
+            launches=self._n_over + in_flight,
+            device_hours=(self._run_s / 3600 + usual * in_flight) * world_size,
+            hours=self._lifetime.hours(self._clock.now()),
             launch_hours=usual,
             launch_device_hours=usual * world_size,
         )
 
     def device_hours(self, world_size: int) -> float:
         """Return the device hours of the launches that are over."""
-        return sum(note.number("run_s") for note in self._settled.values()) / 3600 * world_size
+        return self._run_s / 3600 * world_size
 
     def _write(self, kind: NoteKind, launch_id: str, facts: Mapping[str, object]) -> None:
         note = Note(kind=kind, tune_id=self.tune_id, launch_id=launch_id, time=self._now(), facts=facts)
@@ -188,11 +188,13 @@ class Books:
         self._take(note)
 
     def _take(self, note: Note) -> None:
-        self._notes.append(note)
+        self._lifetime.take(note)
         if note.kind is NoteKind.SUBMITTED:
             self._submitted[note.launch_id] = note
         if note.kind is NoteKind.SETTLED:
             self._settled[note.launch_id] = note
+            self._run_s += note.number("run_s")
+            self._n_over += note.facts.get("launched") is not False
 
     def now(self) -> datetime:
         """Return the time by the tune's clock."""

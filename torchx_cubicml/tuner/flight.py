@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from datetime import datetime
-
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.launch.job_state import JobState
     from torchx_cubicml.trial import Config, State, Trial
+
+_AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +39,10 @@ class Flight:
         running_since: when it began to run; ``None`` while it waits.
         unknown_since: since when its scheduler knows nothing of it.
         ended: how its job ended, and when that was seen, while its trial is waited for.
+        given_up: whether its job is not asked any more.
         doom: why it is being cancelled.
         asked_at: when its cancelling was asked for last.
+        look_at: when its job is to be looked at again.
     """
 
     launch_id: str
@@ -53,8 +56,10 @@ class Flight:
     running_since: datetime | None = None
     unknown_since: datetime | None = None
     ended: tuple[JobState, datetime] | None = None
+    given_up: bool = False
     doom: Doom | None = None
     asked_at: datetime | None = None
+    look_at: datetime = _AT_ONCE
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

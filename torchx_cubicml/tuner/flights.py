@@ -25,9 +25,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.request import Prepared
 
+_POLL_S, _LONGEST_POLL_S = 0.2, 10.0  # local jobs end within seconds; a scheduler has others to serve
+_POLL_SHARE = 0.03  # of its age, after which a job is looked at again
 _LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
 _ASK_AGAIN = timedelta(seconds=30)  # to cancel
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
+_CONFIRMED = timedelta(seconds=2)  # that a job which was cut off stays so, and is not requeued
 _LAST_WORDS = timedelta(seconds=15)  # for the end that a training tells, after its job has ended
 _NO_WORDS = timedelta(seconds=5)  # the same, where it never told that it began
 _BY_THE_MACHINES = {
@@ -110,16 +113,26 @@ class Flights:
 
     def watch(self) -> Iterator[Landed]:
         """Look at each flight once, and yield those that are over."""
-        for flight in list(self.under_way):
-            if flight.ended is None:
+        due = [flight for flight in self.under_way if self._is_due(flight)]
+        for flight in due:
+            if not flight.given_up:
                 self._look(flight)
+        if any(flight.ended is not None for flight in due):
+            self._books.ledger.refresh()
+        for flight in due:
             if flight.ended is not None and self._is_told(flight, *flight.ended):
                 yield self._land(flight, flight.ended[0])
+
+    def next_look_s(self) -> float:
+        """Return the seconds until a job is to be looked at again."""
+        now = self._clock.now()
+        return min(((flight.look_at - now).total_seconds() for flight in self.under_way), default=0.0)
 
     def doom(self, flight: Flight, state: State, reason: str) -> None:
         """Cancel a flight; when its job is gone it is recorded so."""
         if flight.doom is None and flight.ended is None:
             flight.doom = Doom(state=state, reason=reason, since=self._clock.now())
+            flight.look_at = self._clock.now()
         self._ask_to_end(flight)
 
     def end_all(self, reason: str) -> None:
@@ -137,20 +150,39 @@ class Flights:
         state = self._jobs.look(flight.handle) if flight.handle else _state_by_trial(trial)
         flight.state = state
         if state.phase is JobPhase.ENDED:
-            flight.ended = state, now
+            flight.ended = flight.ended or (state, now)
+            return
+        if flight.ended is not None and state.phase in {JobPhase.QUEUED, JobPhase.RUNNING}:
+            flight.ended = None  # a job that is requeued looks for a moment as if it had ended
+        if flight.ended is not None:
             return
         if state.phase is JobPhase.RUNNING and flight.running_since is None:
             flight.running_since = now
         flight.unknown_since = (flight.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
         if flight.unknown_since is not None and now - flight.unknown_since > _LOST_AFTER:
             self._jobs.cancel(flight.handle)
-            flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=state.why), now
+            self._give_up(flight, state.why)
         elif flight.doom is None:
             self._mind_deadlines(flight, now)
         elif now - flight.doom.since > _GIVE_UP:
-            flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why="it does not end when cancelled"), now
+            self._give_up(flight, "it does not end when cancelled")
         else:
             self._ask_to_end(flight)
+
+    def _is_due(self, flight: Flight) -> bool:
+        """Whether it is time to look at a job: the longer it has run, the less often; one about to end, at once."""
+        now = self._clock.now()
+        if now < flight.look_at:
+            return False
+        age_s = (now - (flight.running_since or flight.submitted_at)).total_seconds()
+        eager = flight.ended is not None or flight.doom is not None
+        pause_s = _POLL_S if eager else min(max(_POLL_S, age_s * _POLL_SHARE), _LONGEST_POLL_S)
+        flight.look_at = now + timedelta(seconds=pause_s)
+        return True
+
+    def _give_up(self, flight: Flight, why: str) -> None:
+        flight.given_up = True
+        flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=why), self._clock.now()
 
     def _mind_deadlines(self, flight: Flight, now: datetime) -> None:
         request = self._prepared.request
@@ -170,11 +202,11 @@ class Flights:
 
     def _is_told(self, flight: Flight, state: JobState, since: datetime) -> bool:
         """Whether the trial has its end, or has had time enough to tell it."""
-        self._books.ledger.refresh()
         trial = self._books.ledger.of_launch(flight.launch_id)
         begun = trial is not None and trial.state is not State.PLANNED
-        if begun and trial is not None and trial.state.ended:
-            return True
+        if trial is not None and trial.state.ended:
+            cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and flight.doom is None
+            return not cut_off or self._clock.now() - since >= _CONFIRMED
         return self._clock.now() - since >= (_LAST_WORDS if begun else _NO_WORDS)
 
     def _land(self, flight: Flight, state: JobState) -> Landed:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
@@ -17,6 +18,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import mask
 from torchx_cubicml.store.folder import MAX_OBJECT_BYTES
 from torchx_cubicml.store.trial_store import open_folder
+from torchx_cubicml.tuner.arrivals import Arrivals
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -73,7 +75,7 @@ class Journal:
 
     def __init__(self, store_url: str) -> None:
         self._folder = open_folder(f"{store_url.rstrip('/')}/{_FOLDER}")
-        self._known: set[str] = set()
+        self._arrivals = Arrivals(self._folder)
         self._notes: list[Note] = []
 
     def write(self, note: Note) -> None:
@@ -101,15 +103,9 @@ class Journal:
         Raises:
             StoreError: the store cannot be reached.
         """
-        fresh = sorted(place for place in self._folder.list_objects().sizes if place not in self._known)
-        for place, content in self._folder.read(fresh):
-            if isinstance(content, Exception):
-                continue
-            self._known.add(place)
-            try:
+        for content in self._arrivals.read():
+            with suppress(RecordError, ValueError, RecursionError):
                 self._notes.append(_decode(content))
-            except (RecordError, ValueError, RecursionError):
-                continue
         return self._notes
 
 

@@ -99,19 +99,29 @@ def digest(request: TuneRequest, space_text: str) -> str:
     return hashlib.sha256(json.dumps([*same, str(Path.cwd()), _user()]).encode()).hexdigest()[:32]
 
 
-def hours_alive(notes: Sequence[Note]) -> float:
-    """Return how long the processes of a tune lived, from its notes: each from its begin to its last note."""
-    total, begun, last = 0.0, None, None
-    for note in notes:
+class Lifetime:
+    """How long the processes of a tune lived: each from its begin to its last note."""
+
+    def __init__(self) -> None:
+        self._before_s = 0.0
+        self._begun: datetime | None = None
+        self._last: datetime | None = None
+
+    def take(self, note: Note) -> None:
+        """Learn of one note; they come in order."""
         time = instant(note.time)
         if time is None:
-            continue
+            return
         if note.kind is NoteKind.BEGUN:
-            total += (last - begun).total_seconds() if begun is not None and last is not None else 0.0
-            begun = time
-        last = time
-    total += (last - begun).total_seconds() if begun is not None and last is not None else 0.0
-    return max(0.0, total) / 3600
+            self._before_s, self._begun = self.hours() * 3600, time
+        self._last = time
+
+    def hours(self, now: datetime | None = None) -> float:
+        """Return hours, until ``now`` where it is given and a process lives."""
+        last = now or self._last
+        if self._begun is None or last is None:
+            return self._before_s / 3600
+        return (self._before_s + max(0.0, (last - self._begun).total_seconds())) / 3600
 
 
 def _unfinished(notes: Sequence[Note], asked: str) -> dict[str, list[Note]]:

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import RecordError
 from torchx_cubicml.event import Event, EventKind, fold_events
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.trial_store import decode_event
+from torchx_cubicml.tuner.arrivals import Arrivals
 from torchx_cubicml.tuner.clock import instant
 
 if TYPE_CHECKING:
@@ -24,7 +28,7 @@ class Ledger:
 
     def __init__(self, store_url: str) -> None:
         self._store = TrialStore(store_url)
-        self._places: set[str] = set()
+        self._arrivals = Arrivals(self._store.folder)
         self._groups: defaultdict[str, list[Event]] = defaultdict(list)
         self._folded: dict[str, list[Trial]] = {}
         self._launch_of: dict[str, str] = {}  # trial id -> launch id
@@ -44,8 +48,9 @@ class Ledger:
             StoreError: the store cannot be read.
         """
         changed: set[str] = set()
-        for event in self._store.new_events(self._places):
-            changed.add(self._place(event))
+        for content in self._arrivals.read():
+            with suppress(RecordError):  # a reader of the whole store tells of it
+                changed.add(self._place(decode_event(content)))
         for key in changed:
             if key in self._groups:
                 self._folded[key] = fold_events(self._groups[key])

@@ -151,7 +151,8 @@ def winner_of(
 
 def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
     """Return the fastest config that was measured again after it was found, in the space's words."""
-    space, objective = prepared.space.bind(workload=prepared.workload, current=prepared.current), prepared.space.objective
+    space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
+    objective = space.objective
     found: dict[str, tuple[float, Config]] = {}
     for trial in evidence.own:
         again = evidence.measured(trial.config, objective, chosen=True)

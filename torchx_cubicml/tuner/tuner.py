@@ -31,10 +31,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.trial import Trial
     from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.flight import Flight
     from torchx_cubicml.tuner.plan import Adviser
     from torchx_cubicml.tuner.request import Prepared
 
-_POLL_S, _LONGEST_POLL_S = 0.2, 10.0  # local jobs end within seconds; a scheduler is asked less and less often
+_POLL_S = 0.2
+_AFTER_REFUSAL_S = 10.0
 _STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 
@@ -84,7 +86,8 @@ class _Loop:
         self._adviser = adviser
         self._flights = Flights(prepared, books, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
-        self._pause = _POLL_S
+        self._best: Trial | None = None  # of this tune
+        self._idle = False  # nothing is to be launched before something lands
         self._told_alive: datetime = clock.now()
         self._read_store: datetime = clock.now()
 
@@ -92,6 +95,8 @@ class _Loop:
         try:
             self._jobs.image = self._books.image()
             watched = adopt_all(self._flights, self._books, self._jobs, self._clock) if resumed else 0
+            for trial in self._books.settled_trials():
+                self._note_best(trial)
             made = self._books.spent(self._world_size).launches
             yield Begun(tune_id=self._books.tune_id, resumed=resumed, launches=made, in_flight=watched)
             yield from self._rounds()
@@ -109,7 +114,7 @@ class _Loop:
     def _rounds(self) -> Iterator[Step]:
         while True:
             for landed in self._flights.watch():
-                self._pause = _POLL_S
+                self._idle = False
                 yield self._ended(landed)
                 self._refuse(landed)
             self._end_with_budget()
@@ -117,27 +122,28 @@ class _Loop:
             if not self._flights.under_way:
                 return
             self._end_hopeless()
-            yield self._waiting()
+            if self._flights.under_way:
+                yield self._waiting()
             self._sleep()
 
     def _refill(self) -> Iterator[Step]:
         request = self._prepared.request
-        if request.rounds and self._flights.under_way:
+        if self._idle or (request.rounds and self._flights.under_way):
             return
         while len(self._flights.under_way) < request.parallel:
             left = request.budget.launches_left(self._books.spent(self._world_size))
             planned = self._next(left) if left > 0 else None
             if planned is None:
+                self._idle = True
                 return
             purpose, suggestion = planned
             number = self._books.number(self._books.next_launch_id())
             yield Launching(number=number, purpose=purpose, suggestion=suggestion)
             landed = self._flights.launch(suggestion, purpose)
-            self._pause = _POLL_S
             if isinstance(landed, Landed):
                 yield self._ended(landed)
                 self._refuse(landed)
-                self._clock.sleep(_LONGEST_POLL_S)
+                self._clock.sleep(_AFTER_REFUSAL_S)
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
         self._books.ledger.refresh()
@@ -182,8 +188,7 @@ class _Loop:
                 self._flights.doom(flight, State.STOPPED_EARLY, why)
 
     def _sleep(self) -> None:
-        self._clock.sleep(self._pause)
-        self._pause = min(self._pause * 1.05, _LONGEST_POLL_S)
+        self._clock.sleep(max(_POLL_S, self._flights.next_look_s()))
         if (self._clock.now() - self._told_alive).total_seconds() >= ALIVE_EVERY_S:
             self._told_alive = self._clock.now()
             self._books.alive()
@@ -191,26 +196,24 @@ class _Loop:
     def _ended(self, landed: Landed) -> Ended:
         flight, trial = landed.flight, landed.trial
         expected = flight.suggestion.throughput if flight.suggestion is not None else None
+        self._note_best(trial)
         return Ended(number=flight.number, trial=trial, throughput=self._throughput(trial), expected=expected)
 
     def _waiting(self) -> Waiting:
         now, budget = self._clock.now(), self._prepared.request.budget
         spent = self._books.spent(self._world_size)
-        own = [(value, trial) for trial in self._books.own_trials() if (value := self._throughput(trial)) is not None]
-        best = max(own, key=lambda pair: pair[0], default=None)
         left = budget.launches_left(spent) if spent.launch_hours else 0
         waves = (left + len(self._flights.under_way)) / self._prepared.request.parallel
         return Waiting(
-            in_flight=tuple(self._shown(flight.launch_id, now) for flight in self._flights.under_way),
-            best=best[0] if best is not None else None,
-            best_config=best[1].config if best is not None else None,
+            in_flight=tuple(self._shown(flight, now) for flight in self._flights.under_way),
+            best=self._throughput(self._best) if self._best is not None else None,
+            best_config=self._best.config if self._best is not None else None,
             budget_left=budget.told_left(spent),
             time_left_s=waves * spent.launch_hours * 3600 if spent.launch_hours else None,
         )
 
-    def _shown(self, launch_id: str, now: datetime) -> InFlight:
-        flight = next(flight for flight in self._flights.under_way if flight.launch_id == launch_id)
-        trial = self._books.ledger.of_launch(launch_id)
+    def _shown(self, flight: Flight, now: datetime) -> InFlight:
+        trial = self._books.ledger.of_launch(flight.launch_id)
         return InFlight(
             number=flight.number,
             purpose=flight.purpose,
@@ -220,6 +223,12 @@ class _Loop:
             expected=flight.suggestion.throughput if flight.suggestion is not None else None,
             measured=self._throughput(trial) if trial is not None else None,
         )
+
+    def _note_best(self, trial: Trial) -> None:
+        best = self._throughput(self._best) if self._best is not None else None
+        value = self._throughput(trial)
+        if value is not None and (best is None or value > best):
+            self._best = trial
 
     def _throughput(self, trial: Trial) -> float | None:
         return trial.measurement.throughput(self._prepared.space.objective) if trial.measurement else None

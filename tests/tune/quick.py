@@ -16,7 +16,7 @@ parser.add_argument("--steps", type=int, default=12)
 args = parser.parse_args()
 if args.ledger:  # who ran is written outside of the store
     with open(args.ledger, "a") as ledger:
-        ledger.write(f"{os.environ['TORCHX_JOB_ID']} {args.batch_size} {args.width}\n")
+        ledger.write(os.environ["TORCHX_CUBICML_LAUNCH"] + "\n")
 if args.limit_mib:
     import resource
 

@@ -1,0 +1,84 @@
+"""The tuner killed at random instants, on this machine and on Slurm: nothing is lost, nothing launched twice."""
+
+from __future__ import annotations
+
+import os
+import random
+import signal
+import subprocess
+from collections import Counter
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml import State, TrialStore
+from torchx_cubicml.contract import decode_contract
+
+if TYPE_CHECKING:
+    from torchx_cubicml.trial import Trial
+
+TUNE = Path(__file__).resolve().parent.parent / "tune"
+KILLS = int(os.environ.get("CUBICML_KILLS", "10"))
+BUDGET = 14
+SPACE = """
+objective = "samples_per_second"
+
+[parameters.micro_batch_size]
+choices = [1, 2, 4, 8]
+flag = "--batch_size"
+changes_training = true
+
+[parameters.width]
+choices = [1, 2]
+flag = "--width"
+"""
+
+
+@pytest.mark.parametrize("scheduler", ["local_cwd", "slurm"])
+def test_killed_at_random_instants_it_comes_to_the_same_end(workspace: Path, scheduler: str) -> None:
+    (workspace / "space.toml").write_text(SPACE)
+    rng = random.Random(f"{scheduler} {KILLS}")
+    kills = 0
+    while kills < KILLS // 2:
+        tune = start(workspace, scheduler)
+        try:
+            tune.wait(timeout=rng.uniform(0.5, 6.0))
+            break  # it came to its end first
+        except subprocess.TimeoutExpired:
+            tune.send_signal(signal.SIGKILL)
+            tune.wait(timeout=30)
+            kills += 1
+    last = start(workspace, scheduler) if tune.returncode != 0 else tune
+    assert last.wait(timeout=300) == 0, (workspace / "tune.log").read_text()[-3000:]
+    check(workspace, kills)
+
+
+def start(workspace: Path, scheduler: str) -> subprocess.Popen[bytes]:
+    options = (
+        f"--space space.toml --store store --scratch {workspace}/scratch -s {scheduler} --parallel 3 --repeats 2 --yes"
+    )
+    script = f"--script {TUNE}/quick.py -- --batch_size 1 --width 1 --seconds 0.6 --ledger {workspace}/ledger"
+    words = f"torchx cubicml tune {options} --budget {BUDGET} -- {TUNE}/components.py:quick {script}".split()
+    with (workspace / "tune.log").open("ab") as log:
+        return subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+
+
+def check(workspace: Path, kills: int) -> None:
+    told = (workspace / "tune.log").read_text()
+    ran = Counter(
+        decode_contract(line.split()[0]).launch_id for line in (workspace / "ledger").read_text().splitlines()
+    )
+    assert set(ran.values()) == {1}, f"launched twice: {ran}"
+    assert len(ran) <= BUDGET
+    trials: dict[str, Trial] = {}
+    for trial in TrialStore(str(workspace / "store")):
+        assert trial.launch_id not in trials, "one launch, two trials"
+        trials[trial.launch_id] = trial
+    assert ran.keys() <= trials.keys(), "a launch without a trial"
+    for launch_id in ran:
+        assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, told[-3000:])
+        assert trials[launch_id].measurement is not None
+    assert all(trials[launch_id].state is State.STOPPED_EARLY for launch_id in trials.keys() - ran.keys())
+    configs = {(trials[name].config["micro_batch_size"], trials[name].config["width"]) for name in ran}
+    assert configs == {(size, width) for size in (1, 2, 4, 8) for width in (1, 2)}

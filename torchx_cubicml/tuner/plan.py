@@ -60,9 +60,7 @@ class Advisor:
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
     ) -> Suggestion | None:
         """See ``Adviser``."""
-        return best_known(
-            space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
-        )
+        return best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -21,7 +21,7 @@ from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.ledger import Ledger
-from torchx_cubicml.tuner.plan import ADVISOR, next_launch, winner_of
+from torchx_cubicml.tuner.plan import Advisor, next_launch, winner_of
 from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ _STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 
 def tune(
-    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, adviser: Adviser = ADVISOR
+    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, adviser: Adviser | None = None
 ) -> Iterator[Step]:
     """Launch within the budget, yielding each step, and the result at last.
 
@@ -70,7 +70,9 @@ def tune(
     try:
         with runner:
             books = Books(lease.tune_id, Ledger(prepared.store_url), journal, clock)
-            yield from _Loop(prepared, books, runner, clock, adviser).run(resumed=lease.resumed)
+            yield from _Loop(prepared, books, runner, clock, adviser or Advisor(predictor=prepared.predictor)).run(
+                resumed=lease.resumed
+            )
     finally:
         lease.close()
 

@@ -48,3 +48,23 @@ def test_all_devices_have_positive_facts() -> None:
         assert facts.fp32 <= facts.peak("bf16") or facts.peak("bf16") == facts.fp32
         assert min(facts.memory, facts.memory_bandwidth, facts.link, facts.network, facts.per_node) > 0
         assert facts.link >= facts.network
+
+
+@pytest.mark.parametrize(
+    ("device", "bf16", "fp8", "memory", "bandwidth", "link"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 312, 312, 80, 2039, 300),
+        ("NVIDIA H100 80GB HBM3", 989.4, 1978.9, 80, 3352, 450),
+        ("NVIDIA B200", 2250, 4500, 180, 7700, 900),
+        ("NVIDIA B300", 2250, 4500, 270, 7700, 900),
+        ("NVIDIA GB200", 2500, 5000, 186, 8000, 900),
+        ("NVIDIA GB300", 2500, 5000, 279, 8000, 900),
+    ],
+)
+def test_what_was_checked_stays_so(
+    device: str, bf16: float, fp8: float, memory: float, bandwidth: float, link: float
+) -> None:
+    facts = find_hardware(device)
+    assert facts is not None
+    found = (facts.peak("bf16"), facts.peak("fp8"), facts.memory * 1e3, facts.memory_bandwidth * 1e3, facts.link * 1e3)
+    assert [value / 1e12 for value in found] == pytest.approx([bf16, fp8, memory, bandwidth, link])

@@ -1,9 +1,11 @@
 """Public facts of common accelerators: what they could do at best, before anything is measured.
 
 Dense peaks (no sparsity) in FLOP/s of tensor cores where there are any, memory in bytes, bandwidths in bytes per
-second, one direction. They were not checked against their sources line by line. Sources: NVIDIA's data sheets of V100,
-A100, A10, L4, L40S, T4, H100, H200, GH200 and of the DGX
+second, one direction. Sources: NVIDIA's data sheets of V100, A100, A10, L4, L40S, T4, H100, H200, GH200 and of the DGX
 V100 / A100 / H100 / B200 and GB200 / GB300 NVL72 systems; AMD's data sheets of Instinct MI250X, MI300X, MI325X, MI355X.
+Peaks, memory and links of A100, H100 (SXM), B200, B300, GB200 and GB300 agree with what others quote from those sheets
+(glennklockwood.com/garden/processors, verda.com/blog/gb300-nvl72-architecture; for the GB200 the two differ, and the
+rack's own sums decide), as do the memories of MI300X, MI325X and MI355X; the others were not checked line by line.
 Links between nodes are those of the vendors' reference systems, shared out over their GPUs; a cluster may well have
 others, which is why calibration has a constant for them.
 """

@@ -12,6 +12,7 @@ from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrat
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
 from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.roofline.recommender import Recommender
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -104,6 +105,8 @@ class Roofline:
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step that each part of ``PARTS`` takes; empty where the row is not covered.
 
+        Of a row that names the sizes of its layers in place of a transformer's: the parts of a recommender.
+
         >>> row = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 16}
         >>> seconds = Roofline().explain({**row, "tp_degree": 8, "device": "NVIDIA H100 80GB HBM3"})
         >>> max(seconds, key=seconds.get), seconds["bubble"]
@@ -111,7 +114,8 @@ class Roofline:
         """
         layout = Layout.of(Facts.from_rows([row]))
         if not layout.covered[0]:
-            return {}
+            recommender = Recommender.of(row)
+            return recommender.seconds(self.calibration_.constants) if recommender is not None else {}
         parts = step_time(layout, self.calibration_.constants).parts()
         return {name: float(seconds[0] * np.exp(-self.level_)) for name, seconds in parts.items()}
 

@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.recommender import Recommender
+
+# 64 devices on 8 nodes: 63/64 of the bytes pass the network.
+ROW = {
+    "layer_n_params": (100_000_000, 300_000_000),
+    "sharding_strategy": ("FULL_SHARD", "NO_SHARD"),
+    "micro_batch_size": 300,
+    "world_size": 64,
+    "device": "NVIDIA H100 80GB HBM3",
+}
+FLOPS = 989.4e12 * 0.6 * 0.5  # half of the efficiency at 300 samples
+BYTE = 63 / 64 / (50e9 * 0.5)
+
+
+def seconds(**changes: object) -> dict[str, float]:
+    found = Recommender.of({**ROW, **changes})  # type: ignore[dict-item]
+    assert found is not None
+    return found.seconds()
+
+
+def memory(**changes: object) -> dict[str, float]:
+    found = Recommender.of({**ROW, **changes})  # type: ignore[dict-item]
+    assert found is not None
+    return found.memory()
+
+
+def test_computation_is_six_flops_per_parameter_and_sample() -> None:
+    assert seconds()["compute"] == pytest.approx(6 * 400e6 * 300 / FLOPS)
+
+
+def test_what_waits_is_counted_by_hand() -> None:
+    gather, forward = 2 * 100e6 * BYTE, [2 * size * 300 / FLOPS for size in (100e6, 300e6)]
+    # Gather one, compute both, back through two, reduce two (twice the bytes) while one is to be gathered again.
+    clock = gather + sum(forward) + 2 * forward[1]
+    wire = clock + 2 * 3 * gather
+    clock = wire + gather + 2 * forward[0]
+    assert seconds()["data_parallel"] == pytest.approx(clock + gather - 3 * sum(forward))
+
+
+def test_one_device_waits_for_nobody() -> None:
+    alone = seconds(world_size=1)
+    assert alone["data_parallel"] == pytest.approx(0.0)
+    assert alone["embedding_exchange"] == 0.0
+
+
+def test_strategies_trade_memory_for_communication() -> None:
+    kinds = [{"sharding_strategy": name} for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")]
+    full, once, none = (sum(memory(**kind).values()) for kind in kinds)
+    assert full == pytest.approx(once)  # of two layers, both are whole at a time
+    assert once < none
+    assert none == pytest.approx(18 * 400e6)
+    assert once == pytest.approx((2 + 16 / 64) * 400e6)
+    assert full == pytest.approx(18 / 64 * 400e6 + 2 * 400e6 * 63 / 64)
+    assert seconds(**kinds[0])["data_parallel"] > seconds(**kinds[1])["data_parallel"]
+
+
+def test_embeddings_are_looked_up_and_exchanged() -> None:
+    sparse = {"n_embedding_tables": 100, "embedding_dim": 128, "embedding_pooling": 20, "n_embedding_rows": 10**9}
+    found = seconds(**sparse)
+    numbers = 300 * 100 * 128 * 4
+    assert found["embedding_exchange"] == pytest.approx(2 * numbers * BYTE)
+    assert found["embedding_lookup"] == pytest.approx(3 * numbers * 20 / (3352e9 * DEFAULTS["memory_bandwidth"]))
+    assert memory(**sparse)["embeddings"] == pytest.approx(10**9 * 128 * 4 / 64)
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.05, False), (0.9, True)], ids=["too little", "enough"])
+def test_the_dense_part_keeps_to_its_share(share: float, fits: bool) -> None:
+    found = Recommender.of({**ROW, "reserved_share": share})
+    assert found is not None
+    assert found.fits(found.memory()) is fits
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"layer_n_params": 5}, {"world_size": "64"}, {"micro_batch_size": 0}, {"sharding_strategy": ("NO_SHARD",) * 3}],
+    ids=["sizes", "devices", "batch", "strategies"],
+)
+def test_a_row_that_does_not_name_it_is_none(changes: dict[str, object]) -> None:
+    assert Recommender.of({**ROW, **changes}) is None  # type: ignore[dict-item]
+
+
+def test_the_roofline_explains_it() -> None:
+    assert Roofline().explain(ROW) == pytest.approx(seconds())  # type: ignore[arg-type]
+    assert Roofline().explain({"world_size": 8}) == {}

@@ -9,7 +9,7 @@ from torchx_cubicml.history import History
 from torchx_cubicml.predictors.ranking_calibration import RisingCurve
 from torchx_cubicml.predictors.ranking_inputs import OneHot
 from torchx_cubicml.predictors.ranking_mlp import RankingMLP
-from torchx_cubicml.predictors.ranking_networks import RankingSettings, ranking_loss, teach
+from torchx_cubicml.predictors.ranking_networks import AMSGrad, RankingSettings, ranking_loss, teach
 from torchx_cubicml.trial import Trial
 
 
@@ -38,6 +38,20 @@ def test_the_loss_is_torchs_own(margin: float) -> None:
     theirs = sum(criterion(scores[one, member], scores[other, member], sign) for member in range(3))
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(*(torch.autograd.grad(loss, scores, retain_graph=True)[0] for loss in (ours, theirs)))
+
+
+def test_the_optimizer_is_torchs_own() -> None:
+    source = torch.Generator().manual_seed(0)
+    ours = torch.randn(4, 3, generator=source)
+    theirs = ours.clone().requires_grad_()
+    optimizer = torch.optim.Adam([theirs], lr=0.05, weight_decay=0.1, amsgrad=True)
+    same = AMSGrad([ours], learning_rate=0.05, weight_decay=0.1)
+    for step in range(20):
+        gradient = torch.randn(4, 3, generator=source) / (1.0 + step)
+        theirs.grad = gradient.clone()
+        optimizer.step()
+        same.step([gradient])
+    torch.testing.assert_close(ours, theirs.detach())
 
 
 def test_pairs_alike_and_trials_outside_the_bag_teach_nothing() -> None:

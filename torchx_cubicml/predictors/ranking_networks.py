@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import torch
     from numpy.typing import NDArray
 
 _ROWS_AT_ONCE = 4096
+_BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -100,24 +101,55 @@ def teach(
     import torch
 
     with _own_torch():
-        source = torch.Generator().manual_seed(seed)
+        source = torch.Generator("cpu").manual_seed(seed)
         rows, wanted = torch.from_numpy(inputs), torch.from_numpy(target)
         member = torch.from_numpy(np.ascontiguousarray(bags.T)).to(torch.float32)
-        first, bias, second = _weights(inputs.shape[1], settings, source)
-        optimizer = torch.optim.Adam(
-            [first, bias, second], lr=settings.learning_rate, weight_decay=settings.weight_decay, amsgrad=True
-        )
+        first, bias, second = weights = _weights(inputs.shape[1], settings, source)
+        optimizer = AMSGrad(weights, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
         for batch in _batches(len(rows), settings, source):
             hidden = torch.relu(rows[batch] @ first + bias)
-            kept = torch.rand(hidden.shape, generator=source) >= settings.dropout
+            kept = torch.rand(hidden.shape, generator=source, device="cpu") >= settings.dropout
             hidden = (hidden * kept / (1.0 - settings.dropout)).view(len(batch), settings.networks, settings.hidden)
             scores = (hidden * second).sum(dim=2)
             loss = ranking_loss(scores, wanted[batch], member[batch], margin=settings.margin)
-            optimizer.zero_grad()
-            torch.autograd.backward(loss)
-            optimizer.step()
-        learned = [weights.detach().numpy() for weights in (first, bias, second)]
+            optimizer.step(torch.autograd.grad(loss, weights))
+        learned = [item.detach().numpy() for item in weights]
     return Networks(first=learned[0], bias=learned[1], second=learned[2])
+
+
+class AMSGrad:
+    """The optimizer of Reddi et al. (arXiv 1904.09237), as ``torch.optim.Adam(amsgrad=True)`` does it.
+
+    Torch's own loads its compiler at the first step, which takes longer than the whole training.
+
+    Args:
+        weights: to be changed in place.
+        learning_rate: of each step.
+        weight_decay: share of the weights that is added to their gradient.
+    """
+
+    def __init__(self, weights: Sequence[torch.Tensor], *, learning_rate: float, weight_decay: float) -> None:
+        import torch
+
+        self._weights, self._learning_rate, self._weight_decay = weights, learning_rate, weight_decay
+        self._steps = 0
+        self._first, self._second, self._largest = ([torch.zeros_like(item) for item in weights] for _ in range(3))
+
+    def step(self, gradients: Sequence[torch.Tensor]) -> None:
+        """Change the weights by one step along ``gradients``, one for each."""
+        import torch
+
+        self._steps += 1
+        rate = self._learning_rate / (1.0 - _BETA1**self._steps)
+        moments = zip(self._weights, gradients, self._first, self._second, self._largest, strict=True)
+        with torch.no_grad():
+            for weights, gradient, first, second, largest in moments:
+                slope = gradient + self._weight_decay * weights
+                first.mul_(_BETA1).add_(slope, alpha=1.0 - _BETA1)
+                second.mul_(_BETA2).addcmul_(slope, slope, value=1.0 - _BETA2)
+                torch.maximum(largest, second, out=largest)
+                width = (largest.sqrt() / (1.0 - _BETA2**self._steps) ** 0.5).add_(_EPSILON)
+                weights.addcdiv_(first, width, value=-rate)
 
 
 def ranking_loss(scores: torch.Tensor, target: torch.Tensor, member: torch.Tensor, *, margin: float) -> torch.Tensor:
@@ -134,7 +166,7 @@ def ranking_loss(scores: torch.Tensor, target: torch.Tensor, member: torch.Tenso
     """
     import torch
 
-    one, other = torch.triu_indices(len(target), len(target), offset=1)
+    one, other = torch.triu_indices(len(target), len(target), offset=1, device=scores.device)
     sign = torch.sign(target[one] - target[other]).to(scores.dtype)
     counts = member[one] * member[other] * (sign != 0)[:, None]
     losses = torch.relu(margin - sign[:, None] * (scores[one] - scores[other])) * counts
@@ -148,7 +180,8 @@ def _weights(n_inputs: int, settings: RankingSettings, source: torch.Generator) 
     units = settings.networks * settings.hidden
     shapes = {(n_inputs, units): n_inputs, (units,): n_inputs, (settings.networks, settings.hidden): settings.hidden}
     drawn = [
-        (torch.rand(shape, generator=source) * 2.0 - 1.0) / max(fan_in, 1) ** 0.5 for shape, fan_in in shapes.items()
+        (torch.rand(shape, generator=source, device="cpu") * 2.0 - 1.0) / max(fan_in, 1) ** 0.5
+        for shape, fan_in in shapes.items()
     ]
     return [weights.requires_grad_() for weights in drawn]
 
@@ -158,7 +191,7 @@ def _batches(n_trials: int, settings: RankingSettings, source: torch.Generator) 
 
     taken = 0
     for _ in range(settings.epochs):
-        for batch in torch.split(torch.randperm(n_trials, generator=source), settings.batch_size):
+        for batch in torch.split(torch.randperm(n_trials, generator=source, device="cpu"), settings.batch_size):
             if len(batch) < 2:
                 continue
             if taken == settings.most_steps:
@@ -175,7 +208,7 @@ def _own_torch() -> Iterator[None]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        with torch.enable_grad(), torch.device("cpu"):
+        with torch.enable_grad():
             yield
     finally:
         torch.set_num_threads(threads)

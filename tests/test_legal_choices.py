@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import legal_choices
 from torchx_cubicml.space.legal_choices import Check, LegalChoices
+from torchx_cubicml.space_file import parse_space
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Sequence
@@ -157,3 +158,30 @@ def test_large_ranks_are_in_range(total: int, count: int) -> None:
     ranks = legal_choices._draw_ranks(total + 1, count, np.random.default_rng(0))
     assert all(0 <= rank <= total for rank in ranks)
     assert len(ranks) == count
+
+
+@pytest.mark.parametrize(
+    "rule",
+    ["max(s) >= 2", "min(s) == 1", "max(s) - min(s) <= 1", "max(s) * a <= 4", "max(s) == 2 or 0 in s"],
+)
+def test_the_largest_and_the_smallest_of_all_layers_are_counted_as_they_are_listed(rule: str) -> None:
+    text = (
+        '[parameters.s]\nchoices = [0, 1, 2]\nper_layer = 4\nflag = "--s"\n'
+        '[parameters.a]\nchoices = [1, 2, 3]\nflag = "--a"\n'
+        f'[[constraints]]\nrequire = "{rule}"\n'
+    )
+    space = parse_space(text, where="x.toml").bind(workload={"world_size": 1}, current={})
+    listed = {(config["s"], config["a"]) for config in space.configs()}
+    holds = compile(rule, "rule", "eval")
+    every = product(product((0, 1, 2), repeat=4), (1, 2, 3))
+    assert listed == {(s, a) for s, a in every if eval(holds, {"s": s, "a": a})}
+    assert space.size() == len(listed)
+
+
+def test_many_layers_are_counted_under_a_rule_on_their_largest() -> None:
+    text = (
+        '[parameters.s]\nchoices = [0, 1, 2]\nper_layer = 96\nflag = "--s"\n[[constraints]]\nrequire = "max(s) > 1"\n'
+    )
+    space = parse_space(text, where="x.toml").bind(workload={"world_size": 1}, current={})
+    assert space.size() == 3**96 - 2**96
+    assert space.size(limit=10**40) == 10**40

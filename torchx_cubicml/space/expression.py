@@ -305,11 +305,20 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
     def run(values: _Values) -> Operand:
         given = [argument(values) for argument in arguments]
         try:
+            given = [_best_so_far(name, item, text) for item in given] if len(given) == 1 else given
             return postponed(name, *given) or function(given, text)
         except (ValueError, OverflowError) as error:
             raise error if isinstance(error, SpaceError) else SpaceError(f"`{text:.60}`: {error}") from None
 
     return run
+
+
+def _best_so_far(name: str, value: Operand, text: str) -> Operand:
+    """Return what is left of a per-layer value under ``max`` or ``min``: of its known entries one alone counts."""
+    if name not in {"max", "min"} or not isinstance(value, Unknown) or not value.entries:
+        return value
+    best = FUNCTIONS[name]([value.entries], text)
+    return Unknown((value.list_name, best))
 
 
 _COMPILERS: dict[type[ast.expr], Callable[[Any, int], _Evaluate]] = {

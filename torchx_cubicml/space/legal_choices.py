@@ -7,6 +7,7 @@ the open checks cannot tell apart, and knows how many legal ends it has. That ma
 
 from __future__ import annotations
 
+import sys
 from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
@@ -177,7 +178,8 @@ class _Tied:
         if self._diagram:
             return self._diagram.total
         try:
-            return sum(1 for _ in islice(self._walk(most=MAX_READS), limit))
+            most = None if limit is None else min(limit, sys.maxsize)
+            return sum(1 for _ in islice(self._walk(most=MAX_READS), most))
         except _TooManyReadsError:
             if limit is not None:
                 return limit

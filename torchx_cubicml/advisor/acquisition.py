@@ -25,7 +25,7 @@ Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[
 # floor on the chance half of the launches run out of memory. The floor rises with those that do and falls with others.
 _FLOOR, _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.3, 0.1, 0.6
 _FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fair
-_FAIR_SHARE = 0.15  # of configs out of memory
+_FAIR_SHARE = 0.25  # of configs out of memory
 _UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
 _BOUND = 1.5  # spreads above the mean at which ``upper_bound`` stands
 

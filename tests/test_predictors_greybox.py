@@ -114,3 +114,21 @@ def test_it_explains_itself() -> None:
     seconds = greybox.explain(trials[0].config)
     assert seconds["compute"] > 0.0
     assert greybox.explain({"micro_batch_size": 4}) == {}
+
+
+def test_a_workload_that_names_no_layout_is_predicted_as_by_boosting() -> None:
+    rng = np.random.default_rng(0)
+    trials = [
+        Trial.completed(
+            workload={"program": "a.py"},
+            config={"threads": (threads := 2 ** int(rng.integers(6))), "fused": (fused := bool(rng.integers(2)))},
+            tokens_per_second=100.0 * threads**0.6 * (1.5 if fused else 1.0) * float(np.exp(rng.normal(0, 0.05))),
+        )
+        for _ in range(80)
+    ]
+    known, asked = history_of(trials[:60]), history_of(trials[60:])
+    features = known.columns.encode(asked.rows)
+    greybox = Greybox().fit(known, rng=np.random.default_rng(0))
+    boosting = Boosting().fit(known, rng=np.random.default_rng(greybox.seed_))
+    assert greybox.predict(features).throughput.tolist() == boosting.predict(features).throughput.tolist()
+    assert greybox.predict(features).spread.tolist() == boosting.predict(features).spread.tolist()

@@ -177,6 +177,33 @@ def test_a_clipping_that_is_not_understood_is_left_alone(
     assert capsys.readouterr().err.count("warning") == 1
 
 
+@pytest.mark.parametrize(
+    "path",
+    [
+        "torch._C._is_tracing",
+        "torch._C._current_graph_task_id",
+        "torch.jit._recursive.get_hook_stubs",
+        "torch._dynamo.callback.callback_handler",
+        "torch.nn.utils.clip_grads_with_norm_",
+    ],
+)
+def test_a_torch_without_a_private_name_is_recorded_with_less(
+    path: str, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, plain = train()
+    module, _, name = path.rpartition(".")
+    monkeypatch.delattr(importlib.import_module(module), name)
+    session.guarded(session._on_torch)()
+    _, loss = train()
+    session.guarded(session._conclude)()
+    assert loss == plain
+    assert capsys.readouterr().err == ""
+    assert session._training.steps == STEPS
+    facts = session._training.facts()
+    assert (facts["n_layers"], facts["optimizer"]) == (2, "AdamW")
+    assert ("activation_checkpointing" in facts) == (name != "_current_graph_task_id")
+
+
 COLLECTIVES = {
     "all_gather", "all_gather_into_tensor", "all_gather_object", "all_reduce", "all_to_all", "all_to_all_single",
     "allgather", "allreduce", "barrier", "broadcast", "broadcast_object_list", "gather_object", "irecv", "isend",

@@ -41,11 +41,19 @@ class ModuleHook:
 
 def make_lookout() -> Callable[[], bool]:
     """Return what tells whether a compiler, an exporter or a tracer is looking on: our hooks do nothing then."""
-    from torch import _C, compiler
+    from torch import compiler
 
-    is_compiling, is_tracing = compiler.is_compiling, _C._is_tracing
+    is_compiling, is_tracing = compiler.is_compiling, tracing_test()
 
     def is_looked_at() -> bool:
         return is_compiling() or is_tracing()  # in this order: a compiler does not look into the second
 
     return is_looked_at
+
+
+def tracing_test() -> Callable[[], bool]:
+    """Return torch's own test for ``torch.jit.trace``; one that is never met where this torch has none."""
+    from torch import _C
+
+    test: Callable[[], bool] = getattr(_C, "_is_tracing", bool)
+    return test

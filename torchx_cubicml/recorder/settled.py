@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.recorder.module_hook import ModuleHook
+from torchx_cubicml.recorder.module_hook import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -153,13 +153,13 @@ class NotingHook(ModuleHook):
     __slots__ = ("_first", "_is_compiling", "_is_grad_enabled", "_is_named", "_is_tracing", "_notes", "_rest")
 
     def __init__(self, notes: Notes, place: Place, guard: Guard) -> None:
-        from torch import _C, compiler, is_grad_enabled
+        from torch import compiler, is_grad_enabled
 
         super().__init__(guard(_fail))
         self._notes = notes
         self._first, self._rest = (place[0], place[1:]) if place else (_NOWHERE, ())
         self._is_named = isinstance(self._first, str)
-        self._is_compiling, self._is_tracing = compiler.is_compiling, _C._is_tracing
+        self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
         self._is_grad_enabled = is_grad_enabled
 
     def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:

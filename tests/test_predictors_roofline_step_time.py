@@ -136,3 +136,11 @@ def test_context_and_expert_parallelism_cost_only_where_they_are_used() -> None:
     assert parts_of(cp_degree=4, seq_len=32768)["context_parallel"] > 0.0
     assert parts_of(ep_degree=8, n_experts=64)["expert_parallel"] > 0.0
     assert parts_of(ep_degree=8)["expert_parallel"] == 0.0
+
+
+@pytest.mark.parametrize("active", [1, 2, 8])
+def test_each_token_travels_to_each_of_its_experts(active: int) -> None:
+    sent = active * 2 * 4096 * 4096  # bf16, tokens of a micro batch, width
+    each = 4 * sent * (7 / 8) / (450e9 * DEFAULTS["link_tp"]) + 4 * DEFAULTS["link_tp_latency_s"]
+    found = parts_of(ep_degree=8, n_experts=64, n_active_experts=active)["expert_parallel"]
+    assert found == pytest.approx(8 * 32 * each)

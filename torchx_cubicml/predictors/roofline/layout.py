@@ -48,6 +48,7 @@ class Layout:
         layer_params: of one block.
         expert_share: of them, in experts that are split over ``ep``.
         active_params: of one block, used by one token.
+        active_experts: that one token is sent to.
         micro: samples per micro batch and data-parallel rank.
         rounds: micro batches per step and rank.
         world: devices.
@@ -90,6 +91,7 @@ class Layout:
     layer_params: Array
     expert_share: Array
     active_params: Array
+    active_experts: Array
     micro: Array
     rounds: Array
     world: Array
@@ -201,6 +203,7 @@ def _model(facts: Facts) -> dict[str, Array]:
         "layer_params": attention + mlp * experts,
         "expert_share": np.where(experts > 1, mlp * experts / (attention + mlp * experts), 0.0),
         "active_params": attention + mlp * active,
+        "active_experts": active,
     }
 
 

@@ -185,9 +185,10 @@ def context_parallel(layout: Layout, constants: Constants) -> Array:
 
 
 def expert_parallel(layout: Layout, constants: Constants) -> Array:
-    """Return seconds per layer and micro batch: tokens go to their experts and back, twice."""
+    """Return seconds per layer and micro batch: tokens go to each of their experts and back, forward and backward."""
     ep, inside = layout.ep, layout.ep * layout.tp <= layout.per_node
-    volume = 4.0 * 2.0 * layout.width_bytes * layout.tokens * layout.width * (ep - 1.0) / ep / layout.tp
+    sent = layout.active_experts * layout.width_bytes * layout.tokens * layout.width
+    volume = 4.0 * sent * (ep - 1.0) / ep / layout.tp
     bandwidth = np.where(inside, layout.link * constants["link_tp"], layout.network * constants["network_tp"])
     latency = np.where(inside, constants["link_tp_latency_s"], constants["network_tp_latency_s"])
     return np.where((ep > 1) & (layout.expert_share > 0), volume / bandwidth + 4.0 * latency, 0.0)

@@ -98,19 +98,22 @@ class Simulator:
 
     def throughput(self, config: Config) -> float:
         """Return samples per second of the whole job without noise; 0.0 where memory runs out."""
-        chosen = np.array([STRATEGIES.index(name) for name in config["sharding_strategy"]])
-        batch, reserve = float(config["micro_batch_size"]), float(config["reserved_share"])
-        if self._memory_gib(chosen, batch) > reserve * HBM_GIB:
-            return 0.0
+        chosen = np.array([[STRATEGIES.index(name) for name in config["sharding_strategy"]]])
+        batch, reserve = np.array([config["micro_batch_size"]]), np.array([config["reserved_share"]])
+        return float(self.throughputs(chosen, batch.astype(np.float64), reserve)[0])
+
+    def throughputs(self, chosen: np.ndarray, batch: np.ndarray, reserve: np.ndarray) -> np.ndarray:
+        """Return the same for many configs, ``[n]``: strategies ``[n, n_layers]``, batch sizes and reserved shares."""
+        used = self._memory_gib(chosen, batch)
         # What the dense part reserves, the embeddings' cache lacks.
         step_s = {"overlap": self._step_s, "wall": self._two_streams_s, "latency": self._step_s}[self.family]
         speed = WORLD_SIZE * batch / step_s(chosen, batch) * (1.0 - 0.5 * (reserve - RESERVES[0]))
         if self.family == "wall":
-            fullness = self._memory_gib(chosen, batch) / (reserve * HBM_GIB)
-            speed /= 1.0 + 0.1 * max(0.0, (fullness - 0.92) / 0.08) ** 2  # the allocator retries
+            fullness = used / (reserve * HBM_GIB)
+            speed /= 1.0 + 0.1 * np.maximum(0.0, (fullness - 0.92) / 0.08) ** 2  # the allocator retries
         if self.family == "latency":
             speed *= 1.0 + 0.02 * (batch % 32 == 0) - 0.02 * (batch % 8 != 0)  # tiles that are full, or not
-        return speed
+        return np.where(used > reserve * HBM_GIB, 0.0, speed)
 
     def uniform_configs(self) -> list[Config]:
         """Return the best config with every layer alike, for each strategy that fits at all."""
@@ -133,9 +136,9 @@ class Simulator:
             return Trial(trial_id=f"t{number}", workload=self.workload, config=config, state=State.OUT_OF_MEMORY)
         peak = None
         if "layer_n_params" in self.workload:
-            chosen = np.array([STRATEGIES.index(name) for name in config["sharding_strategy"]])
-            used = self._memory_gib(chosen, float(config["micro_batch_size"]))
-            peak = used * float(np.exp(np.random.default_rng(number).normal(0.0, PEAK_NOISE)))
+            chosen = np.array([[STRATEGIES.index(name) for name in config["sharding_strategy"]]])
+            used = self._memory_gib(chosen, np.array([float(config["micro_batch_size"])]))
+            peak = float(used[0]) * float(np.exp(np.random.default_rng(number).normal(0.0, PEAK_NOISE)))
         return Trial.completed(
             workload=self.workload,
             config=config,
@@ -143,48 +146,47 @@ class Simulator:
             peak_memory_gib=peak,
         )
 
-    def _memory_gib(self, chosen: np.ndarray, batch: float) -> float:
+    def _memory_gib(self, chosen: np.ndarray, batch: np.ndarray) -> np.ndarray:
         kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.35 if self.family == "latency" else 0.25, 1.0])
-        in_flight = 0.25 * np.sort(np.where(chosen == 0, self.state_gib, 0.0))[-2:].sum()
-        return float(8.0 + self.state_gib @ kept + in_flight + self.activation_gib.sum() * batch)
+        in_flight = 0.25 * np.sort(np.where(chosen == 0, self.state_gib, 0.0), axis=1)[:, -2:].sum(axis=1)
+        return 8.0 + kept @ self.state_gib + in_flight + self.activation_gib.sum() * batch
 
-    def _step_s(self, chosen: np.ndarray, batch: float) -> float:
-        forward = np.maximum(self.compute_s * batch, self.launch_s)
-        gather = np.where(chosen < 2, self.gathered_s, 0.0)
-        wire, clock = 0.0, 0.0
+    def _step_s(self, chosen: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        forward = np.maximum(np.outer(batch, self.compute_s), self.launch_s)
+        gathered = chosen < 2
+        wire, clock = np.zeros(len(batch)), np.zeros(len(batch))
         for layer in range(self.n_layers):
-            wire += gather[layer]
-            begun = max(clock, wire) if gather[layer] else clock
-            clock, wire = begun + forward[layer], max(wire, begun)  # only the next layer is gathered meanwhile
+            wire = wire + np.where(gathered[:, layer], self.gathered_s[layer], 0.0)
+            begun = np.where(gathered[:, layer], np.maximum(clock, wire), clock)
+            clock = begun + forward[:, layer]
+            wire = np.maximum(wire, begun)  # only the next layer is gathered meanwhile
         wire = clock
         for layer in reversed(range(self.n_layers)):
-            begun = clock
-            if chosen[layer] == 0:
-                wire += self.gathered_s[layer]
-                begun = max(clock, wire)
-            clock, wire = begun + 2.0 * forward[layer], max(wire, begun)
+            again = chosen[:, layer] == 0
+            wire = wire + np.where(again, self.gathered_s[layer], 0.0)
+            begun = np.where(again, np.maximum(clock, wire), clock)
+            clock, wire = begun + 2.0 * forward[:, layer], np.maximum(wire, begun)
             # Gradients: reduced and scattered, or reduced on every rank, in larger messages.
-            wire = max(wire, clock) + self.gathered_s[layer] * (1.3 if chosen[layer] == 2 else 1.0)
-        return max(clock, wire) + 2.0e-3
+            wire = np.maximum(wire, clock) + self.gathered_s[layer] * np.where(chosen[:, layer] == 2, 1.3, 1.0)
+        return np.maximum(clock, wire) + 2.0e-3
 
-    def _two_streams_s(self, chosen: np.ndarray, batch: float) -> float:
-        forward = self.launch_s + self.compute_s * batch
-        clock = wire = 0.0
+    def _two_streams_s(self, chosen: np.ndarray, batch: np.ndarray) -> np.ndarray:
+        forward = self.launch_s + np.outer(batch, self.compute_s)
+        clock, wire = np.zeros(len(batch)), np.zeros(len(batch))
         for layer in range(self.n_layers):
-            if chosen[layer] < 2:
-                wire += self.gathered_s[layer]
-                clock = max(clock, wire)
-            clock += forward[layer]
+            gathered = chosen[:, layer] < 2
+            wire = wire + np.where(gathered, self.gathered_s[layer], 0.0)
+            clock = np.where(gathered, np.maximum(clock, wire), clock) + forward[:, layer]
         wire = reduced = clock
         for layer in reversed(range(self.n_layers)):
-            if chosen[layer] == 0:
-                wire += self.gathered_s[layer]
-                clock = max(clock, wire)
-            clock += 2.0 * forward[layer]
-            merged = chosen[layer] == 2 and layer + 1 < self.n_layers and chosen[layer + 1] == 2
-            message = self.gathered_s[layer] * (1.6 if chosen[layer] == 2 else 1.0) - (0.3e-3 if merged else 0.0)
-            reduced = max(reduced, clock) + message
-        return max(clock, reduced) + 2.0e-3
+            again = chosen[:, layer] == 0
+            wire = wire + np.where(again, self.gathered_s[layer], 0.0)
+            clock = np.where(again, np.maximum(clock, wire), clock) + 2.0 * forward[:, layer]
+            plain = chosen[:, layer] == 2
+            merged = plain & (chosen[:, layer + 1] == 2) if layer + 1 < self.n_layers else np.zeros_like(plain)
+            message = self.gathered_s[layer] * np.where(plain, 1.6, 1.0) - np.where(merged, 0.3e-3, 0.0)
+            reduced = np.maximum(reduced, clock) + message
+        return np.maximum(clock, reduced) + 2.0e-3
 
     def optimum(self, *, starts: int = 40, seed: int = 0) -> float:
         """Return the throughput of a strong local optimum: many starts, single changes, then pairs.
@@ -199,28 +201,37 @@ class Simulator:
         return float(known[name])
 
     def _optimum(self, starts: int, seed: int) -> float:
-        space = self.space.bind(workload=self.workload, current={})
         rng = np.random.default_rng(seed)
-        tops = [max(space.sample(50, rng=rng), key=self.throughput) for _ in range(starts)]
-        return max(self._climb(space, space.encode(config), rng) for config in [*tops, *self.uniform_configs()])
+        sizes = np.array([len(STRATEGIES)] * self.n_layers + [len(BATCH_SIZES), len(RESERVES)])
+        singles = np.array([(place, choice) for place, size in enumerate(sizes) for choice in range(size)])
+        best = 0.0
+        for _ in range(starts):
+            drawn = rng.integers(sizes, size=(50, len(sizes)))
+            best = max(best, self._climb(drawn[int(np.argmax(self._at(drawn)))], singles, rng))
+        for config in self.uniform_configs():
+            at = [STRATEGIES.index(name) for name in config["sharding_strategy"]]
+            at += [BATCH_SIZES.index(config["micro_batch_size"]), RESERVES.index(config["reserved_share"])]
+            best = max(best, self._climb(np.array(at), singles, rng))
+        return best
 
-    def _climb(self, space: SearchSpace, vector: tuple[int, ...], rng: np.random.Generator) -> float:
-        sizes = [len(dimension.choices) for dimension in space.dimensions]
-        value, stale = self._at(space, vector), 0
-        singles = [(index, choice) for index, size in enumerate(sizes) for choice in range(size)]
-        while stale < 1:
-            stale += 1
-            for index, choice in (singles[place] for place in rng.permutation(len(singles))):
-                changed = (*vector[:index], choice, *vector[index + 1 :])
-                if (found := self._at(space, changed)) > value:
-                    vector, value, stale = changed, found, 0
-            for _ in range(400):
-                (one, a), (other, b) = (singles[place] for place in rng.integers(len(singles), size=2))
-                changed = list(vector)
-                changed[one], changed[other] = a, b
-                if (found := self._at(space, tuple(changed))) > value:
-                    vector, value, stale = tuple(changed), found, 0
+    def _climb(self, vector: np.ndarray, singles: np.ndarray, rng: np.random.Generator) -> float:
+        """Return the height of the summit above ``vector``: the best single change, where none rises a pair of them."""
+        value = float(self._at(vector[None])[0])
+        for _ in range(1000):
+            near = np.repeat(vector[None], len(singles), axis=0)
+            near[np.arange(len(singles)), singles[:, 0]] = singles[:, 1]
+            found = self._at(near)
+            if found.max() <= value:
+                pairs = rng.integers(len(singles), size=(4000, 2))
+                near = np.repeat(vector[None], len(pairs), axis=0)
+                for column in pairs.T:
+                    near[np.arange(len(pairs)), singles[column, 0]] = singles[column, 1]
+                found = self._at(near)
+            if found.max() <= value:
+                break
+            vector, value = near[int(np.argmax(found))], float(found.max())
         return value
 
-    def _at(self, space: SearchSpace, vector: tuple[int, ...]) -> float:
-        return self.throughput(space.decode(vector))
+    def _at(self, vectors: np.ndarray) -> np.ndarray:
+        batch = np.array(BATCH_SIZES, dtype=np.float64)[vectors[:, -2]]
+        return self.throughputs(vectors[:, :-2], batch, np.array(RESERVES)[vectors[:, -1]])

@@ -64,9 +64,22 @@ def test_a_component_is_made_for_another_size(options: tuple[str, ...]) -> None:
     assert role.num_replicas == 1
     assert line.count("--nnodes 1") == 2
     assert line.count("--nproc_per_node 8") == 2  # recorded, and as the job would run it without a recorder
-    assert "--batch 4 --accumulate 1" in line
+    assert line.count("--batch 4 --accumulate 1") == 2  # on one node in place of two, the global batch must stay
     text = " ".join(typed.arguments(written))
     assert text == " ".join([*options, "--script train.py -- --batch 4 --accumulate 1", "a b"]).replace("2x2", "1x8")
+
+
+def test_without_a_recorder_as_many_processes_as_typed_run_what_was_typed() -> None:
+    typed, sizes = component("-j", "1x2"), space()
+    own = read_config(typed.launch, sizes)[1]
+    changed = {**own, "nproc_per_node": 8, "world_size": 8, "gradient_accumulation_steps": 1}
+    app = typed.build(write_config(typed.launch, sizes, changed), Contract(store="/tmp/store"))
+    line = " ".join(app.roles[0].args)
+    recorded, _, otherwise = line.partition("fi; printf")
+    assert "--nproc_per_node 8" in recorded
+    assert "--accumulate 1" in recorded
+    assert "--nproc_per_node 2" in otherwise
+    assert "--batch 2 --accumulate 4" in otherwise
 
 
 def _one_node_of_eight() -> dict[str, int]:

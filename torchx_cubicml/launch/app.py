@@ -104,10 +104,16 @@ class ComponentLaunch:
         if contract is None or self.command is None:
             return copy.deepcopy(self.source.app)
         if wanted.world_size != self.launch.world_size or wanted.nnodes != self.launch.nnodes:
-            return self._resized(wanted).build(wanted, contract)
+            return self._resized(wanted)._wrapped(wanted, contract, otherwise=self._otherwise(wanted))
+        return self._wrapped(wanted, contract)
+
+    def _wrapped(self, wanted: Launch, contract: Contract, *, otherwise: str = "") -> AppDef:
         app = copy.deepcopy(self.source.app)
+        if self.command is None:
+            return app
         role = app.roles[self.role]
-        role.entrypoint, role.args = self.command.wrapped(wanted.script_args, self._changed_variables(wanted))
+        variables = self._changed_variables(wanted)
+        role.entrypoint, role.args = self.command.wrapped(wanted.script_args, variables, otherwise=otherwise)
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
         return app
 
@@ -132,6 +138,16 @@ class ComponentLaunch:
             wanted = launch.script_args
         script_args = keep_texts(words, wanted, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
+
+    def _otherwise(self, wanted: Launch) -> str:
+        """Return what a job of another size runs where it cannot record: as typed, or as many nodes would need it."""
+        if self.command is None:
+            return ""
+        if wanted.nnodes == self.launch.nnodes:
+            return self.command.unrecorded(self.launch.script_args)
+        # The nodes are there; the user's own arguments would train with another global batch on them.
+        resized = self._resized(wanted).command
+        return resized.unrecorded(wanted.script_args) if resized is not None else ""
 
     def _resized(self, launch: Launch) -> Self:
         """Return the component as TorchX materialises it for another number of nodes and processes."""

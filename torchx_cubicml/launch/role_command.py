@@ -97,12 +97,15 @@ class RoleCommand:
             not_rewritten=obstacle or self._obstacle(),
         )
 
-    def wrapped(self, script_args: Sequence[str], variables: Mapping[str, str]) -> tuple[str, list[str]]:
+    def wrapped(
+        self, script_args: Sequence[str], variables: Mapping[str, str], *, otherwise: str = ""
+    ) -> tuple[str, list[str]]:
         """Return entrypoint and arguments of the role that records, or runs as typed where the job cannot record.
 
         Args:
             script_args: arguments of the program.
             variables: environment variables that differ from the user's own.
+            otherwise: shell text that runs where the job cannot record; empty for the command as it is here.
 
         Raises:
             LaunchError: the command does not fit into one argument.
@@ -115,7 +118,10 @@ class RoleCommand:
         program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
         arguments = keep_texts(self.script_words, script_args, spell=self._quote)
         line = guarded_line(
-            probe=probe, wrapped=" ".join([*program, *arguments]), typed=join(words), variables=variables
+            probe=probe,
+            wrapped=" ".join([*program, *arguments]),
+            typed=otherwise or join(words),
+            variables=variables,
         )
         # torchrun tells its Python in its first line alone, which takes a shell to read.
         shell, option = self.shell or ("sh", "-c")
@@ -146,6 +152,11 @@ class RoleCommand:
         # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
         parts = self.parts
         return [*([] if parts.takes_module else ["-m"]), RECORDER, "--", *(["-m"] if parts.is_module else [])]
+
+    def unrecorded(self, script_args: Sequence[str]) -> str:
+        """Return shell text of the command with other arguments of the program, and without the recorder."""
+        head = [word.text for word in self.words[: self.parts.args_start]]
+        return " ".join([*head, *keep_texts(self.script_words, script_args, spell=self._quote)])
 
     def _quote(self, value: str) -> str:
         return quote(with_macro_escape(value) if self.is_torchrun else value)

@@ -6,8 +6,10 @@ done on every rank alike, all ranks run the command as typed, which is told once
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
+import shutil
 import subprocess
 import sys
 from dataclasses import replace
@@ -84,14 +86,17 @@ def _ask(program: Program, *, folder_of: int) -> Mapping[str, object]:
 
 def _sweep(folder: str) -> None:
     """Have a folder removed when this process has ended, in whatever way, with all that it forked."""
-    sweeper = subprocess.Popen(
-        ["/bin/sh", "-c", _SWEEPS, "sh", folder],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # what ends this process's group must not end it
-    )
-    _sweepers.append(sweeper)
+    try:
+        sweeper = subprocess.Popen(
+            ["/bin/sh", "-c", _SWEEPS, "sh", folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,  # what ends this process's group must not end it
+        )
+        _sweepers.append(sweeper)
+    except OSError:  # no shell: all ranks have agreed by now, and a folder that stays is the lesser evil
+        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool) -> Program:
@@ -102,12 +107,11 @@ def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool)
     if tells:
         warn(f"this launch runs as typed, for its config files cannot be changed: {reason}")
     typed = replace(contract.typed(), refused=reason[:400])
-    way_back = contract.as_typed
     export({CONTRACT_VARIABLE: encode_contract(typed)})
-    if way_back is None:
+    if contract.as_typed is None:
         return program
-    _restore(way_back)
-    return replace(program, arguments=way_back.args)
+    _restore(contract.as_typed)
+    return replace(program, arguments=contract.as_typed.args)
 
 
 def _restore(way_back: AsTyped) -> None:

@@ -19,6 +19,7 @@ from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.space import RewriteRules
 from torchx_cubicml.space_file import parse_space
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.choices import add_choice
 from torchx_cubicml.suggestion_cache import cache_path, recall
 from torchx_cubicml.trial import Origin, State, Trial, Value
 
@@ -206,6 +207,14 @@ def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, mo
         monkeypatch.setenv("PYTHONHASHSEED", seed)
         names.add(subprocess.check_output([sys.executable, "-c", code, folder], text=True, timeout=60))
     assert len(names) == 1
+
+
+def test_another_predictor_chosen_for_the_store_is_asked(filled: Place) -> None:
+    filled.decide()
+    add_choice(filled.store.url, "boosting", why={})
+    filled.decide()
+    filled.decide()
+    assert filled.n_learned == 2
 
 
 def test_one_is_neither_true_nor_a_text(filled: Place) -> None:

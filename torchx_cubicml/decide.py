@@ -94,7 +94,8 @@ class _Thought:
 
 def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
     if not is_program_measured(case):
-        return _Thought(kept=Kept(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0))
+        nothing = Kept(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        return _Thought(kept=replace(nothing, predictor=case.predictor))
     from torchx_cubicml.advisor.same_ground import same_ground, under_way
     from torchx_cubicml.history import matches
 
@@ -102,7 +103,7 @@ def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
     own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
     own = [trial for trial in own if has_shown_something(trial)]
     shown = digest(own)
-    if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials)):
+    if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
         return _Thought(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
     fresh = Kept(
         suggestion=advise(case),
@@ -110,6 +111,7 @@ def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
         shown=shown,
         n_trials=len(case.trials),
         n_launched=n_launched(case),
+        predictor=case.predictor,
         lines=same_ground(own, case.workload)[1],
     )
     return _Thought(kept=fresh, explored=explored, note=note)
@@ -135,4 +137,4 @@ def _unchanged(kept: Kept, url: str, limits: Limits) -> Kept | None:
         now = within(limits.read_s, lambda: still_holds(store.folder, kept.store), what="listing")
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {limits.read_s:g} s") from None
-    return None if now is None else replace(kept, store=now)
+    return None if now is None or _chosen(url, limits) != kept.predictor else replace(kept, store=now)

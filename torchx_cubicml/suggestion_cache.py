@@ -1,6 +1,6 @@
 """Keeps what was known to be best of one command, for the next launch of the same.
 
-A kept suggestion stands
+A kept suggestion stands, under the predictor chosen for the store,
 
 - while the store holds the same objects: they are never rewritten, so they say the same;
 - while nothing more is known of the workload itself than it was made of, and the trials of all workloads together have
@@ -50,6 +50,7 @@ class Kept:
         store: what the store held.
         shown: digest of what the workload's own trials had shown.
         n_trials: of all workloads.
+        predictor: chosen for the store.
         n_launched: launches of the workload, those under way with them.
         lines: advice on the workload's trials.
         warnings: what could not be read of the store.
@@ -60,12 +61,14 @@ class Kept:
     shown: str
     n_trials: int
     n_launched: int
+    predictor: str = ""
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
-    def stands(self, *, shown: str, n_trials: int) -> bool:
+    def stands(self, *, shown: str, n_trials: int, predictor: str) -> bool:
         """Return whether it is still to be used where the store holds other objects than it held."""
-        return shown == self.shown and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
+        alike = shown == self.shown and predictor == self.predictor
+        return alike and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
 
 
 def cache_path(folder: Path, case: Case, url: str) -> Path:
@@ -85,6 +88,7 @@ def keep(path: Path, kept: Kept, case: Case) -> None:
         "shown": kept.shown,
         "n_trials": kept.n_trials,
         "n_launched": kept.n_launched,
+        "predictor": kept.predictor,
         "lines": kept.lines[:_MOST_LINES],
         "warnings": kept.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -126,6 +130,7 @@ def _kept(payload: Mapping[str, object], case: Case) -> Kept:
         shown=_text(payload["shown"]),
         n_trials=_count(payload["n_trials"]),
         n_launched=_count(payload["n_launched"]),
+        predictor=_text(payload["predictor"]),
         lines=_texts(payload["lines"]),
         warnings=_texts(payload["warnings"]),
     )

@@ -41,6 +41,8 @@ mixed_precision: bf16
 num_processes: 8
 """
 TORCHTITAN = """\
+[job]
+dump_folder = "./outputs"
 [training]
 local_batch_size = 8
 global_batch_size = 64
@@ -233,6 +235,16 @@ def test_init_reads_the_files_and_proposes_what_they_say(command: str, program: 
     assert write_config(user, space, own) == user
 
 
+def test_init_sends_what_a_trainer_writes_elsewhere_while_profiled() -> None:
+    user = launch("--job.config_file llama.toml", "torchtitan.train", is_module=True)
+    space = parse_space(starter_space(user, ""), where="x.toml")
+    assert space.tune.files == {"--job.config_file": {("job", "dump_folder"): "{scratch}/{launch_id}"}}
+    assert unredirected_outputs(user, space) == ()
+    filled = change_for_profiling(user, space, {"scratch": "/s", "launch_id": "l"})
+    (patch,) = patches_of(filled)
+    assert patch.values == ((("job", "dump_folder"), "/s/l"),)
+
+
 class TestAnyScript:
     FILE = """\
 model: {n_layer: 4, hidden_size: 64} # of ours
@@ -241,6 +253,10 @@ train:
   grad_accum: 8
   gradient_checkpointing: false
   output_dir: /data/out
+  save: true
+  save_strategy: epoch
+  logging_steps: 10
+  resume_from: /data/last.pt
 sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
 """
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.script_args import find_flag, flags_in, looks_like_value
-from torchx_cubicml.launch.spelling import number
+from torchx_cubicml.launch.spelling import number, switch_value
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space import LandingKind
 from torchx_cubicml.starter.argparse_help import MAX_HELP, FlagHelp, parse_help
@@ -51,7 +51,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
     uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
     trainer = recognised(launch, _source(launch)[0])
     if trainer is not None:
-        outputs = _with_outputs([flag for flag in flags if flag.destination], trainer)
+        outputs = _with_outputs([flag for flag in flags if flag.destination], trainer) + _outputs_in_files(launch)
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
         if text is not None:
             return text
@@ -119,12 +119,16 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
     return (*flags, *_unredirected_keys(launch, space))
 
 
+def _outputs_in_files(launch: Launch) -> list[KnownFlag]:
+    found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
+    return [key for key in found if key.destination]
+
+
 def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
     landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
     places = (landing.name for landing in landings if landing is not None)
     settled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
-    found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
-    labels = [f"{key.name} in {key.file}" for key in found if key.destination]
+    labels = [f"{key.name} in {key.file}" for key in _outputs_in_files(launch)]
     return [label for label in labels if label not in settled]
 
 
@@ -160,7 +164,13 @@ def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> Kn
     if meaning and meaning not in free_meanings:
         free_meanings.add(meaning)
         return KnownFlag(name=key, file=file, meaning=meaning, present=text)
-    if _may_be_destination(last, text) and not _RESUME.search(_normal(last)):
+    is_place = "/" in text or bool(_PLACE.search(_normal(last)))  # and no `save: true`, no `save_strategy: epoch`
+    if (
+        is_place
+        and switch_value(text) is None
+        and _may_be_destination(last, text)
+        and not _RESUME.search(_normal(last))
+    ):
         return KnownFlag(name=key, file=file, present=text, destination=True)
     return None
 
@@ -220,7 +230,8 @@ def _may_be_destination(name: str, value: str | None) -> bool:
     return suspicious and not harmless and not says_nothing
 
 
-_TUNED = frozenset(_normal(flag.flag.rstrip("=")) for trainer in TRAINERS.values() for flag in trainer.flags.values())
+_FLAGS = [flag.flag for trainer in TRAINERS.values() for flag in trainer.flags.values() if flag.flag]
+_TUNED = frozenset(_normal(flag.rstrip("=")) for flag in _FLAGS)
 
 
 def _is_unasked_destination(name: str, typed: Collection[str]) -> bool:

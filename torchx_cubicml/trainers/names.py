@@ -94,6 +94,7 @@ OUTPUT_WORDS = (
     "logging",
     "logdir",
     "outdir",
+    "dump",
     "resume",
     "load",
     "tensorboard",

@@ -208,8 +208,11 @@ def draw(runs: dict[tuple[str, str], list[Run]], path: Path) -> None:
     mpl.rcParams.update({"svg.hashsalt": "paper", "font.size": 8})
     from matplotlib import pyplot as plt
 
-    methods = [method for method in METHODS if method != "random"]
-    figure, axes = plt.subplots(len(methods), len(FAMILIES), figsize=(11, 5.5), sharex=True, sharey=True)
+    methods = list(dict.fromkeys(method for _, method in runs if method != "random"))
+    if not methods:
+        return
+    size = (11, 1 + 2.3 * len(methods))
+    figure, axes = plt.subplots(len(methods), len(FAMILIES), figsize=size, sharex=True, sharey=True, squeeze=False)
     for row, method in zip(axes, methods, strict=True):
         for axis, family in zip(row, FAMILIES, strict=True):
             first = runs[family, method][0]
@@ -238,16 +241,25 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="simulated models of each family")
     parser.add_argument("--layers", type=int, default=24, help="layers of each")
+    parser.add_argument("--methods", default=",".join(METHODS), help="predictors, and random for none")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     parser.add_argument("--draw", type=Path, default=None, help="SVG file to draw")
     args = parser.parse_args()
+    simulators = {
+        (family, seed): Simulator.draw(seed, n_layers=args.layers, family=family)
+        for family in FAMILIES
+        for seed in range(args.seeds)
+    }
+    optima = {which: simulator.optimum() for which, simulator in simulators.items()}
     runs: dict[tuple[str, str], list[Run]] = {}
-    for family in FAMILIES:
-        for seed in range(args.seeds):
-            simulator = Simulator.draw(seed, n_layers=args.layers, family=family)
-            optimum = simulator.optimum()
-            for method in METHODS:
-                runs.setdefault((family, method), []).append(run(simulator, method, optimum=optimum, seed=seed))
+    for method in args.methods.split(","):
+        for (family, seed), simulator in simulators.items():
+            found = run(simulator, method, optimum=optima[family, seed], seed=seed)
+            runs.setdefault((family, method), []).append(found)
+        _tell(runs, args)  # what is done so far, for those who wait
+
+
+def _tell(runs: dict[tuple[str, str], list[Run]], args: argparse.Namespace) -> None:
     text = "\n".join(
         [
             f"{RANDOM_JOBS} random jobs, then {ROUNDS} rounds of {JOBS_A_ROUND} by predictor and REINFORCE; "
@@ -256,10 +268,10 @@ def main() -> None:
             "Tau: Kendall's, of the order of launch within a round and the measurement (negative: it falls, as in the",
             "paper; the random jobs have no order), with out of memory as nothing, and among those that fit.",
             "",
-            table(runs),
+            table({which: runs[which] for which in sorted(runs, key=lambda which: FAMILIES.index(which[0]))}),
         ]
     )
-    print(text)
+    print(text, flush=True)
     if args.output is not None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text(text + "\n")

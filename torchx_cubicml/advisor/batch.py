@@ -52,8 +52,15 @@ DEFAULT_METHOD = Method()
 
 
 def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
-    """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``."""
+    """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``.
+
+    Where similar workloads teach how configs compare, only the user's own config stands before what they promise.
+    """
     if outlook.n_trials >= _DESIGNED:
+        return
+    if outlook.taught_elsewhere:
+        if current in outlook.space and not outlook.settled(current):
+            yield current, "untried first guess: your own config"
         return
     measured = outlook.measured()
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
@@ -76,6 +83,8 @@ def searched(
     """
     under_way = [record.config for record in outlook.records.values() if record.open]
     taken = [*chosen, *under_way]
+    if not outlook.measured() and method == DEFAULT_METHOD:
+        method = Method(acquisition="mean")  # nothing to improve on yet: the best of similar workloads
     if not outlook.knowledge.measurements_included:
         return _from_pool(outlook, taken, method, count=count, rng=rng)
     outlook = outlook.believing(taken)

@@ -15,7 +15,7 @@ import numpy as np
 
 from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
-from torchx_cubicml.predictors.gaussian_process import GaussianProcess
+from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
 from torchx_cubicml.predictors.memory_wall import MemoryWall
 
 if TYPE_CHECKING:
@@ -312,11 +312,12 @@ class Here:
         """See ``Knowledge``: of all shares of noise that are likely."""
         features = self.history.columns.encode(rows)
         known = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
-        likely = self.process.alternatives()
-        chances = np.array([chance for chance, _ in likely])
-        counts = rng.multinomial(count, chances / chances.sum())
+        likely = self.process.alternatives(features)
+        chances = np.array([chance for chance, _, _ in likely])
+        counts = rng.multinomial(count, chances / chances.sum()).tolist()
         drawn = [
-            process.draws(features, count=int(each), rng=rng) for each, (_, process) in zip(counts, likely, strict=True)
+            drawn_from(mean, covariance, count=each, rng=rng)
+            for each, (_, mean, covariance) in zip(counts, likely, strict=True)
         ]
         return np.vstack(drawn) + known
 
@@ -328,10 +329,11 @@ class Here:
         known = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
         first: NDArray[np.float64] = np.zeros(len(rows))
         second: NDArray[np.float64] = np.zeros(len(rows))
-        for chance, process in self.process.alternatives():
-            mean, covariance = process.joint(features)
+        likely = self.process.alternatives(features)
+        total = sum(chance for chance, _, _ in likely)
+        for chance, mean, covariance in likely:
             gain = (mean + known)[:-1] - (mean + known)[-1]
             variance = np.diag(covariance)[:-1] + covariance[-1, -1] - 2.0 * covariance[:-1, -1]
-            first += chance * gain
-            second += chance * (gain**2 + np.maximum(variance, 0.0))
+            first += chance / total * gain
+            second += chance / total * (gain**2 + np.maximum(variance, 0.0))
         return first, np.sqrt(np.maximum(second - first**2, 1e-10))

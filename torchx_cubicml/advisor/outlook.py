@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass, replace
+from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
+
+_ENOUGH_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
 
 # Configs at which a Thompson draw is told: drawn ones, and two changes of each measured one.
 _ANCHORS, _ANCHORS_AROUND = 60, 60
@@ -73,6 +76,7 @@ class Outlook:
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of one measurement.
         knowledge: what the trials of this workload and others teach.
+        taught_elsewhere: whether launches of other workloads tell how configs of this space compare.
         advice: why trials of this workload were left out, one line for each reason.
     """
 
@@ -84,6 +88,7 @@ class Outlook:
     n_trials: int
     noise: float
     knowledge: Knowledge
+    taught_elsewhere: bool = False
     advice: tuple[str, ...] = ()
 
     @classmethod
@@ -135,6 +140,7 @@ class Outlook:
             n_trials=sum(trial.state.ended for trial in own),
             noise=noise,
             knowledge=learn(lesson, rng=rng),
+            taught_elsewhere=_taught(trials, ids, {name for name, each in lesson.tuned.items() if len(each) > 1}),
             advice=advice,
         )
 
@@ -224,6 +230,12 @@ class Outlook:
     def n_out_of_memory(self) -> int:
         """How many configs of the space ran out of memory."""
         return sum(record.out_of_memory for record in self.records.values())
+
+
+def _taught(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
+    """Whether enough measured trials besides ``own`` say what they had of each of ``names``."""
+    telling = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
+    return sum(1 for _ in islice(telling, _ENOUGH_ELSEWHERE)) == _ENOUGH_ELSEWHERE
 
 
 def _pinned(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:

@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import math
 from copy import copy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from itertools import product
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -40,6 +41,7 @@ _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 # Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
+_LEAST_CHANCE = 0.01  # of shares that count
 _NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.5, 0.7, 1.0, 1.4, 2.0), 0.4
 _VARIANCE_SD, _LENGTH_SD, _NOISE_SD = 1.0, 0.5, 0.8  # of the logarithms
 
@@ -142,36 +144,54 @@ class GaussianProcess:
 
     def draws(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return logarithms of true throughputs of few rows, drawn together from what is believed, ``[count, n]``."""
-        mean, covariance = self.joint(features)
-        # Of rows that are alike the covariance has no inverse.
-        root = np.linalg.cholesky(covariance + 1e-7 * self.scale_**2 * np.eye(len(mean)))
-        return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T, dtype=np.float64)
+        return drawn_from(*self.joint(features), count=count, rng=rng)
 
-    def alternatives(self) -> list[tuple[float, Self]]:
-        """Return this process with other shares of signal and noise, each with its posterior probability.
+    def alternatives(
+        self, features: NDArray[np.float64]
+    ) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
+        """Return mean and covariance of few rows by other shares of signal and noise, each with its probability first.
 
         What few measurements differ by may be either; the most probable shares alone would be too sure of one. Noise
         has a wide prior here, and so has the size of what is smooth: it may all be noise.
         """
-        found, logs = [], []
+        with one_thread():
+            points = self.places_.points(features)
+            known, across = (self.kernel_.between(each, self.points_) for each in (self.points_, points))
+            alone = self.kernel_.between(points, points)
+            likely = self._shares_of_noise(known)
+            return [(chance, *self._believed(known, across, alone, share)) for chance, share in likely]
+
+    def _shares_of_noise(self, known: NDArray[np.float64]) -> list[tuple[float, tuple[float, float]]]:
+        """Return likely factors on the signal's variances with variances of noise, each with its probability first."""
         ratios, wide = (_NOISES, _WIDE_NOISE_SD) if self.noise is None else (_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS)
-        for size in _SIZES:
-            for ratio in ratios:
-                other = copy(self)
-                variances, noise = self.kernel_.variances * size, ratio * self.prior_noise_
-                other.kernel_ = replace(self.kernel_, variances=variances, noise=noise)
-                root = np.linalg.cholesky(other._gram())
-                white = np.linalg.solve(root, self.rest_)
-                prior = -0.5 * (math.log(ratio) / wide) ** 2
-                prior -= 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
-                logs.append(prior - 0.5 * float(white @ white) - float(np.log(np.diag(root)).sum()))
-                found.append(other)
+        values, vectors = np.linalg.eigh(known)
+        values, along = np.maximum(values, 0.0), (vectors.T @ self.rest_) ** 2
+        shares, logs = [], []
+        for size, ratio in product(_SIZES, ratios):
+            noise = (ratio * self.prior_noise_) ** 2 + 1e-9
+            total = size * values + noise
+            prior = -0.5 * (math.log(ratio) / wide) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
+            logs.append(prior - 0.5 * float((along / total).sum() + np.log(total).sum()))
+            shares.append((size, noise))
         chances = np.exp(np.array(logs) - max(logs))
         chances /= chances.sum()
-        likely = [(chance, other) for chance, other in zip(chances.tolist(), found, strict=True) if chance > 0.01]
-        for _, other in likely:
-            other._condition()
-        return likely
+        return [
+            (chance, share) for chance, share in zip(chances.tolist(), shares, strict=True) if chance > _LEAST_CHANCE
+        ]
+
+    def _believed(
+        self,
+        known: NDArray[np.float64],
+        across: NDArray[np.float64],
+        alone: NDArray[np.float64],
+        share: tuple[float, float],
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        size, noise = share
+        root = np.linalg.cholesky(size * known + noise * np.eye(len(known)))
+        half = np.linalg.solve(root, size * across.T)
+        mean = half.T @ np.linalg.solve(root, self.rest_)
+        covariance = size * alone - half.T @ half
+        return self.centre_ + self.scale_ * mean, self.scale_**2 * covariance
 
     def _given(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
         told = copy(self)
@@ -179,6 +199,16 @@ class GaussianProcess:
         told.rest_ = np.concatenate([self.rest_, (logarithms - self.centre_) / self.scale_])
         told._condition()
         return told
+
+
+def drawn_from(
+    mean: NDArray[np.float64], covariance: NDArray[np.float64], *, count: int, rng: np.random.Generator
+) -> NDArray[np.float64]:
+    """Return draws from a normal, ``[count, n]``."""
+    # Of rows that are alike the covariance has no inverse.
+    jitter = 1e-7 * (1e-6 + float(np.diag(covariance).max(initial=0.0)))
+    root = np.linalg.cholesky(covariance + jitter * np.eye(len(mean)))
+    return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True)

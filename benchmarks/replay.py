@@ -1,0 +1,158 @@
+"""Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
+
+python benchmarks/replay.py [--seeds 3] [--cells 12] [--output benchmarks/results/replay.txt]
+
+Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
+not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
+workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from tables import h100_jobs
+
+from torchx_cubicml.advisor import suggest, verdict
+from torchx_cubicml.history import config_key
+from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.trial import Config, Trial
+
+MARKS = (1, 2, 3, 5, 8, 10, 15, 20)
+FEWEST = 20  # completed rows of a workload that is searched
+NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
+Propose = Callable[["Cell", Sequence[Trial], Sequence[Trial], int], Config]
+
+
+class Cell:
+    """One workload of the table: its rows are the legal configs."""
+
+    def __init__(self, rows: Sequence[Trial], *, seed: int) -> None:
+        batch = rows[0].config["global_batch_size"]
+        kept = [row for row in rows if row.config["global_batch_size"] == batch]
+        self.rows = {_key(row.config): _bare(row) for row in kept}
+        self.workload = {**kept[0].workload, "global_batch_size": batch}
+        choices = {name: sorted({int(str(row.config[name])) for row in kept}) for name in NAMES}
+        self.space = SearchSpace(
+            parameters=tuple(Parameter(name=name, choices=tuple(each)) for name, each in choices.items()),
+            constraints=tuple(parse_expression(rule, where="rows") for rule in _rules(kept)),
+        )
+        self.current = _only(kept[int(np.random.default_rng(seed).integers(len(kept)))].config)
+        self.fastest = max(map(_speed, kept))
+
+    def share(self, config: Config) -> float:
+        """Return the throughput of a row as a share of the fastest."""
+        return _speed(self.rows[_key(config)]) / self.fastest
+
+
+def _rules(rows: Sequence[Trial]) -> list[str]:
+    """Return rules that hold of the configs of ``rows`` alone: which meshes there are, and what each was run with."""
+    found: defaultdict[tuple[str, ...], set[int]] = defaultdict(set)
+    for row in rows:
+        zero, batch, steps = (int(str(row.config[name])) for name in NAMES[3:])
+        found[tuple(str(row.config[name]) for name in NAMES[:3])].add((zero * 10_000 + batch) * 10_000 + steps)
+    meshes = [int(dp) * 1_000_000 + int(pp) * 1000 + int(tp) for dp, pp, tp in found]
+    rules = [f"dp_degree * 1000000 + pp_degree * 1000 + tp_degree in {meshes}"]
+    rest = "(zero_stage * 10000 + micro_batch_size) * 10000 + gradient_accumulation_steps"
+    for (dp, pp, tp), codes in found.items():
+        rules.append(f"dp_degree != {dp} or pp_degree != {pp} or tp_degree != {tp} or {rest} in {sorted(codes)}")
+    return rules
+
+
+def _only(config: Config) -> Config:
+    return {name: config[name] for name in NAMES}
+
+
+def _key(config: Config) -> str:
+    return config_key(_only(config))
+
+
+def _bare(row: Trial) -> Trial:
+    workload = {**row.workload, "global_batch_size": row.config["global_batch_size"]}
+    return replace(row, workload=workload, config=_only(row.config))
+
+
+def _speed(trial: Trial) -> float:
+    return trial.measurement.tokens_per_second or 0.0 if trial.measurement is not None else 0.0
+
+
+def propose_random(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
+    """Return a row not launched yet."""
+    launched = {_key(trial.config) for trial in known}
+    left = [row.config for key, row in cell.rows.items() if key not in launched]
+    return left[int(np.random.default_rng([seed, len(known)]).integers(len(left)))]
+
+
+def propose_ours(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
+    """Return what the advisor suggests; warm, the user's own config is left for later."""
+    current = {} if others and not known else cell.current
+    found = suggest(
+        cell.space, workload=cell.workload, current=current, trials=[*known, *others], count=1, seed=seed + len(known)
+    )
+    return found[0].config if found else propose_random(cell, known, others, seed)
+
+
+def handed_over(cell: Cell, known: Sequence[Trial], others: Sequence[Trial]) -> Config | None:
+    """Return the launched config of highest posterior mean."""
+    told = verdict(cell.space, workload=cell.workload, current=cell.current, trials=[*known, *others])
+    return told.winner.config if told is not None else None
+
+
+def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, seed: int) -> list[float]:
+    """Return the share of the fastest row after each of ``MARKS``."""
+    known: list[Trial] = []
+    shares = []
+    for mark in MARKS:
+        while len(known) < min(mark, len(cell.rows)):
+            known.append(cell.rows[_key(propose(cell, known, others, seed))])
+        best: Config | None = None
+        if propose is propose_ours:
+            best = handed_over(cell, known, others)
+        elif any(trial.measurement for trial in known):
+            best = max(known, key=_speed).config
+        shares.append(cell.share(best) if best is not None else 0.0)
+    return shares
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--seeds", type=int, default=3, help="searches of each workload")
+    parser.add_argument("--cells", type=int, default=100, help="workloads at most")
+    parser.add_argument("--output", type=Path, default=None, help="file to append to besides")
+    args = parser.parse_args()
+    groups: defaultdict[object, list[Trial]] = defaultdict(list)
+    for trial in h100_jobs():
+        groups[trial.workload["program"], trial.workload["world_size"]].append(trial)
+    large = [key for key, rows in groups.items() if sum(row.measurement is not None for row in rows) >= FEWEST]
+    keys = large[:: max(1, -(-len(large) // args.cells))]
+    lines = [f"{len(keys)} workloads, {args.seeds} searches of each"]
+    lines.append(f"{'search':14s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'s a run':>9s}")
+    print(lines[-1], flush=True)
+    for name, propose, warm in (
+        ("random", propose_random, False),
+        ("ours, cold", propose_ours, False),
+        ("ours, warm", propose_ours, True),
+    ):
+        started = time.perf_counter()
+        runs = []
+        for key in keys:
+            others = [_bare(row) for other in groups if other != key for row in groups[other]] if warm else []
+            runs += [search(Cell(groups[key], seed=seed), propose, others, seed=seed) for seed in range(args.seeds)]
+        seconds = (time.perf_counter() - started) / len(runs)
+        lines.append(f"{name:14s}" + "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + f"{seconds:9.0f}")
+        print(lines[-1], flush=True)
+    if args.output is not None:
+        with args.output.open("a") as output:
+            output.write("\n".join(lines) + "\n\n")
+
+
+if __name__ == "__main__":
+    main()

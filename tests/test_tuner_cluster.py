@@ -19,6 +19,7 @@ from torchx_cubicml.history import config_key
 from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.trial import State
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, TuneResult, Waiting, prepare, tune
+from torchx_cubicml.tuner.adviser import Account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -66,6 +67,14 @@ class Draws:
         measured = [trial for trial in trials if trial.measurement is not None]
         best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
         return None if best is None else hope(best.config)
+
+    def expected_gain(self, space: SearchSpace, **_: object) -> float | None:
+        del space
+        return None
+
+    def account(self, space: SearchSpace, **_: object) -> Account:
+        del space
+        return Account()
 
 
 def hope(config: Config) -> Suggestion:

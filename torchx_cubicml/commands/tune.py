@@ -38,6 +38,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--queue-timeout", type=float, default=86_400.0, metavar="S", help="seconds it may wait for machines (a day)"
     )
     parser.add_argument("--target-gain", type=float, default=None, metavar="G", help="enough is G times your config")
+    parser.add_argument(
+        "--stop-under", type=float, default=None, metavar="SHARE", help="stop where a launch promises less, as in 0.01"
+    )
     parser.add_argument("--workspace", default=None, help="as for `torchx run`; its image is built once")
     parser.add_argument("--fresh", action="store_true", help="begin anew where the same tune was left unfinished")
     parser.add_argument("--write-config", metavar="FILE", default="", help="add the winner to a .torchxconfig")
@@ -105,6 +108,7 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         trial_timeout_s=args.trial_timeout,
         queue_timeout_s=args.queue_timeout,
         target_gain=args.target_gain,
+        stop_under=args.stop_under,
         workspace=_workspace(args.workspace),
         fresh=args.fresh,
         step_limit=args.steps,
@@ -162,6 +166,10 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
         return 0
     console.print(comparison_table(comparison))
     console.print(str(comparison))
+    if result.confidence is not None:
+        console.print(f"no measured config is faster by more than a per cent: {result.confidence:.0%} sure")
+    for worth in result.worths:
+        console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if claims:
         request = prepared.request

@@ -5,62 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.comparison import Comparison, Repeats, compare
 from torchx_cubicml.history import config_key, matches
 from torchx_cubicml.noise import repeat_noise
+from torchx_cubicml.suggestion import Suggestion
 from torchx_cubicml.trial import State
+from torchx_cubicml.tuner.adviser import Advisor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.tuner.adviser import Adviser
     from torchx_cubicml.tuner.request import Prepared
 
 _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INFRASTRUCTURE}
-
-
-class Adviser(Protocol):
-    """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
-
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> list[Suggestion]:
-        """Return what to launch next, the most telling first; planned and running trials are under way."""
-
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> Suggestion | None:
-        """Return the config of highest posterior mean; ``None`` where nothing was measured."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Advisor:
-    """See ``Adviser``.
-
-    Args:
-        predictor: name of the predictor.
-    """
-
-    predictor: str
-
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> list[Suggestion]:
-        """See ``Adviser``."""
-        return suggest(
-            space, workload=workload, current=current, trials=trials, count=1, seed=seed, predictor=self.predictor
-        )
-
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> Suggestion | None:
-        """See ``Adviser``."""
-        return best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -119,7 +81,8 @@ def next_launch(
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
         return None
-    if len(repeats) < launches_left and not (enough and repeats):
+    searches = len(repeats) < launches_left and not (enough and repeats)
+    if searches and not _is_idle(prepared, trials, adviser, seed):
         found = adviser.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
         if found:
             return "search", found[0]
@@ -227,6 +190,17 @@ def _broken_off(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
 def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     target = prepared.request.target_gain
     return target is not None and best is not None and best.gain is not None and best.gain >= target
+
+
+def _is_idle(prepared: Prepared, trials: Sequence[Trial], adviser: Adviser, seed: int) -> bool:
+    """Whether another launch is expected to bring less than the user wants to wait for."""
+    least = prepared.request.stop_under
+    if least is None:
+        return False
+    expected = adviser.expected_gain(
+        prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
+    )
+    return expected is not None and expected < least
 
 
 def _confirms(prepared: Prepared, evidence: Evidence, best: Suggestion | None) -> bool:

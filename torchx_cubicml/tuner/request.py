@@ -41,6 +41,7 @@ class TuneRequest:
         trial_timeout_s: seconds that a launch may run, > 0; past them it is cancelled.
         queue_timeout_s: seconds that it may wait in the scheduler's queue, > 0.
         target_gain: ratio to the user's own config that is enough, > 1; ``None`` for the best that can be found.
+        stop_under: share by which another launch must be expected to raise the best, > 0; ``None`` to search on.
         fresh: begin anew where a tune of the same request was left unfinished.
         workspace: as ``--workspace`` of ``torchx run``; its image is built once.
         step_limit: optimizer steps after which each launch ends; ``None`` lets the script end by itself.
@@ -62,6 +63,7 @@ class TuneRequest:
     trial_timeout_s: float = 3600.0
     queue_timeout_s: float = 86_400.0
     target_gain: float | None = None
+    stop_under: float | None = None
     fresh: bool = False
     workspace: str = ""
     step_limit: int | None = None
@@ -77,6 +79,8 @@ class TuneRequest:
             value = getattr(self, f"{name}_timeout_s")
             if not value > 0:
                 raise LaunchError(f"the {name} timeout must be a positive number of seconds, got {value}")
+        if self.stop_under is not None and not self.stop_under > 0:
+            raise LaunchError(f"the least gain of a launch must be a share above 0, as in 0.01, got {self.stop_under}")
         if self.target_gain is not None and not self.target_gain > 1:
             raise LaunchError(f"the target gain must be a ratio above 1, as in 1.2, got {self.target_gain}")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.advisor import ParameterWorth, Suggestion
     from torchx_cubicml.comparison import Comparison
     from torchx_cubicml.trial import Config, Trial
 
@@ -76,6 +76,8 @@ class TuneResult:
         device_hours: hours that their jobs ran times their world size.
         command: component and arguments with the winner's config; empty without a winner.
         tune_id: name of the tune in the store.
+        confidence: probability that no measured config is faster by more than a per cent; ``None`` where unknown.
+        worths: what each parameter of the best config is worth.
     """
 
     comparison: Comparison | None
@@ -84,6 +86,8 @@ class TuneResult:
     device_hours: float
     command: tuple[str, ...]
     tune_id: str = ""
+    confidence: float | None = None
+    worths: tuple[ParameterWorth, ...] = ()
 
 
 Step = Begun | Launching | Ended | Waiting | TuneResult

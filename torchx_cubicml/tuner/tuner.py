@@ -12,6 +12,7 @@ from torchx_cubicml.launch.jobs import JobRunner, interruptions
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.trial import Origin, State
 from torchx_cubicml.tuner.adoption import adopt_all
+from torchx_cubicml.tuner.adviser import Account, Advisor
 from torchx_cubicml.tuner.books import Books
 from torchx_cubicml.tuner.clock import SystemClock
 from torchx_cubicml.tuner.failures import refuse_to_go_on
@@ -21,7 +22,7 @@ from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.ledger import Ledger
-from torchx_cubicml.tuner.plan import Advisor, next_launch, winner_of
+from torchx_cubicml.tuner.plan import next_launch, winner_of
 from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
 
 if TYPE_CHECKING:
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.trial import Trial
+    from torchx_cubicml.tuner.adviser import Adviser
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.flight import Flight
-    from torchx_cubicml.tuner.plan import Adviser
     from torchx_cubicml.tuner.request import Prepared
 
 _POLL_S = 0.2
@@ -240,6 +241,15 @@ class _Loop:
         best, comparison = winner_of(
             self._prepared, self._books.ledger.trials(), known=self._books.others(), adviser=self._adviser
         )
+        prepared, account = self._prepared, Account()
+        if best is not None:
+            account = self._adviser.account(
+                prepared.space,
+                workload=prepared.workload,
+                current=prepared.current,
+                trials=self._books.ledger.trials(),
+                seed=prepared.request.seed,
+            )
         return TuneResult(
             comparison=comparison,
             best=best,
@@ -247,6 +257,8 @@ class _Loop:
             device_hours=self._books.device_hours(self._world_size),
             command=_command(self._prepared, best) if best is not None else (),
             tune_id=self._books.tune_id,
+            confidence=account.confidence,
+            worths=account.worths,
         )
 
 

@@ -1,0 +1,93 @@
+"""Who says what a tune launches next: the advisor, or, where that is not what is tried, a quick stand-in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+from torchx_cubicml.advisor import best_known, expected_gain, sensitivity, suggest, verdict
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torchx_cubicml.advisor import ParameterWorth
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.suggestion import Suggestion
+    from torchx_cubicml.trial import Config, Trial, Workload
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is to be said of a winner.
+
+    Args:
+        confidence: probability that no measured config is faster by more than a per cent; ``None`` where unknown.
+        worths: what each parameter is worth.
+    """
+
+    confidence: float | None = None
+    worths: tuple[ParameterWorth, ...] = ()
+
+
+class Adviser(Protocol):
+    """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
+
+    def suggest(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> list[Suggestion]:
+        """Return what to launch next, the most telling first; planned and running trials are under way."""
+
+    def best_known(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Suggestion | None:
+        """Return the config of highest posterior mean; ``None`` where nothing was measured."""
+
+    def expected_gain(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> float | None:
+        """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
+
+    def account(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Account:
+        """Return what is to be said of the winner at the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Advisor:
+    """See ``Adviser``.
+
+    Args:
+        predictor: name of the predictor.
+    """
+
+    predictor: str
+
+    def suggest(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> list[Suggestion]:
+        """See ``Adviser``."""
+        return suggest(
+            space, workload=workload, current=current, trials=trials, count=1, seed=seed, predictor=self.predictor
+        )
+
+    def best_known(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Suggestion | None:
+        """See ``Adviser``."""
+        return best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor)
+
+    def expected_gain(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> float | None:
+        """See ``Adviser``."""
+        return expected_gain(space, workload=workload, current=current, trials=trials, seed=seed)
+
+    def account(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+    ) -> Account:
+        """See ``Adviser``."""
+        trials = list(trials)
+        found = verdict(space, workload=workload, current=current, trials=trials, seed=seed)
+        worths = sensitivity(space, workload=workload, current=current, trials=trials, seed=seed)
+        return Account(confidence=found.confidence if found is not None else None, worths=worths)

@@ -43,7 +43,7 @@ def test_killed_at_random_instants_it_comes_to_the_same_end(workspace: Path, sch
     while kills < KILLS // 2:
         tune = start(workspace, scheduler)
         try:
-            tune.wait(timeout=rng.uniform(0.5, 6.0))
+            tune.wait(timeout=rng.uniform(0.5, 12.0))
             break  # it came to its end first
         except subprocess.TimeoutExpired:
             tune.send_signal(signal.SIGKILL)

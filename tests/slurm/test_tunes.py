@@ -131,7 +131,7 @@ def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:
 
 @pytest.mark.parametrize(
     ("args", "job"),
-    [(["--eat_mib", "1500"], ("--memMB", "500")), (["--eat_mib", "16000", "--limit_mib", "8000"], ())],
+    [(["--eat_mib", "2500"], ("--memMB", "1000")), (["--eat_mib", "16000", "--limit_mib", "8000"], ())],
     ids=["killed", "address-space"],
 )
 def test_host_memory_exhausted_is_out_of_memory(workspace: Path, args: list[str], job: tuple[str, ...]) -> None:

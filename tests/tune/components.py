@@ -8,7 +8,7 @@ import torchx.specs as specs
 def quick(
     *args: str,
     script: str,
-    memMB: int = 200,  # noqa: N803 - as in dist.ddp
+    memMB: int = 1000,  # noqa: N803 - as in dist.ddp
     replicas: int = 1,
     max_retries: int = 0,
 ) -> specs.AppDef:

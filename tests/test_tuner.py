@@ -171,7 +171,7 @@ def test_launches_of_before_are_no_evidence_of_this_tune(prepared: Prepared) -> 
 
 def test_the_measurement_that_chose_the_winner_does_not_count(prepared: Prepared) -> None:
     best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
-    lucky = replace(measured(prepared, best, 900.0), started_at="2026-01-01T00:00:00")
+    lucky = replace(measured(prepared, best, 360.0), started_at="2026-01-01T00:00:00")
     later = [replace(measured(prepared, best, 300.0), started_at="2026-01-02T00:00:00") for _ in range(2)]
     own = [measured(prepared, prepared.current, 200.0) for _ in range(2)]
     _, comparison = winner_of(prepared, [*later, *own, lucky], known=frozenset())

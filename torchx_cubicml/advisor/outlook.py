@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.knowledge import Lesson, learn
+from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import ineffective_parameters, matches, training_row
@@ -104,6 +105,7 @@ class Outlook:
     ) -> Self:
         """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``Lesson``."""
         trials, advice = same_ground(under_way(trials, workload), workload)
+        trials = with_observed_configs(trials, workload=workload, space=space)
         own = [trial for trial in trials if matches(trial, workload)]
         seen_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}

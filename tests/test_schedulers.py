@@ -54,6 +54,22 @@ SCHEDULERS = {
     "slurm": [],
     "kubernetes": ["-cfg", "queue=default" + (",validate_spec=False" if IS_NIGHTLY else "")],
 }
+OURS = ["--space", "space.toml", "--store", "/shared/store, of a team", "--mode", "record"]
+TRAINERS = Path(__file__).parent.parent / "components" / "trainers"
+TITAN_ARGS = "--module llama3 --config llama3_8b --training.local_batch_size 2 --training.global_batch_size 64 "
+TITAN_ARGS += "--training.seq_len 8192 --parallelism.tensor_parallel_degree 1 --parallelism.context_parallel_degree 1 "
+TITAN_ARGS += "--parallelism.pipeline_parallel_degree 1 --parallelism.data_parallel_replicate_degree 1 "
+TITAN_ARGS += "--parallelism.data_parallel_shard_degree -1"
+LM_ARGS = (
+    "--num-layers 24 --hidden-size 2048 --num-attention-heads 16 --seq-length 4096 --max-position-embeddings 4096 "
+)
+LM_ARGS += "--micro-batch-size 2 --global-batch-size 128 --tensor-model-parallel-size 2 --train-iters 500 --bf16"
+COMPONENTS = {
+    "torchtitan": [f"{TRAINERS / 'torchtitan.py'}:train", "-j", "2x8", *OURS, "--", *TITAN_ARGS.split()],
+    "megatron-lm": [f"{TRAINERS / 'megatron_lm.py'}:pretrain_gpt", "-j", "2x8", *OURS, "--", *LM_ARGS.split()],
+}
+RUNS = {scheduler: (scheduler, ["cubicml", *OURS, TORCHRUN, *ARGS]) for scheduler in SCHEDULERS}
+RUNS |= {trainer: ("slurm", words) for trainer, words in COMPONENTS.items()}
 MAIN = "import sys; from torchx.cli.main import main; main(sys.argv[1:])"
 needs_kubernetes = pytest.mark.skipif(find_spec("kubernetes") is None, reason="the package kubernetes is not installed")
 
@@ -68,20 +84,20 @@ def torchx_release() -> str:
 
 @pytest.fixture(scope="module")
 def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, subprocess.Popen[str]]]:
-    """Start one dry run per scheduler, all at once."""
+    """Start one dry run per scheduler and one per trainer's component, all at once."""
     started = {}
-    for scheduler, options in SCHEDULERS.items():
+    for name, (scheduler, component) in RUNS.items():
         if scheduler == "kubernetes" and find_spec("kubernetes") is None:
             continue
-        folder = tmp_path_factory.mktemp(scheduler)
-        (folder / "space.toml").write_text(SPACE)
-        words = ["run", "--dryrun", "-s", scheduler, *options, "--workspace", "", "cubicml"]
-        words += ["--space", "space.toml", "--store", "/shared/store, of a team", "--mode", "record", TORCHRUN, *ARGS]
+        folder = tmp_path_factory.mktemp(name)
+        of_trainer = f'trainer = "{name}"\n[parameters]\ntp_degree = "auto"\nmicro_batch_size = [1, 2, 4]\n'
+        (folder / "space.toml").write_text(of_trainer if name in COMPONENTS else SPACE)
+        words = ["run", "--dryrun", "-s", scheduler, *SCHEDULERS[scheduler], "--workspace", "", *component]
         pipe = subprocess.PIPE
         environment = {name: value for name, value in os.environ.items() if not name.startswith("TORCHX")}
         command = [sys.executable, "-c", MAIN, *words]
         process = subprocess.Popen(command, cwd=folder, env=environment, stdout=pipe, stderr=pipe, text=True)
-        started[scheduler] = folder, process
+        started[name] = folder, process
     return started
 
 
@@ -89,12 +105,12 @@ def dry_runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Path, 
 def requests(dry_runs: dict[str, tuple[Path, subprocess.Popen[str]]]) -> dict[str, str]:
     """Return what each scheduler would get, and what was told besides, made readable."""
     shown = {}
-    for scheduler, (folder, process) in dry_runs.items():
+    for name, (folder, process) in dry_runs.items():
         stdout, stderr = process.communicate(timeout=120)
         assert process.returncode == 0, stderr
         told = [line for line in stderr.splitlines() if line.startswith("torchx-cubicml: ")]
         request = stdout.partition("=== SCHEDULER REQUEST ===\n")[2]
-        shown[scheduler] = readable("\n".join([*told, "", structured(scheduler, request)]), folder)
+        shown[name] = readable("\n".join([*told, "", structured(RUNS[name][0], request)]), folder)
     return shown
 
 
@@ -123,7 +139,7 @@ def readable(text: str, folder: Path) -> str:
     probe = PROBE.replace('"', '\\"') if '\\"' in text else PROBE
     text = text.replace(probe, "<does its Python have the recorder?>").replace(str(folder), "<here>")
     text = re.sub(r"/tmp/torchx_\w+", "<logs>", text)
-    text = re.sub(r"\btrain-[a-z0-9]{12,}\b", "<app>", text)
+    text = re.sub(r"\b(?:train|pretrain_gpt|pretrain-gpt)-[a-z0-9]{12,}\b", "<app>", text)
     text = re.sub(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}", "<session>", text)
     text = text.replace(torchx_version(), "<torchx>")
     (contract,) = contracts
@@ -142,16 +158,16 @@ def torchx_version() -> str:
 
 
 @pytest.mark.parametrize(
-    "scheduler", [pytest.param(name, marks=needs_kubernetes if name == "kubernetes" else ()) for name in SCHEDULERS]
+    "name", [pytest.param(name, marks=needs_kubernetes if name == "kubernetes" else ()) for name in RUNS]
 )
-def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], scheduler: str) -> None:
-    kept = GOLDEN / torchx_release() / f"{scheduler}.txt"
+def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], name: str) -> None:
+    kept = GOLDEN / torchx_release() / f"{name}.txt"
     if os.environ.get("RENEW_GOLDEN"):
         kept.parent.mkdir(parents=True, exist_ok=True)
-        kept.write_text(requests[scheduler])
+        kept.write_text(requests[name])
     if not kept.parent.is_dir():
         pytest.skip(f"no requests are kept for TorchX {torchx_version()}: RENEW_GOLDEN=1 writes them")
-    assert requests[scheduler] == kept.read_text()
+    assert requests[name] == kept.read_text()
 
 
 def test_a_folder_of_this_machine_is_warned_of_where_a_container_does_not_have_it(requests: dict[str, str]) -> None:

@@ -285,7 +285,9 @@ class Session:
     def _told_by_lines(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
         told = self._lines.measurement(facts) if self._lines is not None else None
         if told is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
-            told = from_word(self._peers.ask("log", within_s=within_s))
+            word = self._peers.ask("log", within_s=within_s)
+            # There is a rank that prints: what it has told up to now may be its first lines alone.
+            told = from_word(word and (self._peers.ask("log/end", within_s=_ASK_S) or word))
         return told
 
     def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None) -> None:
@@ -297,7 +299,8 @@ class Session:
     def _post_lines(self, facts: Mapping[str, Value]) -> None:
         told = self._lines.measurement(facts) if self._lines is not None else None
         if told is not None and self._peers is not None:
-            self._peers.post("log", as_word(told), within_s=_ASK_S)
+            for name in ("log", "log/end"):
+                self._peers.post(name, as_word(told), within_s=_ASK_S)
 
     def _tell_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()

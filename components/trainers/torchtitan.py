@@ -1,0 +1,59 @@
+"""The TorchX component ``cubicml.torchtitan.train``: torchtitan, recorded and rewritten."""
+
+# TorchX 0.7 evaluates annotations and knows no newer forms; every function in this module counts as a component.
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Dict, List, Optional
+
+from torchx.specs import AppDef
+
+if find_spec("torchx_cubicml") is None:  # from a bare checkout, as in components/cubicml.py
+    typed = [word[: -len(":train")] for word in sys.argv if word.endswith("torchtitan.py:train")]
+    for name in (__file__, *typed):
+        checkout = Path(name).resolve().parent.parent.parent
+        if (checkout / "torchx_cubicml" / "rewriter.py").is_file():
+            sys.path.append(str(checkout))
+
+
+def train(
+    *args: str,
+    j: Optional[str] = None,
+    h: Optional[str] = None,
+    name: Optional[str] = None,
+    image: Optional[str] = None,
+    env: Optional[Dict[str, str]] = None,
+    mounts: Optional[List[str]] = None,
+    max_retries: Optional[int] = None,
+    m: str = "torchtitan.train",
+    space: Optional[str] = None,
+    store: Optional[str] = None,
+    mode: Optional[str] = None,
+) -> AppDef:
+    """Runs torchtitan, records how fast it ran, and starts the next one with a better config.
+
+    What follows `--` is torchtitan's own:
+
+        torchx run cubicml.torchtitan.train -j 1x8 --space titan.toml -- --module llama3 --config llama3_8b
+
+    A space file says what may be changed; `trainer = "torchtitan"` in it knows torchtitan's flags.
+
+    Args:
+        args: torchtitan's own arguments
+        j: nodes x processes per node, as 2x8
+        h: type of host, a named resource
+        name: of the job
+        image: in which it runs, on container schedulers
+        env: environment variables, as A=b,C=d
+        mounts: for container schedulers, as type=bind,src=/shared,dst=/shared
+        max_retries: by the scheduler
+        m: module of another trainer that is built on torchtitan
+        space: search space file (TOML): what may be changed
+        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
+        mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
+    """
+    from torchx_cubicml import trainer_component
+
+    job = {"j": j, "h": h, "name": name, "image": image, "env": env, "mounts": mounts, "max_retries": max_retries}
+    ours = {"space": space, "store": store, "mode": mode}
+    return trainer_component.trainer_app(["-m", m], args, job=job, ours=ours)

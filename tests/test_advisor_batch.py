@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -115,3 +116,17 @@ def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
     # What is told at the anchors leaves little open: draws scatter nearly as widely as what is believed.
     assert 0.4 * believed.spread[0] < values.std() < 1.4 * believed.spread[0]
     assert abs(values.mean() - believed.logarithm[0]) < 4.0 * believed.spread[0] / np.sqrt(60)
+
+
+@pytest.mark.parametrize("current", [CURRENT, {}], ids=["own config", "none"])
+def test_the_best_of_similar_workloads_comes_right_after_the_users_own_config(current: dict[str, object]) -> None:
+    other = {**WORKLOAD, "program": "other.py"}
+    drawn = SPACE.bind(workload=other, current=CURRENT).sample(60, rng=np.random.default_rng(1))
+    elsewhere = [replace(launched(config), workload=other) for config in drawn]
+    found = suggest(SPACE, workload=WORKLOAD, current=current, trials=elsewhere, count=4)
+    own = int(bool(current))
+    assert [suggestion.config == CURRENT for suggestion in found[: own + 1]] == [True, False][1 - own :]
+    speeds = [trial.measurement.tokens_per_second for trial in map(launched, drawn) if trial.measurement]
+    first = launched(found[own].config)
+    assert first.measurement is not None
+    assert first.measurement.tokens_per_second > np.quantile(speeds, 0.8)

@@ -188,8 +188,10 @@ class Outlook:
 
     def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
         """Return prediction and own measurements of each config together; ``None`` where there is neither."""
+        if not configs:
+            return []
         forecast = self.forecast(configs)
-        beliefs = []
+        beliefs: list[Belief | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))

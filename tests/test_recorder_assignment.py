@@ -90,6 +90,24 @@ def test_attempts_in_one_folder_of_torchruns_agent_are_of_one_trial() -> None:
     assert trial_id("/logs/mine", 0) != trial_id("/logs/mine", 0)
 
 
+@pytest.mark.parametrize(
+    ("scheduler", "retry", "attempts"),
+    [
+        ("slurm", {"SLURM_RESTART_COUNT": "1"}, [(0, 0), (1, 0)]),
+        ("slurm", {"TORCHELASTIC_RESTART_COUNT": "1"}, [(0, 0), (0, 1)]),
+        ("kubernetes", {"TORCHELASTIC_RESTART_COUNT": "2"}, [(0, 0), (0, 2)]),
+    ],
+    ids=["requeued", "restarted", "restarted in a pod"],
+)
+def test_retries_are_attempts_of_one_trial(
+    scheduler: str, retry: dict[str, str], attempts: list[tuple[int, int]]
+) -> None:
+    job = {**TORCHRUN, "TORCHX_JOB_ID": f"{scheduler}://torchx/train-1"}
+    both = [read_assignment(PROGRAM, {**job, **changes}) for changes in ({}, retry)]
+    assert {found.trial_id for found in both} == {f"{scheduler}-train-1"}
+    assert [found.job.attempt for found in both] == attempts
+
+
 def test_facts_known_at_start() -> None:
     facts = known_at_start(read_assignment(PROGRAM, {**TORCHRUN, "TORCHX_JOB_ID": "slurm://torchx/7"}))
     assert facts["world_size"] == 4

@@ -382,7 +382,10 @@ def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
     fill(options, *lies)
     (Path(options.store) / "events" / "2026-01-01").mkdir()
     (Path(options.store) / "events" / "2026-01-01" / "00-bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
+    event = {"schema": 1, "event": "ended", "trial_id": "t", "state": "completed", "config": {"x": "y" * 10_000_000}}
+    (Path(options.store) / "events" / "2026-01-01" / "01-huge.json").write_text(json.dumps(event))
     rewritten = rewrite(LAUNCH, options)
+    assert rewrite(LAUNCH, options) == rewritten, "what is kept of it says the same"
     legal = {
         *ARGS,
         "1",
@@ -400,6 +403,8 @@ def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
     assert "rm -rf" not in told
     assert "touch" not in told
     assert "00-bad.json" in told
+    assert "01-huge.json (it is larger than" in told
+    assert len(told) < 5000
 
 
 def test_place_config_writes_what_a_profiling_launch_needs(options: Options, tmp_path: Path) -> None:

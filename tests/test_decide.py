@@ -217,6 +217,20 @@ def test_another_predictor_chosen_for_the_store_is_asked(filled: Place) -> None:
     assert filled.n_learned == 2
 
 
+def test_a_remote_store_is_listed_once_for_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchx_cubicml.store.remote import RemoteFolder
+
+    place = Place(tmp_path, monkeypatch)
+    place.store = TrialStore(f"memory://{tmp_path.name}")
+    place.add(ran(2), ran(2), ran(8), ran(8))
+    first, listed = place.decide(), []
+    real = RemoteFolder.list_objects
+    monkeypatch.setattr(RemoteFolder, "list_objects", lambda *args: listed.append(args[0]._url) or real(*args))
+    assert place.decide() == first
+    assert place.n_learned == 1
+    assert len([url for url in listed if not url.endswith("choices")]) == 1
+
+
 def test_one_is_neither_true_nor_a_text(filled: Place) -> None:
     values: list[Value] = [1, True, "1", (1,)]
     assert len({filled.kept(replace(CASE, workload={**WORKLOAD, "n": value})) for value in values}) == 4

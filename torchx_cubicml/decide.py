@@ -14,6 +14,7 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.choices import latest_choice
 from torchx_cubicml.store.deadline import read_within
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 from torchx_cubicml.suggestion_cache import Kept, cache_path, digest, keep, recall
 from torchx_cubicml.telling import first_few
 
@@ -68,7 +69,8 @@ def decide(case: Case, url: str, *, limits: Limits, now: datetime) -> Decision:
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     kept = recall(path, case) if path is not None else None
-    if path is not None and kept is not None:
+    # Elsewhere a listing is what costs, and whoever reads lists too.
+    if path is not None and kept is not None and split_url(url)[0] in LOCAL_PROTOCOLS:
         unchanged = _unchanged(kept, url, limits)
         if unchanged is not None and not explores(case.space, workload=case.workload, n_trials=kept.n_launched):
             if unchanged != kept:

@@ -101,3 +101,72 @@ def test_aliases_of_aliases_do_not_fill_the_memory() -> None:
 def test_dates_survive() -> None:
     text = with_values("day: 2020-01-02\na: 1\n", {("a",): 2}, path="c.yaml")
     assert parse_document(text, path="c.yaml") == {"day": datetime.date(2020, 1, 2), "a": 2}
+
+
+DAMAGED = {
+    "x.yaml": "# c\na: &x {b: 1, c: [1, 2]}\nd:\n  e: yes\n  f: |\n    text\n  g: 'q''s'\n? k\n: v\n"
+    "j: *x\nl:\n- a\nm: {}\n",
+    "x.toml": "# c\nx = 1\n[a]\nb = 2 # z\nc = {d = 1}\n[[t]]\nq = 1\n[a.n]\nd.e = 1\n'o p' = 3\ns = '''\nm\n'''\n",
+    "x.json": '{"a": {"b": 1, "c": [1, 2.5e8]}, "d": {"e": true, "f": null}, "k": "v", "n": 1e-5}',
+}
+PIECES = [
+    "\n",
+    "  ",
+    "- ",
+    ": ",
+    "{",
+    "}",
+    "[",
+    "]",
+    ",",
+    "&x ",
+    "*x",
+    "|",
+    "'",
+    '"',
+    "#",
+    "\t",
+    "\0",
+    "é",
+    "!!",
+    "---\n",
+]
+PIECES += ["? ", "<<: ", "=", "\r\n", "\ufeff", "%", "1", "a", "9" * 400, ""]
+PLACES = [
+    ("a",),
+    ("a", "b"),
+    ("d", "e"),
+    ("d", "f"),
+    ("l",),
+    ("m", "z"),
+    ("o p",),
+    ("t", "q"),
+    ("new", "er", "k"),
+    ("s",),
+]
+SET = [1, 2.5, 1e-7, True, "a: b # c", "é\n\"'", (1, 2), "", "no", "1e5", "~"]
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    path=st.sampled_from(sorted(DAMAGED)),
+    damage=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES), st.integers(0, 3)), max_size=3),
+    key=st.sampled_from(PLACES),
+    value=st.sampled_from(SET),
+)
+def test_a_damaged_file_is_set_or_told_in_one_line(
+    path: str, damage: list[tuple[float, str, int]], key: tuple[str, ...], value: object
+) -> None:
+    text = DAMAGED[path]
+    for where, piece, dropped in damage:
+        at = int(where * len(text))
+        text = text[:at] + piece + text[at + dropped :]
+    try:
+        changed = with_values(text, {key: value}, path=path)
+    except LaunchError as error:
+        told = str(error)
+    else:
+        wanted = list(value) if isinstance(value, tuple) else value
+        assert alike(value_at(parse_document(changed, path=path), key), wanted)
+        told = ""
+    assert "\n" not in told

@@ -64,6 +64,7 @@ require = "micro_batch_size * n_layers <= 32 and nproc_per_node in (1, 2, 4, 8)"
 [tune]
 args = { "--out_dir" = "{scratch}/{launch_id}" }
 env = { WANDB_MODE = "disabled" }
+files."--deepspeed_config" = { "tensorboard.output_path" = "{scratch}/{launch_id}" }
 [rewrite]
 min_gain = 0.02
 freeze = ["prefetch"]

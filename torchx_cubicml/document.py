@@ -94,7 +94,8 @@ def with_values(text: str, changes: Mapping[Key, Value], *, path: str) -> str:
         try:
             text = _writer(path)(text, key, plain)
         except (ValueError, LookupError) as error:
-            raise LaunchError(f"{path}: {'.'.join(key)} cannot be set: {error}") from None
+            why = " ".join(str(error).split())
+            raise LaunchError(f"{path}: {'.'.join(key)} cannot be set: {why:.200}") from None
         if not alike(parse_document(text, path=path), wanted):
             raise LaunchError(f"{path}: {'.'.join(key)} cannot be set without a change to other values")
     return text

@@ -205,7 +205,7 @@ def draw(runs: dict[tuple[str, str], list[Run]], path: Path) -> None:
     import matplotlib as mpl
 
     mpl.use("svg")
-    mpl.rcParams.update({"svg.hashsalt": "paper", "font.size": 8})
+    mpl.rcParams.update({"svg.hashsalt": "paper", "svg.fonttype": "none", "font.size": 8})
     from matplotlib import pyplot as plt
 
     methods = list(dict.fromkeys(method for _, method in runs if method != "random"))
@@ -240,6 +240,7 @@ def main() -> None:
     """Print the table and draw the figure."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="simulated models of each family")
+    parser.add_argument("--first-seed", type=int, default=0, help="of the first of them")
     parser.add_argument("--layers", type=int, default=24, help="layers of each")
     parser.add_argument("--methods", default=",".join(METHODS), help="predictors, and random for none")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -248,7 +249,7 @@ def main() -> None:
     simulators = {
         (family, seed): Simulator.draw(seed, n_layers=args.layers, family=family)
         for family in FAMILIES
-        for seed in range(args.seeds)
+        for seed in range(args.first_seed, args.first_seed + args.seeds)
     }
     optima = {which: simulator.optimum() for which, simulator in simulators.items()}
     runs: dict[tuple[str, str], list[Run]] = {}
@@ -263,7 +264,7 @@ def _tell(runs: dict[tuple[str, str], list[Run]], args: argparse.Namespace) -> N
     text = "\n".join(
         [
             f"{RANDOM_JOBS} random jobs, then {ROUNDS} rounds of {JOBS_A_ROUND} by predictor and REINFORCE; "
-            f"{args.layers} layers, {args.seeds} simulated models of each family.",
+            f"{args.layers} layers, {args.seeds} simulated models of each family (seeds from {args.first_seed}).",
             "Throughput as a share of a strong optimum. Best: of the highest measurement, without noise.",
             "Tau: Kendall's, of the order of launch within a round and the measurement (negative: it falls, as in the",
             "paper; the random jobs have no order), with out of memory as nothing, and among those that fit.",

@@ -164,3 +164,59 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, s
     assert isinstance(steps[-1], TuneResult)
     assert steps[-1].launches == 80
     check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 80)
+
+
+def test_four_stay_in_flight(prepared: Prepared) -> None:
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=60), parallel=4))
+    cluster = SimulatedCluster(seed=3, fates=("done",), late_s=0.0)
+    go(prepared, cluster)
+    spans = [(job.submitted, job.ends) for job in cluster.jobs.values()]
+    last = max(start for start, _ in spans)  # from then on nothing is left to launch
+    first = min(start for start, _ in spans)
+    busy = sum((min(end, last) - start).total_seconds() for start, end in spans)
+    assert busy / (4 * (last - first).total_seconds()) > 0.95
+
+
+def test_two_tunes_of_one_command_do_not_disturb_each_other(prepared: Prepared) -> None:
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=20), parallel=4))
+    cluster = SimulatedCluster(seed=4, fates=("done", "oom"))
+    both = [
+        tune(prepared, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+        for _ in range(2)
+    ]
+    results = []
+    while both:
+        for one in list(both):
+            step = next(one, None)
+            if step is None:
+                both.remove(one)
+            elif isinstance(step, TuneResult):
+                results.append(step)
+    assert [result.launches for result in results] == [20, 20]
+    assert results[0].tune_id != results[1].tune_id
+    check(cluster, stored(prepared), 40)
+
+
+def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
+    request = replace(prepared.request, budget=Budget(launches=5), workspace="file:///somewhere")
+    cluster = SimulatedCluster(seed=5, fates=("done",))
+    runner = runner_of(cluster, contained=True)
+    jobs = JobRunner("sim", runner=runner, workspace=request.workspace)
+    list(tune(replace(prepared, request=request), jobs=jobs, clock=cluster, adviser=Draws()))
+    assert cluster.builds == 1
+    assert cluster.images == ["built"] * 5
+
+
+def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepared) -> None:
+    from torchx_cubicml.trial import Measurement, Trial
+    from torchx_cubicml.tuner.hopeless import why_hopeless
+
+    def running(speed: float, spread: float) -> Trial:
+        measured = Measurement(samples_per_second=speed, steps_counted=50, step_time_s=(1 - spread, 1.0, 1 + spread))
+        return Trial(trial_id="t", workload={}, config={"a": 1}, state=State.RUNNING, measurement=measured)
+
+    best = [Trial.completed(workload={}, config={"a": 2}, samples_per_second=100.0)]
+    assert "60% under the best" in why_hopeless(running(40.0, 0.05), best, objective="samples_per_second")
+    assert why_hopeless(running(95.0, 0.05), best, objective="samples_per_second") == ""
+    assert why_hopeless(running(70.0, 0.9), best, objective="samples_per_second") == ""
+    assert why_hopeless(running(70.0, 0.05), [], objective="samples_per_second") == ""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from torchx.runner import Runner
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.specs import AppDryRunInfo, AppState, runopts
+from torchx.workspace import WorkspaceMixin
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.event import Event, EventKind
@@ -20,7 +21,7 @@ from torchx_cubicml.trial import Measurement, State
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
-    from torchx.specs import AppDef
+    from torchx.specs import AppDef, Role
 
     from torchx_cubicml.contract import Contract
     from torchx_cubicml.trial import Config
@@ -66,6 +67,9 @@ class SimulatedCluster:
     time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     jobs: dict[str, Job] = field(default_factory=dict)
     kill_in: int = 0  # calls
+    late_s: float = 3.0  # by which an end is told
+    builds: int = 0
+    images: list[str] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     rng: random.Random = field(init=False)
 
@@ -117,7 +121,7 @@ class SimulatedCluster:
             return AppState.UNKNOWN
         if self.time < job.begins:
             return AppState.PENDING
-        if self.time < job.ends + timedelta(seconds=3):  # late
+        if self.time < job.ends + timedelta(seconds=self.late_s):
             return AppState.RUNNING
         return AppState.SUCCEEDED if job.fate in {"done", "raises"} else AppState.FAILED
 
@@ -196,6 +200,7 @@ class SimulatedScheduler(Scheduler[dict[str, str]]):
         return AppDryRunInfo(app, repr)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AppDef]) -> str:
+        self.cluster.images.append(dryrun_info.request.roles[0].image)
         return self.cluster.submit(decode_contract(dryrun_info.request.roles[0].env[CONTRACT_VARIABLE]))
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
@@ -214,6 +219,16 @@ class SimulatedScheduler(Scheduler[dict[str, str]]):
         return ()
 
 
-def runner_of(cluster: SimulatedCluster) -> Runner:
+class ContainedScheduler(WorkspaceMixin[None], SimulatedScheduler):
+    """The cluster where jobs run in images."""
+
+    def build_workspace_and_update_role(self, role: Role, workspace: str, cfg: Mapping[str, str]) -> None:
+        del workspace, cfg
+        self.cluster.builds += 1
+        role.image = "built"
+
+
+def runner_of(cluster: SimulatedCluster, *, contained: bool = False) -> Runner:
     """Return a TorchX runner that knows this cluster alone."""
-    return Runner("torchx", {"sim": lambda *_, **__: SimulatedScheduler(cluster)})
+    kind = ContainedScheduler if contained else SimulatedScheduler
+    return Runner("torchx", {"sim": lambda *_, **__: kind(cluster)})

@@ -153,6 +153,12 @@ class TestHuggingFace:
         with pytest.raises(LaunchError, match=r"train_micro_batch_size_per_gpu in ds.json is 4, which must agree"):
             write_config(user, space, {**own, "micro_batch_size": 2})
 
+    def test_a_file_of_arguments_may_say_what_no_flag_does(self) -> None:
+        space = space_of("hf", 'micro_batch_size = "auto"')
+        with pytest.raises(LaunchError, match=r"where args\.json may say it"):
+            read_config(launch("args.json"), space)
+        assert read_config(launch("--deepspeed auto.json"), space)[1]["micro_batch_size"] == 8
+
     def test_without_a_file_the_flag_counts(self) -> None:
         space = space_of("hf", 'sharding_strategy = ["SHARD_GRAD_OP", "FULL_SHARD"]')
         user = launch("--output_dir out --fsdp 'full_shard auto_wrap'")

@@ -60,7 +60,7 @@ HUGGING_FACE = Trainer(
         **zero_keys(_DEEPSPEED),
     },
     accumulation="per rank",
-    other_defaults=("--config",),
+    other_defaults=("--config", "*.json", "*.yaml", "*.yml"),
     both_dashes=True,
     marks=(frozenset({"--per_device_train_batch_size", "--output_dir"}), frozenset({"--do_train", "--output_dir"})),
     outputs=("--output_dir",),

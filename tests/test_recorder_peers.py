@@ -3,6 +3,7 @@ from __future__ import annotations
 import socket
 import threading
 import time
+from typing import TYPE_CHECKING
 
 import pytest
 from torch.distributed import TCPStore
@@ -10,11 +11,27 @@ from torch.distributed import TCPStore
 from torchx_cubicml.recorder.peers import Peers
 from torchx_cubicml.settings import read_job_environment
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+MADE: list[Peers] = []
+
 
 def peers(rank: int, port: int, *, world_size: int = 2) -> Peers:
     environment = {"RANK": str(rank), "WORLD_SIZE": str(world_size), "TORCHELASTIC_USE_AGENT_STORE": "True"}
     address = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
-    return Peers(read_job_environment({**environment, **address}))
+    made = Peers(read_job_environment({**environment, **address}))
+    MADE.append(made)
+    return made
+
+
+@pytest.fixture(autouse=True)
+def nobody_is_left_at_a_store() -> Iterator[None]:
+    """A thread that comes back from there while the interpreter ends would abort it."""
+    yield
+    while MADE:
+        MADE.pop().close(within_s=20)
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +102,38 @@ def test_ranks_agree_only_where_all_come_with_the_same(store: TCPStore, words: t
     for thread in threads:
         thread.join()
     assert answers == dict.fromkeys(range(len(words)), agreed)
+
+
+class Slow:
+    """A store that answers when it is let go."""
+
+    def __init__(self) -> None:
+        self.go = threading.Event()
+        self.set_to: dict[str, str] = {}
+
+    def set(self, key: str, value: str) -> None:
+        self.go.wait(10)
+        self.set_to[key] = value
+
+    def check(self, keys: list[str]) -> bool:
+        return False
+
+
+def test_nothing_is_at_the_store_any_more_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, store = peers(0, 29500), Slow()
+    monkeypatch.setattr(Peers, "_connect", lambda self: store)
+    first.post("trial_id", "t-1")
+    first.gather(["stage/1"])  # would search for half a minute
+    threading.Timer(0.2, store.go.set).start()
+    first.close(within_s=9)
+    assert list(store.set_to.values()) == ["t-1"]
+    assert not any(thread.is_alive() for thread in first._threads)
+
+
+def test_a_store_that_never_answers_is_left_behind(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, store = peers(0, 29500), Slow()
+    monkeypatch.setattr(Peers, "_connect", lambda self: store)
+    first.post("trial_id", "t-1")
+    first.close(within_s=0.05)
+    assert not store.set_to
+    store.go.set()

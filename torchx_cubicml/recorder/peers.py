@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 _CONNECT_S = 3.0
+_LONGEST_CALL_S = _CONNECT_S + 0.5  # of the store, whose calls give up after the time to connect
 _PAUSE_S = 0.02
 _PATIENCE_S = 30.0  # of a search in the background
 
@@ -35,6 +36,8 @@ class Peers:
         self._job = job
         self._prefix = "torchx_cubicml/{}.{}/".format(*job.attempt)
         self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._threads: list[threading.Thread] = []
         self._store: TCPStore | None = None
         self._posting: dict[str, threading.Thread] = {}
         self._gathering: threading.Thread | None = None
@@ -56,7 +59,7 @@ class Peers:
         before = self._posting.get(name)
         if not self.exist or (before is not None and before.is_alive()):
             return
-        self._posting[name] = _start(lambda: self._connect().set(self._prefix + name, value))
+        self._posting[name] = self._start(lambda: self._connect().set(self._prefix + name, value))
         if within_s:
             self._posting[name].join(within_s)
 
@@ -64,13 +67,13 @@ class Peers:
         """Return what a rank has posted under ``name``, waiting for it; empty past the limit."""
         if not self.exist:
             return ""
-        return _limited(lambda: self._wait_for(name, within_s), within_s) or ""
+        return self._limited(lambda: self._wait_for(name, within_s), within_s) or ""
 
     def memory_gib(self, *, within_s: float) -> float:
         """Return the largest memory that another rank has posted, 0 where none has."""
         if not self.exist:
             return 0.0
-        return _limited(self._largest_memory, within_s) or 0.0
+        return self._limited(self._largest_memory, within_s) or 0.0
 
     def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
         """Return what ranks have posted under the names, once all of it was found; empty before.
@@ -82,7 +85,7 @@ class Peers:
         if not self.exist or self._gathered:
             return self._gathered
         if self._gathering is None or not self._gathering.is_alive():
-            self._gathering = _start(lambda: self._find_all(names))
+            self._gathering = self._start(lambda: self._find_all(names))
         if within_s:
             self._gathering.join(within_s)
         return self._gathered
@@ -101,12 +104,23 @@ class Peers:
             return bool(word)
         if not self.exist:
             return False
-        return _limited(lambda: self._ballot(name, word, within_s), within_s + 2 * _CONNECT_S) == "yes"
+        return self._limited(lambda: self._ballot(name, word, within_s), within_s + 2 * _CONNECT_S) == "yes"
 
     def meet(self, *, within_s: float) -> None:
         """Wait until every rank has come here, or until the limit."""
         if self.exist:
-            _limited(lambda: self._gather(within_s), within_s)
+            self._limited(lambda: self._gather(within_s), within_s)
+
+    def close(self, *, within_s: float = _LONGEST_CALL_S) -> None:
+        """Wait until no thread is at the store any more, or until the limit: the process is about to end.
+
+        A thread that came back from the store while the interpreter is being taken down would end the process by
+        SIGABRT: the interpreter ends it within a C++ frame that may not be left so.
+        """
+        self._closing.set()
+        end = time.monotonic() + within_s
+        for thread in self._threads:
+            thread.join(max(end - time.monotonic(), 0.0))
 
     def _connect(self) -> TCPStore:
         with self._lock:
@@ -122,9 +136,8 @@ class Peers:
         key, end = self._prefix + name, time.monotonic() + within_s
         store = self._connect()
         while not store.check([key]):
-            if time.monotonic() > end:
+            if time.monotonic() > end or self._closing.wait(_PAUSE_S):
                 return ""
-            time.sleep(_PAUSE_S)
         return bytes(store.get(key)).decode()
 
     def _find_all(self, names: Sequence[str]) -> None:
@@ -151,26 +164,25 @@ class Peers:
         key, end = f"{self._prefix}met", time.monotonic() + within_s
         store = self._connect()
         met = store.add(key, 1)
-        while met < self._job.world_size and time.monotonic() < end:
-            time.sleep(_PAUSE_S)
+        while met < self._job.world_size and time.monotonic() < end and not self._closing.wait(_PAUSE_S):
             met = store.add(key, 0)
         return met >= self._job.world_size
 
+    def _limited(self, call: Callable[[], T], within_s: float) -> T | None:
+        """Return what ``call`` returns, or ``None`` where it fails or has not returned within the limit."""
+        answers: list[T] = []
+        self._start(lambda: answers.append(call())).join(within_s)
+        return answers[0] if answers else None
 
-def _limited(call: Callable[[], T], within_s: float) -> T | None:
-    """Return what ``call`` returns, or ``None`` where it fails or has not returned within the limit."""
-    answers: list[T] = []
-    _start(lambda: answers.append(call())).join(within_s)
-    return answers[0] if answers else None
+    def _start(self, call: Callable[[], object]) -> threading.Thread:
+        def run() -> None:
+            try:
+                call()
+            except Exception:  # noqa: BLE001  a store that is gone tells nothing, and there is nobody to tell of it
+                return
 
-
-def _start(call: Callable[[], object]) -> threading.Thread:
-    def run() -> None:
-        try:
-            call()
-        except Exception:  # noqa: BLE001  a store that is gone tells nothing, and there is nobody to tell of it
-            return
-
-    thread = threading.Thread(target=run, name="torchx-cubicml-peers", daemon=True)
-    thread.start()
-    return thread
+        self._threads = [each for each in self._threads if each.is_alive()]
+        thread = threading.Thread(target=run, name="torchx-cubicml-peers", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+        return thread

@@ -337,10 +337,13 @@ class Session:
         os._exit(0)
 
     def _close(self) -> None:
-        if os.getpid() != self._pid or self._reporter is None:
+        if os.getpid() != self._pid:
             return
         try:
-            self._reporter.close()
+            if self._peers is not None:
+                self._peers.close()
+            if self._reporter is not None:
+                self._reporter.close()
         except Exception as error:  # noqa: BLE001  as above, on the way out
             warn(f"the end of this launch was not recorded: {error}")
 

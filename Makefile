@@ -58,13 +58,13 @@ $(VENV)/.dev: pyproject.toml constraints.txt | $(VENV)/bin/python
 
 $(INTEGRATIONS)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(INTEGRATIONS)
-	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[dev,integrations]'
+	$(INTEGRATIONS)/bin/pip install -q -c constraints.txt -e '.[integrations]' pytest
 	@touch $@
 
 # Its distribution has another name than the one that is asked for elsewhere, so it comes without what that would bring.
 $(NIGHTLY)/.ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(NIGHTLY)
-	$(NIGHTLY)/bin/pip install -q -c constraints.txt -e '.[dev]'
+	$(NIGHTLY)/bin/pip install -q -c constraints.txt -e . pytest hypothesis 'kubernetes>=20,<26'
 	$(NIGHTLY)/bin/pip uninstall -q -y torchx
 	$(NIGHTLY)/bin/pip install -q --force-reinstall --no-deps torchx-nightly
 	@touch $@

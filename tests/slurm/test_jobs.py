@@ -84,13 +84,13 @@ def test_a_job_killed_for_its_memory_leaves_slurms_evidence(jobs: JobRunner) -> 
     assert state.end is JobEnd.OUT_OF_MEMORY or tells_out_of_memory(jobs.scheduler_lines(handle))
 
 
-def test_a_requeued_job_is_followed_to_its_second_end(jobs: JobRunner) -> None:
+def test_a_requeued_job_is_followed_to_its_second_end(jobs: JobRunner, start_again: Callable[[str], None]) -> None:
     handle = submit(jobs, "launch-r-0001", "--", "--seconds", "6")
     until(jobs, handle, runs)
     control("requeue", handle.rpartition("/")[2])
     assert until(jobs, handle, lambda state: state.phase is JobPhase.QUEUED).end is None
     number = handle.rpartition("/")[2]
-    control("update", f"jobid={number}", "StartTime=now")
+    start_again(number)
     assert until(jobs, handle, has_ended).end is JobEnd.SUCCEEDED
 
 

@@ -14,6 +14,8 @@ import pytest
 from torchx_cubicml import State, TrialStore
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchx_cubicml.trial import Trial
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -155,14 +157,17 @@ def test_a_drained_node_delays_a_tune_and_ends_nothing(workspace: Path) -> None:
     assert [trial.state for trial in trials(workspace)] == [State.COMPLETED] * 3, told
 
 
-def test_a_requeued_launch_is_one_launch(workspace: Path) -> None:
+def test_a_requeued_launch_is_one_launch(workspace: Path, start_again: Callable[[str], None]) -> None:
     words = quick_tune(workspace, "--budget", "1 launch", args=["--seconds", "5"])
     tune = subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     number = wait_for_job("RUNNING")
-    time.sleep(1)
+    for _ in range(600):
+        if any(trial.state is State.RUNNING for trial in trials(workspace)):
+            break
+        time.sleep(0.1)
     subprocess.run(["scontrol", "requeue", number], check=True, timeout=30)
     wait_for_job("PENDING")
-    subprocess.run(["scontrol", "update", f"jobid={number}", "StartTime=now"], check=True, timeout=30)
+    start_again(number)
     _, told = tune.communicate(timeout=200)
     (trial,) = trials(workspace)
     assert trial.state is State.COMPLETED, told

@@ -133,8 +133,9 @@ class StepHook:
                     return
             elif notes.left > 1:
                 notes.left -= 1
+                notes.strangers, notes.is_between = 0, True
                 try:
-                    notes.end_step()
+                    notes.add((notes.now(),))  # as in end_step: a call is a good part of what this costs
                 except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
                     self._fail(error)
                 return

@@ -1,9 +1,8 @@
 """A Gaussian process for the tens to hundreds of trials of one workload.
 
-Its kernel says what configs have in common: how many layers take each choice, numbers and categories (effects that add
-up, and a smaller part that is smooth in all of them together), which layers those are (linear, neighbouring or equally
-large layers alike), and how many layers match. All that is generic over the names of parameters. Hyper-parameters are
-the most probable ones under priors.
+Its kernel says what configs have in common: how many layers take each choice, numbers and categories (smooth in all of
+them), which layers those are (linear, neighbouring or equally large layers alike), and how many layers match. All
+that is generic over the names of parameters. Hyper-parameters are the most probable ones under priors.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _USUAL_SCALE, _USUAL_WEIGHT = 0.3, 2  # log spread between configs believed at f
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
-_ADDITIVE, _SMOOTH, _LINEAR, _MATCHING, _NOISE = 0.3, 0.1, 0.05, 0.01, 0.015
+_SMOOTH, _LINEAR, _MATCHING, _NOISE = 0.3, 0.05, 0.01, 0.015
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 # Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
@@ -224,7 +223,6 @@ class _Prior:
         n_numbers, n_categories = len(places.numbers), len(places.category_names)
         n_shares = sum(len(layered.codes) for layered in places.layered)
         medians = [
-            _ADDITIVE,
             _SMOOTH,
             _LINEAR,
             _MATCHING,
@@ -233,7 +231,7 @@ class _Prior:
             _LAYER_LENGTH,
             _odds(_LAYER_CORRELATION),
         ]
-        deviations = [_VARIANCE_SD] * 4 + [_NOISE_SD] + [_LENGTH_SD] * 3
+        deviations = [_VARIANCE_SD] * 3 + [_NOISE_SD] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
         return cls(places, np.array(medians), np.array(deviations))
@@ -241,16 +239,16 @@ class _Prior:
     def kernel(self, shifts: NDArray[np.float64]) -> _Kernel:
         """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
         values = self.medians * np.exp(shifts * self.deviations)
-        lengths = values[8:]
+        lengths = values[7:]
         n_numbers, n_categories = len(self.places.numbers), len(self.places.category_names)
         numbers, categories, shares = np.split(lengths, [n_numbers, n_numbers + n_categories])
         return _Kernel(
             layered=self.places.layered,
-            variances=values[:4],
-            noise=float(values[4]),
-            match_length=float(values[5]),
-            layer_length=float(values[6]),
-            correlation=float(values[7] / (1.0 + values[7])),
+            variances=values[:3],
+            noise=float(values[3]),
+            match_length=float(values[4]),
+            layer_length=float(values[5]),
+            correlation=float(values[6] / (1.0 + values[6])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
         )
@@ -273,9 +271,8 @@ class _Kernel:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
-        additive, smooth, linear, matching = self.variances
+        smooth, linear, matching = self.variances
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
-        total += additive * self._apart(left, right)
         if not self.layered:
             return total
         near, wide = _matern(plain), _matern(0.25 * plain)
@@ -288,8 +285,8 @@ class _Kernel:
 
     def alone(self, points: Points) -> NDArray[np.float64]:
         """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
-        additive, smooth, linear, matching = self.variances
-        total = np.full(len(points), smooth + additive)
+        smooth, linear, matching = self.variances
+        total = np.full(len(points), smooth)
         for layered, members in zip(self.layered, points.members, strict=True):
             missing = 1.0 - members.sum(axis=1) @ layered.weights
             total += matching * np.exp(-missing / self.match_length)
@@ -297,20 +294,6 @@ class _Kernel:
             both = np.einsum("ncl,ncl->n", centred @ self._layers(layered), centred)
             total += linear / len(layered.weights) * both
         return total
-
-    def _apart(self, left: Points, right: Points) -> NDArray[np.float64]:
-        """Return the mean of the covariances in each fact alone: effects that add up."""
-        one, other = self._plain(left), self._plain(right)
-        numbers = left.numbers.shape[1]
-        total = np.zeros((len(left), len(right)))
-        blocks = [slice(at, at + 1) for at in range(numbers)]
-        if one.shape[1] > numbers:
-            blocks.append(slice(numbers, None))
-        for block in blocks:
-            total += _matern(_squares(one[:, block], other[:, block]))
-        if self.layered:
-            total += _matern(_squares(self._shares(left), self._shares(right)))
-        return np.asarray(total / max(len(blocks) + bool(self.layered), 1), dtype=np.float64)
 
     def _layers(self, layered: Layered) -> NDArray[np.float64]:
         alike = np.exp(-layered.distance / self.layer_length)

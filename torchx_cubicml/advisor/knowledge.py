@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 _FEWEST_OWN, _MOST_OWN = 3, 300
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
 # Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
-_MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1500
+_MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -46,7 +46,8 @@ def test_layers_are_told_by_members_and_shares() -> None:
 def test_sizes_of_layers_are_weights_and_no_feature() -> None:
     rows = [{**row, "layer_n_params": (7, 1, 1, 1)} for row in ROWS]
     points = placed(rows, rows)
-    assert points.shares[0][1] == pytest.approx([0.2, 0.8])
+    # The large layer is y and holds 0.7; a layer weighs half by its size and half like any other.
+    assert points.shares[0][1] == pytest.approx([(0.2 + 0.5) / 2, (0.8 + 0.5) / 2])
     assert len(points.members) == 1
 
 

@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import os
 from typing import TYPE_CHECKING
 
 import pytest
@@ -10,12 +9,13 @@ if TYPE_CHECKING:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """What launches of the tests keep for the next is kept in a folder of the tests."""
-    before = os.environ.get("TORCHX_CUBICML_CACHE")
-    os.environ["TORCHX_CUBICML_CACHE"] = str(tmp_path_factory.mktemp("cache"))
-    yield
-    if before is None:
-        del os.environ["TORCHX_CUBICML_CACHE"]
-    else:
-        os.environ["TORCHX_CUBICML_CACHE"] = before
+def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Launches of the tests keep things in a folder of the tests, and think as long as a busy machine lets them."""
+    changes = {
+        "TORCHX_CUBICML_CACHE": str(tmp_path_factory.mktemp("cache")),
+        "TORCHX_CUBICML_THINK_DEADLINE_S": "60",
+    }
+    with pytest.MonkeyPatch.context() as patch:
+        for name, value in changes.items():
+            patch.setenv(name, value)
+        yield

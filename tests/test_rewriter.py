@@ -345,7 +345,7 @@ def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, mon
         released.wait(30)
 
     monkeypatch.setattr(advisor, "best_known", ponder)
-    monkeypatch.setattr("torchx_cubicml.rewriter.THINK_DEADLINE_S", 0.5)
+    monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", "0.5")
     assert_as_typed(rewrite(LAUNCH, options), "choosing a config was not done within 0.5 s")
     assert asked.is_set()
     released.set()

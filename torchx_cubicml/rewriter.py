@@ -26,7 +26,7 @@ from torchx_cubicml.launch import (
     write_config,
 )
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
-from torchx_cubicml.settings import cache_folder, default_store_url, option
+from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
 from torchx_cubicml.telling import aligned, as_gain, change_rows, told
 from torchx_cubicml.trial import Origin
 
@@ -269,7 +269,9 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     read = read.telling(*map(_not_permitted, not_permitted(space)))
     from torchx_cubicml.decide import Limits, decide
 
-    limits = Limits(read_s=READ_DEADLINE_S, think_s=THINK_DEADLINE_S, cache=cache_folder())
+    limits = Limits(
+        read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
+    )
     case = Case(space=space, workload=workload, current=current)
     decision = decide(case, contract.store, limits=limits, now=datetime.now(UTC))
     read, choice = read.telling(*decision.lines), decision.choice

@@ -92,6 +92,19 @@ def option(name: str, environment: Mapping[str, str] | None = None) -> str | Non
     return source.get(f"{PREFIX}{name.upper()}") or None
 
 
+def seconds_option(name: str, default: float, environment: Mapping[str, str] | None = None) -> float:
+    """Return an option as seconds between 0 and an hour; the default where it is unset or none such.
+
+    >>> seconds_option("think_deadline_s", 10.0, {"TORCHX_CUBICML_THINK_DEADLINE_S": "30"})
+    30.0
+    """
+    try:
+        seconds = float(option(name, environment) or default)
+    except ValueError:
+        return default
+    return seconds if 0 < seconds < 3600 else default
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with ``changes``, for a process that it starts."""
     return {**os.environ, **changes}

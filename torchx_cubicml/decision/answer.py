@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.settings import option
+from torchx_cubicml.settings import seconds_option
 from torchx_cubicml.telling import told
 
 if TYPE_CHECKING:
@@ -59,8 +59,4 @@ class Answer:
 
 def deadline_s() -> float:
     """Return the seconds within which a decision counts."""
-    try:
-        seconds = float(option("decision_deadline_s") or DEADLINE_S)
-    except ValueError:
-        return DEADLINE_S
-    return seconds if 0 < seconds < 3600 else DEADLINE_S
+    return seconds_option("decision_deadline_s", DEADLINE_S)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import Contract, decode_contract
-from torchx_cubicml.settings import default_store_url, option, read_job_environment
+from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
 from torchx_cubicml.trial import new_id
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         contract=contract,
         declared=bool(job.contract),
         trial_id=trial_id,
-        write_deadline_s=_seconds(option("write_deadline_s", environment)),
+        write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
     )
 
 
@@ -127,11 +127,3 @@ def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[st
 def _scheduler(job: JobEnvironment, contract: Contract) -> str:
     named = contract.scheduler or job.torchx_job_id.partition("://")[0]
     return named or job.scheduler_job_id.partition("-")[0]
-
-
-def _seconds(text: str | None) -> float:
-    try:
-        seconds = float(text or WRITE_DEADLINE_S)
-    except ValueError:
-        return WRITE_DEADLINE_S
-    return seconds if 0 < seconds < 3600 else WRITE_DEADLINE_S

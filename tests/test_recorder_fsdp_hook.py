@@ -6,8 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, Contract, encode_contract
+from torchx_cubicml.recorder.fsdp_hook import FsdpHook, tell_refusal
+from torchx_cubicml.recorder.peers import Peers
+from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State, Trial
 
@@ -41,6 +45,15 @@ def hooked(how: str, strategies: str | tuple[str, ...], store: Path) -> tuple[Tr
         [line for line in ended.stderr.splitlines() if "warning:" in line and "cubicml" in line],
         losses(ended),
     )
+
+
+def test_a_torch_without_fsdp_refuses_and_is_still_recorded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch.distributed.fsdp", None)
+    monkeypatch.delattr(torch.distributed, "fsdp", raising=False)
+    hook = FsdpHook("FULL_SHARD", peers=Peers(read_job_environment({})), guard=lambda call: call)
+    hook.install()
+    assert tell_refusal(hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
+    hook.release()
 
 
 def losses(ended: subprocess.CompletedProcess[str]) -> list[float]:

@@ -8,16 +8,16 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
 from torchx_cubicml.decision.answer import Answer, deadline_s
+from torchx_cubicml.own_process import own_command, own_environment
 from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.recorder.run_program import parse_program
-from torchx_cubicml.settings import child_environment, export, read_job_environment
+from torchx_cubicml.settings import export, read_job_environment
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.run_program import Program
 
 _STARTING_S = 40.0  # for the child to load torch while all other ranks do
-_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 
 def settle(arguments: Sequence[str]) -> list[str]:
@@ -62,14 +61,10 @@ def _ask_twice(program: Program) -> Answer:
 
 def _ask(program: Program) -> Answer:
     question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
-    # Without -P a file in the working directory could stand in for a module of the standard library.
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "torchx_cubicml.decision.agreement"]
-    environment = child_environment({})
-    path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
     done = subprocess.run(
-        command,
+        own_command("torchx_cubicml.decision.agreement"),
         input=json.dumps(question),
-        env={**environment, "PYTHONPATH": os.pathsep.join(path)},
+        env=own_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

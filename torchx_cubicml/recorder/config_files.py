@@ -11,14 +11,14 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract, encode_contract
 from torchx_cubicml.errors import ContractError
+from torchx_cubicml.own_process import own_command, own_environment
 from torchx_cubicml.recorder.notice import warn
-from torchx_cubicml.settings import child_environment, export, read_job_environment, unset
+from torchx_cubicml.settings import export, read_job_environment, unset
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 
 AGREE_S = 60.0  # for the other ranks to come, whose children load torch too
 _STARTING_S = 60.0
-_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 _SWEEPS = 'cat >/dev/null; rm -rf -- "$1"'  # when the last process that holds the other end of its input is gone
 _sweepers: list[subprocess.Popen[bytes]] = []
 
@@ -62,14 +61,10 @@ def _ask(program: Program, *, folder_of: int) -> Mapping[str, object]:
         OSError: it cannot be started.
         subprocess.SubprocessError: it died, or took too long.
     """
-    # Without -P a file in the working directory could stand in for a module of the standard library.
-    command = [sys.executable, "-P", "-W", "ignore", "-m", "torchx_cubicml.recorder.file_copies", str(folder_of)]
-    environment = child_environment({})
-    path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
     done = subprocess.run(
-        command,
+        own_command("torchx_cubicml.recorder.file_copies", str(folder_of)),
         input=json.dumps(list(program.arguments)),
-        env={**environment, "PYTHONPATH": os.pathsep.join(path)},
+        env=own_environment(),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -9,12 +9,11 @@ from __future__ import annotations
 import json
 import os
 import socket
-import sys
 import time
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.own_process import own_command, own_environment
 from torchx_cubicml.recorder.last_words import LastWords
-from torchx_cubicml.settings import child_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,14 +24,6 @@ _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell leaves at once, its child stays
 LAST_WORDS_FILE = 4  # in the child
 _MAX_WAITING_BYTES = 1 << 20
-# A file on PYTHONPATH or in the working directory could else stand in for a module of the standard library.
-_WRITER = """import os, sys
-library = os.path.dirname(os.__file__)
-sys.path.sort(key=lambda entry: entry not in {library, library + "/lib-dynload"})
-from torchx_cubicml.recorder.writer import main
-main()
-"""
-_PACKAGE_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))  # noqa: PTH100, PTH120
 
 
 class Courier:
@@ -130,16 +121,13 @@ class Courier:
 
 
 def _start_writer(theirs: socket.socket, last_words: int | None) -> None:
-    writer = (sys.executable, "-P", "-W", "ignore", "-c", _WRITER)
-    environment = child_environment({})
-    path = [entry for entry in (environment.get("PYTHONPATH"), _PACKAGE_ROOT) if entry]
     files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
     if last_words is not None:
         files.append((os.POSIX_SPAWN_DUP2, last_words, LAST_WORDS_FILE))
     shell = os.posix_spawn(
         "/bin/sh",
-        ("sh", "-c", _DETACHED, "sh", *writer),
-        {**environment, "PYTHONPATH": os.pathsep.join(path)},
+        ("sh", "-c", _DETACHED, "sh", *own_command("torchx_cubicml.recorder.writer")),
+        own_environment(),
         file_actions=files,
         setsid=True,
     )

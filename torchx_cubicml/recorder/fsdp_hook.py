@@ -55,13 +55,12 @@ class FsdpHook:
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Stand in front of both FSDP1's class and FSDP2's function.
-
-        Raises:
-            ImportError: this torch has no FSDP.
-        """
-        from torch.distributed import fsdp
-
+        """Stand in front of both FSDP1's class and FSDP2's function."""
+        try:
+            from torch.distributed import fsdp
+        except ImportError as error:  # a torch built without it
+            self._refusal = f"this torch has no FSDP: {error}"
+            return
         self._stand_before(fsdp.FullyShardedDataParallel, "__init__", self._fsdp1_changes)
         function = getattr(fsdp, "fully_shard", None)  # torch 2.6 and later
         if function is not None:

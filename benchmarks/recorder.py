@@ -25,6 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.settings import child_environment
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
@@ -148,7 +150,7 @@ def recorded(source: str, order: Mapping[str, object], folder: Path) -> list[str
 
 def run(command: Sequence[str], folder: Path) -> str:
     """Return what a command prints; its store is within ``folder``."""
-    environment = {**os.environ, "TORCHX_CUBICML_STORE": str(folder / "store")}  # noqa: TID251  for a child process
+    environment = child_environment({"TORCHX_CUBICML_STORE": str(folder / "store")})
     return subprocess.run(
         command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ).stdout

@@ -173,7 +173,7 @@ def test_a_suggestion_that_moves_what_is_held_is_refused(monkeypatch: pytest.Mon
     real = advisor.best_known
 
     def stray(*args: object, **kwargs: object) -> advisor.Suggestion:
-        found = real(*args, **kwargs)  # type: ignore[arg-type]
+        found = real(*args, **kwargs)
         assert found is not None
         return replace(found, config=config(8, "bf16"))
 

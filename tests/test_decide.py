@@ -70,7 +70,7 @@ class Place:
 
         def counted(*args: object, **kwargs: object) -> object:
             self.n_learned += 1
-            return real(*args, **kwargs)  # type: ignore[arg-type]
+            return real(*args, **kwargs)
 
         monkeypatch.setattr(advisor, "best_known", counted)
 

@@ -5,19 +5,19 @@ import os
 import random
 import signal
 import subprocess
-import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
 import pytest
-from torch.distributed import TCPStore  # type: ignore[attr-defined]
+from torch.distributed import TCPStore
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.decision import agreement, rank
 from torchx_cubicml.decision.agreement import Command, Deciding, answer_of
 from torchx_cubicml.decision.answer import Answer, deadline_s
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.own_process import own_command
 from torchx_cubicml.rewriter import Options
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
@@ -158,7 +158,8 @@ def test_a_restart_repeats_the_decision(port: int) -> None:
 
 def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 0.8)
-    from torchx_cubicml.decision.ballot import Ballot, connected
+    from torchx_cubicml.decision.ballot import Ballot
+    from torchx_cubicml.recorder.agent_store import connected
 
     for _ in range(5):
         Ballot(connected(job(1, port), within_s=1.0), job(1, port), QUESTION).come()
@@ -196,7 +197,7 @@ def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path) -
     store = TrialStore(str(tmp_path / "store"))
     for knob in (1, 2):
         workload = {"program": "t.py", "world_size": 3}
-        store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))  # type: ignore[arg-type]
+        store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))
     options = Options(space=str(tmp_path / "space.toml"), store=str(tmp_path / "store"), mode="rewrite")
     launch = Launch(program="t.py", script_args=("--knob", "1"), world_size=3, nnodes=1, nproc_per_node=3)
     command = Command(launch, options)
@@ -241,7 +242,7 @@ def test_a_rank_whose_child_does_not_answer_runs_as_typed(
 
 def test_the_child_of_a_rank_that_reaches_no_agent_says_so() -> None:
     question = json.dumps({"program": "t.py", "is_module": False, "args": []})
-    command = [sys.executable, "-P", "-m", "torchx_cubicml.decision.agreement"]
+    command = own_command("torchx_cubicml.decision.agreement")
     done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=60)
     answer = Answer.from_json(json.loads(done.stdout))
     assert answer.args is None

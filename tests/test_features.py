@@ -144,7 +144,7 @@ tables = st.lists(st.dictionaries(st.sampled_from(["x", "y", "z"]), values, max_
 
 @given(tables, st.randoms(use_true_random=False))
 @settings(deadline=None, max_examples=60)
-def test_the_order_of_rows_never_matters(rows, shuffler) -> None:  # type: ignore[no-untyped-def]
+def test_the_order_of_rows_never_matters(rows, shuffler) -> None:
     shuffled = list(rows)
     shuffler.shuffle(shuffled)
     columns = Columns.from_rows(shuffled)
@@ -154,7 +154,7 @@ def test_the_order_of_rows_never_matters(rows, shuffler) -> None:  # type: ignor
 
 @given(tables, tables)
 @settings(deadline=None, max_examples=60)
-def test_any_rows_fit_any_columns(rows, others) -> None:  # type: ignore[no-untyped-def]
+def test_any_rows_fit_any_columns(rows, others) -> None:
     columns = Columns.from_rows(rows)
     table = columns.encode(others)
     assert table.shape == (len(others), len(columns.names)) == (len(others), len(columns.categorical))

@@ -66,7 +66,7 @@ NAMES = tuple(CURRENT)
 
 def one(name: str, flag: str = "--knob", **more: object) -> Parameter:
     landing = Landing(kind=LandingKind.FLAG, name=flag)
-    return Parameter(name=name, choices=(1, 2), landing=landing, **more)  # type: ignore[arg-type]
+    return Parameter(name=name, choices=(1, 2), landing=landing, **more)
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_no_legal_config_of_a_held_space_moves_a_frozen_parameter(frozen: set[st
     for config in bound.sample(20, rng=np.random.default_rng(seed)):
         full = {**current, **config}
         assert {name: full[name] for name in frozen} == {name: current[name] for name in frozen}
-        batch = [c["micro_batch_size"] * c["gradient_accumulation_steps"] / c["tp_degree"] for c in (full, current)]  # type: ignore[operator]
+        batch = [c["micro_batch_size"] * c["gradient_accumulation_steps"] / c["tp_degree"] for c in (full, current)]
         assert batch[0] == batch[1]
 
 
@@ -195,7 +195,7 @@ def test_a_suggestion_clears_the_rules_of_the_user(
     changes: dict[str, float | None], rules: RewriteRules, reason: str
 ) -> None:
     values = {"gain": 1.5, "gain_low": 1.4, "gain_high": 1.6, "probability_to_fit": 1.0, **changes}
-    suggestion = Suggestion(config=CURRENT, throughput=1.0, low=0.9, high=1.1, reason="", n_trials=9, **values)  # type: ignore[arg-type]
+    suggestion = Suggestion(config=CURRENT, throughput=1.0, low=0.9, high=1.1, reason="", n_trials=9, **values)
     assert why_not(suggestion, rules).endswith(reason)
     assert bool(why_not(suggestion, rules)) is bool(reason)
 
@@ -220,7 +220,7 @@ def explored(started: str, ended: str = "", **changes: object) -> Trial:
         started_at=started,
         ended_at=ended,
     )
-    return replace(trial, **changes)  # type: ignore[arg-type]
+    return replace(trial, **changes)
 
 
 def test_the_budget_counts_what_explored_and_nothing_else() -> None:

@@ -99,7 +99,7 @@ class TestHistory:
         for index, trial_id in enumerate(history.trial_ids):
             size = by_id[trial_id].config["micro_batch_size"]
             assert history.rows[index]["micro_batch_size"] == size == history.features[index, column]
-            assert history.throughput[index] == by_id[trial_id].measurement.tokens_per_second  # type: ignore[union-attr]
+            assert history.throughput[index] == by_id[trial_id].measurement.tokens_per_second
 
     def test_another_objective_teaches_what_was_measured_in_it(self) -> None:
         trial = Trial.completed(workload=WORKLOAD, config={}, samples_per_second=3.0)

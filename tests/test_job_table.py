@@ -33,7 +33,7 @@ def mapping(**changes: object) -> TableMapping:
         "time": "when",
         "peak_memory_gib": "peak",
     }
-    return TableMapping(**{**given, **changes})  # type: ignore[arg-type]
+    return TableMapping(**{**given, **changes})
 
 
 @pytest.fixture

@@ -26,7 +26,7 @@ def flag(name: str) -> Landing:
 
 
 def parameter(name: str, choices: tuple[Scalar, ...], place: str = "", **more: object) -> Parameter:
-    return Parameter(name=name, choices=choices, landing=flag(place or f"--{name}"), **more)  # type: ignore[arg-type]
+    return Parameter(name=name, choices=choices, landing=flag(place or f"--{name}"), **more)
 
 
 def launch(*args: str, **env: str) -> Launch:

@@ -20,7 +20,7 @@ def parse(line: str, **env: str) -> TorchrunLaunch:
 
 def seen(args: list[str]) -> list[str]:
     """Return what torchrun itself starts a worker with, after the interpreter's own options."""
-    _, _, command = config_from_args(parse_args(args))  # type: ignore[no-untyped-call]
+    _, _, command = config_from_args(parse_args(args))
     return [str(word) for word in command if word != "-u"]
 
 

@@ -13,9 +13,9 @@ ROWS = [
 ]
 
 
-def decoded(rows: list[dict[str, object]] = ROWS) -> Facts:  # type: ignore[assignment]
+def decoded(rows: list[dict[str, object]] = ROWS) -> Facts:
     columns = Columns.from_rows(ROWS)
-    return Decoder(columns, ROWS).facts(columns.encode(rows))  # type: ignore[arg-type]
+    return Decoder(columns, ROWS).facts(columns.encode(rows))
 
 
 @pytest.mark.parametrize("facts", [Facts.from_rows(ROWS), decoded()], ids=["from rows", "from encoded columns"])

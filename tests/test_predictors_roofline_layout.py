@@ -10,7 +10,7 @@ NEEDED = {"n_layers": 12, "d_model": 768, "seq_len": 1024, "micro_batch_size": 8
 
 def layout_of(**changes: object) -> Layout:
     row = {name: value for name, value in {**NEEDED, **changes}.items() if value is not None}
-    return Layout.of(Facts.from_rows([row]))  # type: ignore[list-item]
+    return Layout.of(Facts.from_rows([row]))
 
 
 def test_what_is_needed_is_enough() -> None:

@@ -20,7 +20,7 @@ TOKENS = 4 * 1024
 
 
 def memory_of(**changes: object) -> dict[str, float]:
-    parts = Roofline().memory([{**ROW, **changes}])  # type: ignore[dict-item]
+    parts = Roofline().memory([{**ROW, **changes}])
     return {name: float(value[0]) for name, value in parts.items()}
 
 

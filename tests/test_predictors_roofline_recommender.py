@@ -19,13 +19,13 @@ BYTE = 63 / 64 / (50e9 * 0.5)
 
 
 def seconds(**changes: object) -> dict[str, float]:
-    found = Recommender.of({**ROW, **changes})  # type: ignore[dict-item]
+    found = Recommender.of({**ROW, **changes})
     assert found is not None
     return found.seconds()
 
 
 def memory(**changes: object) -> dict[str, float]:
-    found = Recommender.of({**ROW, **changes})  # type: ignore[dict-item]
+    found = Recommender.of({**ROW, **changes})
     assert found is not None
     return found.memory()
 
@@ -82,9 +82,9 @@ def test_the_dense_part_keeps_to_its_share(share: float, fits: bool) -> None:
     ids=["sizes", "devices", "batch", "strategies"],
 )
 def test_a_row_that_does_not_name_it_is_none(changes: dict[str, object]) -> None:
-    assert Recommender.of({**ROW, **changes}) is None  # type: ignore[dict-item]
+    assert Recommender.of({**ROW, **changes}) is None
 
 
 def test_the_roofline_explains_it() -> None:
-    assert Roofline().explain(ROW) == pytest.approx(seconds())  # type: ignore[arg-type]
+    assert Roofline().explain(ROW) == pytest.approx(seconds())
     assert Roofline().explain({"world_size": 8}) == {}

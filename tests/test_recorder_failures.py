@@ -17,13 +17,8 @@ class SIGTERMException(SystemExit):
 
 
 def chained(error: BaseException, cause: BaseException | None = None) -> BaseException:
-    try:
-        try:
-            raise cause or ValueError
-        except BaseException as inner:  # noqa: BLE001
-            raise error from (inner if cause else None)
-    except BaseException as caught:  # noqa: BLE001
-        return caught
+    error.__cause__, error.__context__ = cause, cause or ValueError()
+    return error
 
 
 @pytest.mark.parametrize(

@@ -62,7 +62,7 @@ def test_parameters_in_no_module_lead_to_the_largest_model() -> None:
 def test_live_modules_ask_no_object_what_it_is() -> None:
     class Lazy:
         @property
-        def __class__(self) -> type:  # type: ignore[override]
+        def __class__(self) -> type:
             raise RuntimeError("this would load a library")
 
     lazy, module = Lazy(), nn.Linear(2, 2)

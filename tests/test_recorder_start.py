@@ -71,7 +71,8 @@ def test_a_module_of_the_programs_that_ends_the_process_is_not_run_by_us(tmp_pat
     assert run(["-m", "torchx_cubicml.recorder", "--", "train.py"], tmp_path) == "trained\n"
 
 
-def test_modules_on_the_path_that_are_named_like_the_librarys_cost_no_record(tmp_path: Path) -> None:
+@pytest.mark.parametrize("entry", ["recorder", "decision"])
+def test_modules_on_the_path_that_are_named_like_the_librarys_cost_no_record(entry: str, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     theirs = tmp_path / "theirs"
     theirs.mkdir()
@@ -80,7 +81,7 @@ def test_modules_on_the_path_that_are_named_like_the_librarys_cost_no_record(tmp
     (tmp_path / "train.py").write_text("print('begins')\nimport json\nprint(json.__file__)\n")
     settings = {"PYTHONPATH": str(theirs)}
     plain, recorded = (
-        run([*how, "train.py"], tmp_path, **settings) for how in ([], ["-m", "torchx_cubicml.recorder", "--"])
+        run([*how, "train.py"], tmp_path, **settings) for how in ([], ["-m", f"torchx_cubicml.{entry}", "--"])
     )
     assert recorded == plain
     assert plain == f"begins\nits own\n{theirs / 'json.py'}\n"

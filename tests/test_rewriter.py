@@ -79,7 +79,7 @@ def fill(options: Options, *more: Trial, gain: float = 1.5) -> None:
 def promise(**changes: float | None) -> Suggestion:
     values = {"gain": 1.5, "gain_low": 1.4, "gain_high": 1.6, "probability_to_fit": 1.0, **changes}
     config = trial(8, "NO_SHARD", 1.0).config
-    return Suggestion(config=config, throughput=1.0, low=0.9, high=1.1, reason="test", n_trials=9, **values)  # type: ignore[arg-type]
+    return Suggestion(config=config, throughput=1.0, low=0.9, high=1.1, reason="test", n_trials=9, **values)
 
 
 def assert_as_typed(rewritten: Rewritten, reason: str, *, launch: Launch = LAUNCH) -> None:

@@ -29,7 +29,7 @@ def expression(source: str) -> Expression:
 
 
 def free(name: str, *choices: Scalar, **more: object) -> Parameter:
-    return Parameter(name=name, choices=choices, **more)  # type: ignore[arg-type]
+    return Parameter(name=name, choices=choices, **more)
 
 
 def derived(name: str, source: str) -> Parameter:
@@ -266,7 +266,7 @@ class TestGroups:
         grouped = space(free("s", "x", "y", per_layer=layers, groups=groups))
         assert [item.positions for item in grouped.dimensions] == blocks
         assert grouped.size() == 2 ** len(blocks)
-        assert all(len(config["s"]) == layers for config in grouped.configs())  # type: ignore[arg-type]
+        assert all(len(config["s"]) == layers for config in grouped.configs())
 
     def test_a_group_must_be_alike(self) -> None:
         grouped = space(free("s", "x", "y", per_layer=4, groups=2))
@@ -298,7 +298,7 @@ class TestTypes:
     )
     def test_a_parameter_refuses(self, arguments: dict[str, object], rule: str) -> None:
         with pytest.raises(SpaceError, match=rule):
-            Parameter(name="p", **arguments)  # type: ignore[arg-type]
+            Parameter(name="p", **arguments)
 
     def test_a_parameter_is_declared_once(self) -> None:
         with pytest.raises(SpaceError, match="a is declared again"):

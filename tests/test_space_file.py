@@ -51,7 +51,7 @@ class TestFiles:
         assert len(configs) == bound.size() > 0
         for config in configs:
             degrees = [config[name] for name in ("tp_degree", "pp_degree", "cp_degree")]
-            samples = config["micro_batch_size"] * config["gradient_accumulation_steps"]  # type: ignore[operator]
+            samples = config["micro_batch_size"] * config["gradient_accumulation_steps"]
             assert samples * 16 / np.prod(degrees) == 16
             assert config["tp_degree"] in {1, 2, 4}
         assert space.parameters[-1].landing == Landing(kind=LandingKind.ENV, name="NCCL_PROTO")

@@ -54,7 +54,7 @@ options:
 
 def launch(command: str = "", **more: object) -> Launch:
     args = tuple(shlex.split(command))
-    return Launch(program="train.py", script_args=args, **({"world_size": 2} | more))  # type: ignore[arg-type]
+    return Launch(program="train.py", script_args=args, **({"world_size": 2} | more))
 
 
 def started(command: str, help_text: str = HELP, **more: object) -> SearchSpace:

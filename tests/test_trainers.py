@@ -91,7 +91,7 @@ class TestDocumentedCommands:
 def test_what_is_written(trainer: str, command: str, change: dict[str, object], expected: str) -> None:
     expected = expected.replace("!pointing", "").replace("shard_grad_opard", "shard_grad_op")
     space = space_of(trainer, *COMMANDS[trainer]["parameters"])
-    after = write_config(launch(command), space, change)  # type: ignore[arg-type]
+    after = write_config(launch(command), space, change)
     assert after.script_args == tuple(shlex.split(expected))
 
 

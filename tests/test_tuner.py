@@ -153,7 +153,7 @@ def test_a_bad_request_is_told(
     request_: TuneRequest, changes: dict[str, object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
-        prepare(replace(request_, **changes))  # type: ignore[arg-type]
+        prepare(replace(request_, **changes))
 
 
 def test_launches_of_before_are_no_evidence_of_this_tune(prepared: Prepared) -> None:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 JOBS = int(os.environ.get("CUBICML_JOBS", "150"))  # `make test-slurm` runs a thousand
 TUNE = Path(__file__).resolve().parent / "tune"
 sys.path.insert(0, str(TUNE))
-from cluster import Killed, SimulatedCluster, runner_of  # noqa: E402
+from cluster import Killed, SimulatedCluster, runner_of  # noqa: E402 - it lies there
 
 SPACE = """
 objective = "samples_per_second"

@@ -10,8 +10,8 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from re import _constants as code  # type: ignore[attr-defined]  # the module behind `re`; a test pins what is used
-from re import _parser as parser  # type: ignore[attr-defined]
+from re import _constants as code  # type: ignore[attr-defined]  # the modules behind `re`; a test pins what is used
+from re import _parser as parser  # type: ignore[attr-defined]  # likewise
 from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:

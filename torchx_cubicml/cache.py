@@ -56,7 +56,7 @@ def write_cache(path: Path, payload: Mapping[str, object], *, most: int) -> None
 def code_stamp() -> list[int]:
     """Return when files of this package last came or went, as they do where another version is installed."""
     rooms = ("", "advisor", "predictors", "searchers", "space", "space_file", "store", "trainers")
-    return [os.stat(_PACKAGE / room).st_mtime_ns for room in rooms]  # noqa: PTH116
+    return [os.stat(_PACKAGE / room).st_mtime_ns for room in rooms]  # noqa: PTH116 - at each launch
 
 
 def _is_own(status: os.stat_result) -> bool:

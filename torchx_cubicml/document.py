@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import tomllib
+from collections.abc import MutableMapping
 from pathlib import PurePosixPath
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -159,12 +160,13 @@ def _in_toml(text: str, key: Key, value: object) -> str:
 
     document = tomlkit.parse(text)
     try:
-        here: tomlkit.container.Container | tomlkit.items.Item = document
+        here: MutableMapping[str, object] = document
         for name in key[:-1]:
-            if name not in here:  # type: ignore[operator]
-                here[name] = tomlkit.table()  # type: ignore[index]
-            here = here[name]  # type: ignore[index]
-        here[key[-1]] = value  # type: ignore[index]
+            within = here.setdefault(name, tomlkit.table())
+            if not isinstance(within, MutableMapping):
+                raise ValueError(f"{name} is no table")
+            here = within
+        here[key[-1]] = value
         return tomlkit.dumps(document)
     except (TOMLKitError, TypeError) as error:
         raise ValueError(str(error)) from None

@@ -168,7 +168,7 @@ def measurement_from_json(value: object) -> Measurement | None:
     quantiles = known.get("step_time_s")
     if isinstance(quantiles, list):
         known["step_time_s"] = tuple(quantiles)
-    return Measurement(**known)  # type: ignore[arg-type]
+    return Measurement(**known)  # type: ignore[arg-type]  # it checks each of its fields
 
 
 def fold_events(events: Iterable[Event]) -> list[Trial]:

@@ -181,8 +181,10 @@ def _config(choices: object, case: Case) -> Config:
 
 
 def _number(value: object) -> float | None:
-    if value is None or (type(value) in {int, float} and 0 <= value < math.inf):  # type: ignore[operator]
-        return value  # type: ignore[return-value]
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return value
     raise TypeError("a number is wanted")
 
 

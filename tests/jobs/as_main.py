@@ -45,7 +45,7 @@ def main():
     if how == "exit_text":
         sys.exit("nothing to train on")
     if how == "import_error":
-        import no_such_module_anywhere  # noqa: F401
+        import no_such_module_anywhere  # noqa: F401 - it fails
 
 
 if __name__ == "__main__":

@@ -87,7 +87,7 @@ def look(model, moment):
     for name, way in WAYS.items():
         try:
             told = way(model)(torch.ones(3, 8)).sum().item()
-        except Exception as error:  # noqa: BLE001
+        except Exception as error:  # noqa: BLE001 - told as it is
             told = f"{type(error).__name__}: {error}"
         shown.append(f"{moment} {name}: {told}")
         torch._dynamo.reset()

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config
 
 
-class Fault(Exception):  # noqa: N818
+class StatusError(Exception):
     """What a status call of the cluster raises."""
 
 
@@ -112,7 +112,7 @@ class SimulatedCluster:
         """Return what the cluster says, which need not be so."""
         job = self.jobs[name]
         if job.fate == "raises" and self.rng.random() < 0.3:
-            raise Fault("failed to translate slurm state CANCELLED by 0")
+            raise StatusError("failed to translate slurm state CANCELLED by 0")
         if job.fate == "lost" and self.time > job.begins:
             return AppState.UNKNOWN
         if job.cancelled:

@@ -33,7 +33,7 @@ def quick(
     return specs.AppDef(name="quick", roles=[role])
 
 
-def two_nodes(*args: str, script: str, memMB: int = 4000) -> specs.AppDef:  # noqa: N803
+def two_nodes(*args: str, script: str, memMB: int = 4000) -> specs.AppDef:  # noqa: N803 - likewise
     """Run a script by torchrun on two nodes that are one machine, so that each job needs a port of its own.
 
     Args:

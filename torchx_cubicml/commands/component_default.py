@@ -25,7 +25,7 @@ def write_default(path: Path, command: Sequence[str]) -> None:
     """
     section, defaults = f"component:{command[0]}", defaults_of(command)
     file = configparser.RawConfigParser()
-    file.optionxform = str  # type: ignore[assignment,method-assign]
+    file.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
     try:
         if path.exists():
             file.read_string(path.read_text(encoding="utf-8"))

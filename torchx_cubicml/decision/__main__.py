@@ -5,11 +5,11 @@ from __future__ import annotations
 import sys
 
 if __name__ == "__main__":
-    if not sys.flags.safe_path:
-        # -m put the working directory first; the program's own first entry takes its place before anything is imported.
-        del sys.path[0]
     before = frozenset(sys.modules)
+    from torchx_cubicml.own_path import library_first
+
+    path = library_first()
     from torchx_cubicml.decision.rank import settle
     from torchx_cubicml.recorder.start import main
 
-    main(settle(sys.argv[1:]), before=before)
+    main(settle(sys.argv[1:]), before=before, path=path)

@@ -17,7 +17,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
 from torchx_cubicml.decision.answer import Answer, deadline_s
-from torchx_cubicml.decision.ballot import NOTHING, Ballot, connected
+from torchx_cubicml.decision.ballot import NOTHING, Ballot
+from torchx_cubicml.recorder.agent_store import connected
 from torchx_cubicml.settings import child_environment, option, read_job_environment
 from torchx_cubicml.trial import new_id
 
@@ -172,7 +173,3 @@ class Deciding:
 
 def _read(verdict: str) -> Answer | None:
     return None if verdict.startswith(NOTHING) else Answer.from_json(json.loads(verdict))
-
-
-if __name__ == "__main__":
-    main()

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch._C._distributed_c10d import TCPStore
 
     from torchx_cubicml.settings import JobEnvironment
 
@@ -65,18 +64,3 @@ class Ballot:
                 return self.decide(f"{NOTHING}a rank has waited too long")
             time.sleep(_PAUSE_S)
         return verdict
-
-
-def connected(job: JobEnvironment, *, within_s: float) -> TCPStore:
-    """Return the store of the job's agents.
-
-    Raises:
-        ConnectionError: there is none.
-        RuntimeError: it does not answer.
-    """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-    if job.store_address is None:
-        raise ConnectionError("torchrun has set no MASTER_ADDR and MASTER_PORT")
-    host, port = job.store_address
-    return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=within_s), wait_for_workers=False)

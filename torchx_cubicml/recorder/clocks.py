@@ -90,7 +90,7 @@ class CudaClock:
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
-        while len(self._pending) > 1 and self._pending[1].end.query():  # type: ignore[no-untyped-call]
+        while len(self._pending) > 1 and self._pending[1].end.query():  # type: ignore[no-untyped-call]  # of torch
             before, mark = self._pending.popleft(), self._pending[0]
             seconds = before.end.elapsed_time(mark.end) / 1000
             outside = before.end.elapsed_time(mark.began) / 1000 if mark.began is not None else None

@@ -46,7 +46,7 @@ def with_config_files(program: Program) -> Program:
         return program
     try:
         answer = _ask(program, folder_of=os.getpid())
-        args, env = _texts(answer["args"]), {str(name): str(text) for name, text in dict(answer["env"]).items()}  # type: ignore[call-overload]
+        args, env = _texts(answer["args"]), _variables(answer["env"])
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
         return _as_typed(program, contract, str(error) or type(error).__name__, tells=job.local_rank == 0)
     export(env)
@@ -117,4 +117,10 @@ def _restore(way_back: AsTyped) -> None:
 def _texts(value: object) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(word, str) for word in value):
         return tuple(map(str, value))
+    raise ValueError("its child process gave no answer")
+
+
+def _variables(value: object) -> dict[str, str]:
+    if isinstance(value, dict):
+        return {str(name): str(text) for name, text in value.items()}
     raise ValueError("its child process gave no answer")

@@ -1,4 +1,4 @@
-"""``python -m torchx_cubicml.recorder.file_copies``: one rank's copies of config files, made where all ranks can."""
+"""A process of our own beside one rank: its copies of config files, made where all ranks can."""
 
 from __future__ import annotations
 
@@ -90,7 +90,3 @@ def agreed(job: JobEnvironment, refused: str) -> bool:
     from torchx_cubicml.recorder.peers import Peers
 
     return Peers(job).agree("files", "" if refused else "can", within_s=AGREE_S)
-
-
-if __name__ == "__main__":
-    main()

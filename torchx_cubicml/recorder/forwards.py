@@ -241,7 +241,7 @@ def _attach_outside(
     living = weakref.ref(module)
 
     def call(*args: Any, **kwargs: Any) -> object:
-        before(living(), args, kwargs)  # type: ignore[arg-type]
+        before(living(), args, kwargs)  # type: ignore[arg-type]  # a module that is called lives
         output = compiled(*args, **kwargs)
         if after is not None:
             after(living(), args, output)
@@ -252,7 +252,7 @@ def _attach_outside(
         if now is not None and now._compiled_call_impl is call:
             now._compiled_call_impl = compiled
 
-    call.of_torchx_cubicml_around = compiled  # type: ignore[attr-defined]
+    call.of_torchx_cubicml_around = compiled  # type: ignore[attr-defined]  # a mark on a function
     module._compiled_call_impl = call
     return restore
 

@@ -63,7 +63,7 @@ def _nccl_version() -> str:
     from torch.cuda import nccl
 
     try:
-        told: object = nccl.version()  # type: ignore[no-untyped-call]
+        told: object = nccl.version()  # type: ignore[no-untyped-call]  # of torch
     except (AttributeError, RuntimeError):
         return ""
     return ".".join(map(str, told)) if isinstance(told, tuple) else str(told)

@@ -11,6 +11,7 @@ import os
 import re
 import signal
 from contextlib import suppress
+from pathlib import Path
 
 from torchx_cubicml.recorder.failures import state_in_words
 from torchx_cubicml.trial import State
@@ -64,7 +65,7 @@ def read_words(file: int) -> str:
 def read_tail(path: str) -> str:
     """Return the end of a file, where it can be read; empty otherwise."""
     try:
-        with open(path, "rb") as file:  # noqa: PTH123
+        with Path(path).open("rb") as file:
             file.seek(0, os.SEEK_END)
             file.seek(max(file.tell() - _MAX_READ, 0))
             return file.read().decode(errors="replace")

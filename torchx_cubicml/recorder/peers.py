@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from datetime import timedelta
 from typing import TYPE_CHECKING, TypeVar
+
+from torchx_cubicml.recorder.agent_store import connected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from torch._C._distributed_c10d import TCPStore
 
     from torchx_cubicml.settings import JobEnvironment
 
@@ -125,11 +126,7 @@ class Peers:
     def _connect(self) -> TCPStore:
         with self._lock:
             if self._store is None:
-                from torch.distributed import TCPStore  # type: ignore[attr-defined]
-
-                host, port = self._job.store_address or ("", 0)
-                wait = timedelta(seconds=_CONNECT_S)
-                self._store = TCPStore(host, port, is_master=False, timeout=wait, wait_for_workers=False)
+                self._store = connected(self._job, within_s=_CONNECT_S)
             return self._store
 
     def _wait_for(self, name: str, within_s: float) -> str:

@@ -111,7 +111,7 @@ def _skip_own(traceback: TracebackType | None) -> TracebackType | None:
 
 def _run_module(name: str, *, alter_argv: bool) -> None:
     # The very function behind `python -m`: its frames show in tracebacks there too.
-    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]
+    runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]  # private
 
 
 def _run_script(name: str) -> None:

@@ -51,7 +51,7 @@ class _TorchFinder:
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TellingLoader(spec.loader, self._call)  # type: ignore[assignment]
+            spec.loader = _TellingLoader(spec.loader, self._call)  # type: ignore[assignment]  # as above
         return spec
 
 

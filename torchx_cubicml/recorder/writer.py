@@ -147,7 +147,3 @@ def _receive(connection: socket.socket) -> bytes:
         return connection.recv(65536)
     except ConnectionError:
         return b""
-
-
-if __name__ == "__main__":
-    main()

@@ -14,97 +14,23 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import Suggestion
-from torchx_cubicml.history import config_key
 from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.trial import State
-from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, TuneResult, Waiting, prepare, tune
-from torchx_cubicml.tuner.adviser import Account
+from torchx_cubicml.tuner import Budget, Prepared, TuneResult, Waiting, tune
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.trial import Trial
 
 JOBS = int(os.environ.get("CUBICML_JOBS", "150"))  # `make test-slurm` runs a thousand
 TUNE = Path(__file__).resolve().parent / "tune"
 sys.path.insert(0, str(TUNE))
 from cluster import Killed, SimulatedCluster, runner_of  # noqa: E402 - it lies there
-
-SPACE = """
-objective = "samples_per_second"
-[parameters.micro_batch_size]
-low = 1
-high = 64
-flag = "--batch_size"
-changes_training = true
-[parameters.width]
-low = 1
-high = 64
-flag = "--width"
-"""
-
-
-class Draws:
-    """A quick adviser: draws what was not launched, and knows the best by its mean."""
-
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> list[Suggestion]:
-        del workload, current, space
-        taken = {config_key(trial.config) for trial in trials}
-        rng = random.Random(seed)
-        while True:
-            config = {"micro_batch_size": rng.randint(1, 64), "width": rng.randint(1, 64)}
-            if config_key(config) not in taken:
-                return [hope(config)]
-
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> Suggestion | None:
-        del workload, seed, space, current
-        measured = [trial for trial in trials if trial.measurement is not None]
-        best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
-        return None if best is None else hope(best.config)
-
-    def expected_gain(self, space: SearchSpace, **_: object) -> float | None:
-        del space
-        return None
-
-    def account(self, space: SearchSpace, **_: object) -> Account:
-        del space
-        return Account()
-
-
-def hope(config: Config) -> Suggestion:
-    return Suggestion(
-        config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason="drawn", n_trials=0
-    )
+from draws import Draws, go, prepare_in, stored  # noqa: E402 - it lies there
 
 
 @pytest.fixture
 def prepared(tmp_path: Path) -> Prepared:
-    space = tmp_path / "space.toml"
-    space.write_text(SPACE)
-    script = str(TUNE / "quick.py")
-    request = TuneRequest(
-        component=f"{TUNE}/components.py:quick",
-        component_args=("--script", script, "--", "--batch_size", "1", "--width", "1"),
-        space=str(space),
-        store=str(tmp_path / "store"),
-        scheduler="local_cwd",
-        budget=Budget(launches=1000),
-        parallel=16,
-        queue_timeout_s=600.0,
-        scratch=str(tmp_path / "scratch"),
-    )
-    return prepare(request)
-
-
-def go(prepared: Prepared, cluster: SimulatedCluster) -> list[object]:
-    jobs = JobRunner("sim", runner=runner_of(cluster))
-    return list(tune(prepared, jobs=jobs, clock=cluster, adviser=Draws()))
+    return prepare_in(tmp_path)
 
 
 def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None:
@@ -127,12 +53,6 @@ def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None
     }
     for job in cluster.jobs.values():
         assert told[job.contract.launch_id].state in wanted[job.fate], (job.fate, told[job.contract.launch_id])
-
-
-def stored(prepared: Prepared) -> list[Trial]:
-    from torchx_cubicml.store import read_trials
-
-    return read_trials(prepared.store_url, deadline_s=60)[0]
 
 
 def test_many_jobs_through_every_fault(prepared: Prepared) -> None:

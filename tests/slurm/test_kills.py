@@ -7,6 +7,7 @@ import random
 import signal
 import subprocess
 from collections import Counter
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -37,35 +38,46 @@ flag = "--width"
 
 @pytest.mark.parametrize("scheduler", ["local_cwd", "slurm"])
 def test_killed_at_random_instants_it_comes_to_the_same_end(workspace: Path, scheduler: str) -> None:
-    (workspace / "space.toml").write_text(SPACE)
     rng = random.Random(f"{scheduler} {KILLS}")
-    kills = 0
-    while kills < KILLS // 2:
-        tune = start(workspace, scheduler)
-        try:
-            tune.wait(timeout=rng.uniform(0.5, 12.0))
-            break  # it came to its end first
-        except subprocess.TimeoutExpired:
-            tune.send_signal(signal.SIGKILL)
-            tune.wait(timeout=30)
-            kills += 1
-    last = start(workspace, scheduler) if tune.returncode != 0 else tune
-    assert last.wait(timeout=300) == 0, (workspace / "tune.log").read_text()[-3000:]
-    check(workspace, kills)
+    kills, tunes = 0, 0
+    while kills < KILLS // 2:  # a tune that comes to its end is followed by another, in a folder of its own
+        tunes += 1
+        folder = workspace / f"tune-{tunes}"
+        folder.mkdir()
+        done = kill_until_it_ends(folder, scheduler, rng, at_most=KILLS // 2 - kills)
+        check(folder, done)
+        kills += done
+    print(f"{scheduler}: {kills} kills in {tunes} tunes")
 
 
-def start(workspace: Path, scheduler: str) -> subprocess.Popen[bytes]:
+def kill_until_it_ends(folder: Path, scheduler: str, rng: random.Random, *, at_most: int) -> int:
+    (folder / "space.toml").write_text(SPACE)
+    for kills in range(at_most):
+        tune = start(folder, scheduler)
+        with suppress(subprocess.TimeoutExpired):
+            assert tune.wait(timeout=rng.uniform(0.3, 8.0)) == 0, told(folder)
+            return kills
+        tune.send_signal(signal.SIGKILL)
+        tune.wait(timeout=30)
+    assert start(folder, scheduler).wait(timeout=300) == 0, told(folder)
+    return at_most
+
+
+def start(folder: Path, scheduler: str) -> subprocess.Popen[bytes]:
     options = (
-        f"--space space.toml --store store --scratch {workspace}/scratch -s {scheduler} --parallel 3 --repeats 2 --yes"
+        f"--space space.toml --store store --scratch {folder}/scratch -s {scheduler} --parallel 3 --repeats 2 --yes"
     )
-    script = f"--script {TUNE}/quick.py -- --batch_size 1 --width 1 --seconds 0.6 --ledger {workspace}/ledger"
+    script = f"--script {TUNE}/quick.py -- --batch_size 1 --width 1 --seconds 0.6 --ledger {folder}/ledger"
     words = f"torchx cubicml tune {options} --budget {BUDGET} -- {TUNE}/components.py:quick {script}".split()
-    with (workspace / "tune.log").open("ab") as log:
-        return subprocess.Popen(words, stdout=log, stderr=log, start_new_session=True)
+    with (folder / "tune.log").open("ab") as log:
+        return subprocess.Popen(words, cwd=folder, stdout=log, stderr=log, start_new_session=True)
+
+
+def told(folder: Path) -> str:
+    return (folder / "tune.log").read_text()[-3000:]
 
 
 def check(workspace: Path, kills: int) -> None:
-    told = (workspace / "tune.log").read_text()
     ran = Counter(
         decode_contract(line.split()[0]).launch_id for line in (workspace / "ledger").read_text().splitlines()
     )
@@ -77,7 +89,7 @@ def check(workspace: Path, kills: int) -> None:
         trials[trial.launch_id] = trial
     assert ran.keys() <= trials.keys(), "a launch without a trial"
     for launch_id in ran:
-        assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, told[-3000:])
+        assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, told(workspace))
         assert trials[launch_id].measurement is not None
     assert all(trials[launch_id].state is State.STOPPED_EARLY for launch_id in trials.keys() - ran.keys())
     configs = {(trials[name].config["micro_batch_size"], trials[name].config["width"]) for name in ran}

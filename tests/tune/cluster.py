@@ -58,12 +58,12 @@ class SimulatedCluster:
     Args:
         seed: of its faults.
         fates: from which the fate of each job is drawn.
-        nodes: jobs that run at a time; the others wait.
+        run_s: shortest and longest run.
     """
 
     seed: int = 0
     fates: tuple[str, ...] = FATES
-    nodes: int = 64
+    run_s: tuple[float, float] = (20.0, 200.0)
     time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     jobs: dict[str, Job] = field(default_factory=dict)
     kill_in: int = 0  # calls
@@ -91,7 +91,7 @@ class SimulatedCluster:
 
     def submit(self, contract: Contract) -> str:
         self._maybe_kill()
-        run_s = self.rng.uniform(20, 200)
+        run_s = self.rng.uniform(*self.run_s)
         begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
         fate = self.rng.choice(self.fates)
         if fate == "stuck":

@@ -12,7 +12,7 @@ from torchx_cubicml.tuner.journal import Note, NoteKind
 from torchx_cubicml.tuner.lease import Lifetime, launch_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
@@ -166,16 +166,24 @@ class Books:
         found = [self.ledger.of_launch(launch_id) for launch_id in self._settled]
         return [trial for trial in found if trial is not None]
 
-    def spent(self, world_size: int) -> Spent:
-        """Return what was spent; of a launch in flight, what a settled one took is expected."""
-        usual = self._run_s / self._n_over / 3600 if self._n_over else 0.0
+    def spent(self, world_size: int, running_s: Sequence[float] = ()) -> Spent:
+        """Return what was spent; of a launch in flight, what a settled one took is expected, or what it has run.
+
+        Args:
+            world_size: of a launch.
+            running_s: how long each launch in flight has run that runs.
+        """
+        usual_s = self._run_s / self._n_over if self._n_over else 0.0
         in_flight = len(self._planned) - len(self._settled)
+        waiting = max(0, in_flight - len(running_s))
+        expected_s = self._run_s + usual_s * waiting + sum(max(usual_s, each) for each in running_s)
         return Spent(
             launches=self._n_over + in_flight,
-            device_hours=(self._run_s / 3600 + usual * in_flight) * world_size,
+            device_hours=expected_s / 3600 * world_size,
+            used_device_hours=(self._run_s + sum(running_s)) / 3600 * world_size,
             hours=self._lifetime.hours(self._clock.now()),
-            launch_hours=usual,
-            launch_device_hours=usual * world_size,
+            launch_hours=usual_s / 3600,
+            launch_device_hours=usual_s / 3600 * world_size,
         )
 
     def device_hours(self, world_size: int) -> float:

@@ -18,7 +18,8 @@ class Spent:
 
     Args:
         launches: made.
-        device_hours: hours of run time times world size, queueing not included.
+        device_hours: hours of run time times world size, queueing not included; what is in flight as it is expected.
+        used_device_hours: likewise, what is in flight as far as it has run.
         hours: that tuners were alive.
         launch_hours: expected of one launch; 0 where none is known.
         launch_device_hours: likewise, times world size.
@@ -26,6 +27,7 @@ class Spent:
 
     launches: int = 0
     device_hours: float = 0.0
+    used_device_hours: float = 0.0
     hours: float = 0.0
     launch_hours: float = 0.0
     launch_device_hours: float = 0.0
@@ -33,12 +35,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """One limit; the others are open.
+    """One limit; the others are open. Where hours are spent, launches in flight are ended.
 
     Args:
         launches: at most, confirmations included.
         device_hours: hours of run time times world size, at most.
-        hours: at most; launches in flight are ended then.
+        hours: at most.
     """
 
     launches: int | None = None
@@ -74,13 +76,24 @@ class Budget:
             '"200 gpu-hours" or "6 hours"'
         )
 
-    def launches_left(self, spent: Spent) -> int:
-        """Return how many launches may still be made, as far as their length is known; at least one before that."""
+    def launches_left(self, spent: Spent, *, parallel: int = 1) -> int:
+        """Return how many launches may still be made, as far as their length is known; at least one before that.
+
+        Args:
+            spent: so far.
+            parallel: launches in flight at a time.
+        """
         if self.launches is not None:
             return max(0, self.launches - spent.launches)
         if self.device_hours is not None:
             return _how_many(self.device_hours - spent.device_hours, spent.launch_device_hours)
-        return _how_many((self.hours or 0.0) - spent.hours, spent.launch_hours)
+        return parallel * _how_many((self.hours or 0.0) - spent.hours, spent.launch_hours)
+
+    def is_used_up(self, spent: Spent) -> bool:
+        """Whether launches in flight must end, for they would spend more than there is."""
+        if self.device_hours is not None:
+            return spent.used_device_hours >= self.device_hours
+        return self.hours is not None and spent.hours >= self.hours
 
     def __str__(self) -> str:
         if self.launches is not None:

@@ -128,6 +128,12 @@ class Flights:
         now = self._clock.now()
         return min(((flight.look_at - now).total_seconds() for flight in self.under_way), default=0.0)
 
+    def running_s(self) -> list[float]:
+        """Return how long each flight has run that runs."""
+        now = self._clock.now()
+        begun = (flight.running_since for flight in self.under_way)
+        return [(now - since).total_seconds() for since in begun if since is not None]
+
     def doom(self, flight: Flight, state: State, reason: str) -> None:
         """Cancel a flight; when its job is gone it is recorded so."""
         if flight.doom is None and flight.ended is None:

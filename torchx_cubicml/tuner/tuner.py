@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.trial import Trial
     from torchx_cubicml.tuner.adviser import Adviser
+    from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.flight import Flight
     from torchx_cubicml.tuner.request import Prepared
@@ -100,7 +101,7 @@ class _Loop:
             watched = adopt_all(self._flights, self._books, self._jobs, self._clock) if resumed else 0
             for trial in self._books.settled_trials():
                 self._note_best(trial)
-            made = self._books.spent(self._world_size).launches
+            made = self._spent().launches
             yield Begun(tune_id=self._books.tune_id, resumed=resumed, launches=made, in_flight=watched)
             yield from self._rounds()
         except interruptions():
@@ -134,7 +135,7 @@ class _Loop:
         if self._idle or (request.rounds and self._flights.under_way):
             return
         while len(self._flights.under_way) < request.parallel:
-            left = request.budget.launches_left(self._books.spent(self._world_size))
+            left = request.budget.launches_left(self._spent(), parallel=request.parallel)
             planned = self._next(left) if left > 0 else None
             if planned is None:
                 self._idle = True
@@ -168,9 +169,12 @@ class _Loop:
         )
         refuse_to_go_on(self._prepared, landed, self._books.settled_trials(), measured_before=any(measured))
 
+    def _spent(self) -> Spent:
+        return self._books.spent(self._world_size, self._flights.running_s())
+
     def _end_with_budget(self) -> None:
-        budget, spent = self._prepared.request.budget, self._books.spent(self._world_size)
-        if budget.hours is not None and spent.hours >= budget.hours:
+        budget = self._prepared.request.budget
+        if budget.is_used_up(self._spent()):
             for flight in self._flights.under_way:
                 self._flights.doom(flight, State.STOPPED_EARLY, f"the budget of {budget} was spent")
 
@@ -204,9 +208,9 @@ class _Loop:
 
     def _waiting(self) -> Waiting:
         now, budget = self._clock.now(), self._prepared.request.budget
-        spent = self._books.spent(self._world_size)
-        left = budget.launches_left(spent) if spent.launch_hours else 0
-        waves = (left + len(self._flights.under_way)) / self._prepared.request.parallel
+        spent, parallel = self._spent(), self._prepared.request.parallel
+        left = budget.launches_left(spent, parallel=parallel) if spent.launch_hours else 0
+        waves = (left + len(self._flights.under_way)) / parallel
         return Waiting(
             in_flight=tuple(self._shown(flight, now) for flight in self._flights.under_way),
             best=self._throughput(self._best) if self._best is not None else None,
@@ -253,7 +257,7 @@ class _Loop:
         return TuneResult(
             comparison=comparison,
             best=best,
-            launches=self._books.spent(self._world_size).launches,
+            launches=self._spent().launches,
             device_hours=self._books.device_hours(self._world_size),
             command=_command(self._prepared, best) if best is not None else (),
             tune_id=self._books.tune_id,

@@ -7,6 +7,7 @@ from torchx_cubicml.advisor.acquisition import Acquisition, log_expected_improve
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Trial
+from torchx_cubicml.vectors import vectors_of
 
 WORKLOAD = {"program": "a.py", "world_size": 2}
 SPACE = SearchSpace(
@@ -85,3 +86,13 @@ class TestPickApart:
     def test_no_more_than_the_pool(self) -> None:
         assert pick_apart(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
         assert pick_apart(SPACE, [], np.array([]), count=3, taken=[]) == []
+
+
+def test_rows_of_choice_indices_are_scored_like_their_configs() -> None:
+    outlook = outlook_of(ran(1, 100.0), ran(2, 150.0), ran(4, 180.0), lost(16))
+    configs = [config(batch, layers) for batch in (1, 8, 16, 32) for layers in ("FFFF", "FFNN")]
+    expected, found = outlook.forecast(configs), outlook.forecast_at(vectors_of(outlook.space, configs))
+    np.testing.assert_allclose(found.logarithm, expected.logarithm)
+    np.testing.assert_allclose(found.spread, expected.spread)
+    np.testing.assert_allclose(found.fits, expected.fits)
+    assert expected.fits[4] == expected.fits[6] == 0.0  # at least as large a batch as one that ran out of memory

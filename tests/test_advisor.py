@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from torchx_cubicml.noise import repeat_noise
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import State, Trial
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 4}
@@ -282,13 +286,13 @@ def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: 
         for config in configs
     ]
     seen: list[int] = []
-    forecast = Outlook.forecast
+    forecast_at = Outlook.forecast_at
 
-    def counted(outlook: Outlook, asked: list[dict[str, object]]) -> object:
+    def counted(outlook: Outlook, asked: NDArray[np.intp]) -> object:
         seen.append(len(asked))
-        return forecast(outlook, asked)
+        return forecast_at(outlook, asked)
 
-    monkeypatch.setattr(Outlook, "forecast", counted)
+    monkeypatch.setattr(Outlook, "forecast_at", counted)
     monkeypatch.setattr("torchx_cubicml.advisor.advisor._SAFE", 0.0)  # so that nothing untried is out of the question
     assert best_known(space, workload=workload, current=current, trials=trials) is not None
     assert 200 < sum(seen) < 2000

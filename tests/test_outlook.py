@@ -90,13 +90,13 @@ class TestForecast:
         trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
         outlook = outlook_of(*trials)
         assert "peak" not in outlook.knowledge.history.columns.names
-        assert outlook.facts["n_params"] == 7
+        assert outlook.rows.of({})["n_params"] == 7
 
     def test_a_new_software_version_is_kept_at_its_latest(self) -> None:
         old = trial(1, 100.0, observed={"torch_version": "2.4"}, started_at="2026-01-01T00:00:00Z")
         new = trial(2, 150.0, observed={"torch_version": "2.5"}, started_at="2026-02-01T00:00:00Z")
         outlook = outlook_of(new, old)
-        assert outlook.facts["torch_version"] == "2.5"
+        assert outlook.rows.of({})["torch_version"] == "2.5"
         assert "torch_version" in outlook.knowledge.history.columns.names
 
     def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:

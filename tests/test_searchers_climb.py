@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.searchers.climb import Climb
-from torchx_cubicml.searchers.evolution import legal
+from torchx_cubicml.searchers.ranking import rows_of
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -40,5 +40,5 @@ def test_it_finds_the_summit_near_its_start() -> None:
 
 def test_a_start_outside_the_space_is_passed_over() -> None:
     outside = {"layers": ("z",) * 20, "batch": 12}
-    assert legal(SPACE, [outside, GOOD]) == [GOOD]
+    assert rows_of(SPACE, [outside, GOOD]).tolist() == [list(SPACE.encode(GOOD))]
     assert len(Climb(start=(outside,)).search(SPACE, near, count=3, rng=np.random.default_rng(0))) == 3

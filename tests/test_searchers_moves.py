@@ -1,12 +1,16 @@
 from __future__ import annotations
 
 from itertools import pairwise
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
 from torchx_cubicml.searchers.moves import Moves, ladder
 from torchx_cubicml.space import Dimension
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 LAYERS = [Dimension("sharding_strategy", (index,), ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")) for index in range(8)]
 BATCH = Dimension("micro_batch_size", (), (8, 1, 4, 2, 16, 32))
@@ -21,8 +25,12 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-def in_range(vector: tuple[int, ...]) -> bool:
-    return all(0 <= choice < len(dimension.choices) for choice, dimension in zip(vector, DIMENSIONS, strict=True))
+def in_range(vectors: NDArray[np.intp]) -> bool:
+    return bool((vectors >= 0).all() and (vectors < [len(dimension.choices) for dimension in DIMENSIONS]).all())
+
+
+def many(vector: tuple[int, ...], count: int) -> NDArray[np.intp]:
+    return np.array([vector] * count, dtype=np.intp)
 
 
 def test_a_ladder_leads_from_the_lowest_number_to_the_highest() -> None:
@@ -36,35 +44,45 @@ def test_words_and_switches_have_no_ladder(dimension: Dimension) -> None:
 
 def test_mutations_stay_in_range_and_reach_every_dimension(rng: np.random.Generator) -> None:
     moves = Moves(DIMENSIONS)
-    mutants = [moves.mutate(HOME, rng) for _ in range(500)]
-    assert all(in_range(mutant) for mutant in mutants)
-    changed = (np.array(mutants) != np.array(HOME)).any(axis=0)
+    start = many(HOME, 500)
+    mutants = moves.mutated(start, rng)
+    assert in_range(mutants)
+    assert (start == HOME).all()
+    changed = (mutants != HOME).any(axis=0)
     assert changed.tolist() == [True] * 10 + [False]
 
 
 def test_some_mutations_change_a_run_and_some_every_layer(rng: np.random.Generator) -> None:
     moves = Moves(LAYERS)
-    counts = {sum(choice != 0 for choice in moves.mutate((0,) * 8, rng)) for _ in range(500)}
-    assert {1, 2, 4, 8} <= counts
+    counts = (moves.mutated(many((0,) * 8, 500), rng) != 0).sum(axis=1)
+    assert {1, 2, 4, 8} <= set(counts.tolist())
 
 
 def test_a_child_holds_nothing_that_its_parents_lack(rng: np.random.Generator) -> None:
     moves, one, other = Moves(DIMENSIONS), HOME, (1,) * 8 + (4, 1, 0)
-    children = [moves.cross(one, other, rng) for _ in range(100)]
-    assert all(choice in pair for child in children for choice, *pair in zip(child, one, other, strict=True))
-    assert len(set(children)) > 20
+    children = moves.crossed(many(one, 100), many(other, 100), rng)
+    assert ((children == one) | (children == other)).all()
+    assert len({tuple(child) for child in children.tolist()}) > 20
 
 
 def test_layers_of_the_other_parent_come_in_one_run(rng: np.random.Generator) -> None:
     moves = Moves(LAYERS)
-    for _ in range(100):
-        child = moves.cross((0,) * 8, (1,) * 8, rng)
+    for child in moves.crossed(many((0,) * 8, 100), many((1,) * 8, 100), rng).tolist():
         assert sum(before != after for before, after in pairwise(child)) <= 2
 
 
+def test_mixed_layers_take_shares_that_differ(rng: np.random.Generator) -> None:
+    mixed = Moves(DIMENSIONS).mixed(many(HOME, 300), rng)
+    assert in_range(mixed)
+    assert (mixed[:, 8:] == HOME[8:]).all()
+    counts = (mixed[:, :8] == 2).sum(axis=1)
+    assert {0, 4, 8} <= set(counts.tolist())
+
+
 def test_neighbours_hold_every_single_flip_and_near_numbers(rng: np.random.Generator) -> None:
-    near = set(Moves(DIMENSIONS).neighbours(HOME, rng))
-    assert all(in_range(vector) for vector in near)
+    rows = Moves(DIMENSIONS).neighbours(HOME, rng)
+    assert in_range(rows)
+    near = {tuple(row) for row in rows.tolist()}
     flips = {(*HOME[:index], choice, *HOME[index + 1 :]) for index in range(8) for choice in (1, 2)}
     assert flips <= near
     batches = {BATCH.choices[vector[8]] for vector in near}
@@ -73,5 +91,5 @@ def test_neighbours_hold_every_single_flip_and_near_numbers(rng: np.random.Gener
 
 def test_swaps_keep_the_counts(rng: np.random.Generator) -> None:
     start = (0, 0, 0, 0, 2, 2, 2, 2)
-    near = list(Moves(LAYERS).neighbours(start, rng))
+    near = [tuple(row) for row in Moves(LAYERS).neighbours(start, rng).tolist()]
     assert any(sorted(vector) == sorted(start) and vector != start for vector in near)

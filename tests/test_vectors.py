@@ -7,7 +7,16 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.features import Columns
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.vectors import VectorColumns, config_at, distinct_rows, drawn_rows, legal_rows, vectors_of
+from torchx_cubicml.vectors import (
+    FactRows,
+    VectorColumns,
+    config_at,
+    distinct_rows,
+    drawn_rows,
+    encoded,
+    legal_rows,
+    vectors_of,
+)
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 
@@ -121,3 +130,14 @@ def test_distinct_rows_of_a_hundred_columns(rng: np.random.Generator) -> None:
     first, which = distinct_rows(table)
     assert len(first) == len(np.unique(table, axis=0))
     np.testing.assert_array_equal(table[first][which], table)
+
+
+@SPACES
+def test_rows_of_facts_at_vectors_are_those_of_their_configs(space: SearchSpace, rng: np.random.Generator) -> None:
+    source = FactRows(space, facts={"device": "H100", "kernel": "none"}, instead={"compile": True})
+    vectors = drawn_rows(space, 20, rng=rng)
+    rows, plain = source.at(vectors), [source.of(config_at(space, vector)) for vector in vectors]
+    assert list(rows) == plain
+    assert list(rows[3:7]) == plain[3:7]
+    columns = Columns.from_rows(plain)
+    np.testing.assert_array_equal(encoded(columns, rows), encoded(columns, plain))

@@ -105,6 +105,12 @@ class Columns:
             start = stop
         return table
 
+    def of(self, facts: Iterable[str]) -> list[int]:
+        """Return which columns tell one of ``facts``."""
+        sources = [block.source for block in self.blocks for _ in block.names]
+        wanted = set(facts)
+        return [column for column, source in enumerate(sources) if source in wanted]
+
 
 @dataclass(frozen=True, slots=True)
 class _Number:

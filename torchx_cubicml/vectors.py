@@ -6,21 +6,23 @@ worked out once for each combination that occurs, and everything else is a look-
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.trial import Value
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection
 
     from numpy.typing import NDArray
 
     from torchx_cubicml.features import Columns
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Value
+    from torchx_cubicml.trial import Config
 
 
 def legal_rows(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.bool_]:
@@ -152,3 +154,64 @@ def vectors_of(space: SearchSpace, configs: Collection[Config]) -> NDArray[np.in
     """
     rows = [space.encode(config) for config in configs]
     return np.array(rows, dtype=np.intp).reshape(len(rows), len(space.dimensions))
+
+
+class FactRows:
+    """Configs of one space as rows of facts, as training rows are: what is known, then the config.
+
+    Args:
+        space: bound.
+        facts: what is known besides the config; a parameter's value stands before it.
+        instead: values that stand for whatever is chosen of these parameters.
+    """
+
+    def __init__(self, space: SearchSpace, *, facts: Mapping[str, Value], instead: Mapping[str, Value]) -> None:
+        self._space, self._facts, self._instead = space, dict(facts), dict(instead)
+        self._encoders: dict[int, tuple[Columns, VectorColumns]] = {}
+
+    def of(self, config: Config) -> dict[str, Value]:
+        """Return the row of one config."""
+        return {**self._facts, **config, **self._instead}
+
+    def at(self, vectors: NDArray[np.intp]) -> VectorRows:
+        """Return the rows at legal choice vectors, ``[n, n_dimensions]``."""
+        return VectorRows(self, vectors)
+
+    def config_at(self, vector: NDArray[np.intp]) -> Config:
+        """Return the config at one legal choice vector."""
+        return config_at(self._space, vector)
+
+    def encoder(self, columns: Columns) -> VectorColumns:
+        """Return what makes features of choice vectors, the same for the same ``columns``."""
+        if id(columns) not in self._encoders:
+            made = VectorColumns(self._space, columns, facts=self._facts, instead=self._instead)
+            self._encoders[id(columns)] = columns, made
+        return self._encoders[id(columns)][1]
+
+
+class VectorRows(Sequence[Mapping[str, Value]]):
+    """Rows of facts at choice vectors; a row is worked out when it is asked for, features need none of them."""
+
+    def __init__(self, source: FactRows, vectors: NDArray[np.intp]) -> None:
+        self._source, self._vectors = source, vectors
+
+    def __len__(self) -> int:
+        return len(self._vectors)
+
+    @overload
+    def __getitem__(self, place: int) -> Mapping[str, Value]: ...
+    @overload
+    def __getitem__(self, place: slice) -> VectorRows: ...
+    def __getitem__(self, place: int | slice) -> Mapping[str, Value] | VectorRows:
+        if isinstance(place, slice):
+            return VectorRows(self._source, self._vectors[place])
+        return self._source.of(self._source.config_at(self._vectors[place]))
+
+    def encoded(self, columns: Columns) -> NDArray[np.float64]:
+        """Return the features, float64 ``[n, n_columns]``."""
+        return self._source.encoder(columns).encode(self._vectors)
+
+
+def encoded(columns: Columns, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+    """Return what ``columns.encode`` makes of ``rows``, float64 ``[n, n_columns]``."""
+    return rows.encoded(columns) if isinstance(rows, VectorRows) else columns.encode(rows)

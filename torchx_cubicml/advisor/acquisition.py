@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.moves import ladder
+from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -53,19 +54,24 @@ class Acquisition:
         self._best = float(np.log(max(beliefs))) if beliefs else None
         surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
+        self._settled = outlook.settled_rows()
         if name == "thompson" and rng is not None:
             self._outlook = outlook.drawn(rng)
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Return the score of each config, float64 ``[n]``; a ``Score``."""
-        forecast = self._outlook.forecast(configs)
+        return self.of_vectors(vectors_of(self._outlook.space, configs))
+
+    def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the score of each legal row of choice indices, float64 ``[n]``; a ``VectorScore``."""
+        forecast = self._outlook.forecast_at(vectors)
         worth = np.nan_to_num(forecast.logarithm, nan=0.0)
         if self._best is not None:
             worth = self._worth(forecast.logarithm - self._best, forecast.spread)
         with np.errstate(divide="ignore"):
             score = worth + np.log(forecast.fits)
         score -= _UNDER_FLOOR * np.maximum(self._floor - forecast.fits, 0.0)
-        settled = np.array([self._outlook.settled(config) for config in configs])
+        settled = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
         return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
 
 

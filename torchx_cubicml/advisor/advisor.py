@@ -19,9 +19,12 @@ from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.trial import State, Trial
+from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from numpy.typing import NDArray
 
     from torchx_cubicml.noise import Belief
     from torchx_cubicml.searchers import Searcher
@@ -163,11 +166,21 @@ def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config 
     """Return the config never run whose low end stands highest, if that is above ``best`` and it surely fits."""
     if outlook.n_trials < _ENOUGH_TO_EXTRAPOLATE:
         return None
-
-    def low_end(configs: Sequence[Config]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
-        forecast = outlook.forecast(configs)
-        tried = np.array([outlook.settled(config) for config in configs])
-        return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - 1.2816 * forecast.spread)
-
+    low_end = _LowEnd(outlook)
     found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
     return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
+
+
+class _LowEnd:
+    """The low end of the 80 % interval of configs that were not run and surely fit: a ``VectorScore``."""
+
+    def __init__(self, outlook: Outlook) -> None:
+        self._outlook, self._settled = outlook, outlook.settled_rows()
+
+    def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
+        return self.of_vectors(vectors_of(self._outlook.space, configs))
+
+    def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
+        forecast = self._outlook.forecast_at(vectors)
+        tried = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
+        return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - 1.2816 * forecast.spread)

@@ -17,6 +17,7 @@ from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
 from torchx_cubicml.predictors.memory_wall import MemoryWall
+from torchx_cubicml.vectors import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -183,7 +184,7 @@ class Everywhere:
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """See ``Knowledge``."""
-        features = self.history.columns.encode(rows)
+        features = encoded(self.history.columns, rows)
         prediction = self.predictor.predict(features)
         # The predictor's spread is of a measurement; what is sought is the true value behind it.
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
@@ -262,14 +263,15 @@ class Elsewhere:
     def __init__(self, history: History, predictor: Predictor) -> None:
         self._history = history
         self._predictor = predictor
-        self._known: dict[str, float] = {}
+        self._known: dict[bytes, float] = {}
 
     def logarithms(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return logarithms of throughput as other workloads suggest them, ``[n]``; each row is computed once."""
-        keys = [config_key(row) for row in rows]
-        fresh = {key: row for key, row in zip(keys, rows, strict=True) if key not in self._known}
+        features = encoded(self._history.columns, rows)
+        keys = [row.tobytes() for row in features]
+        fresh = {key: place for place, key in enumerate(keys) if key not in self._known}
         if fresh:
-            predicted = self._predictor.predict(self._history.columns.encode(list(fresh.values()))).throughput
+            predicted = self._predictor.predict(features[list(fresh.values())]).throughput
             self._known.update(zip(fresh, np.log(predicted).tolist(), strict=True))
         return np.array([self._known[key] for key in keys], dtype=np.float64)
 
@@ -290,7 +292,7 @@ class Here:
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """See ``Knowledge``."""
-        features = self.history.columns.encode(rows)
+        features = encoded(self.history.columns, rows)
         logarithm, spread = self.process.latent(features)
         if self.elsewhere is not None:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
@@ -300,17 +302,17 @@ class Here:
         """See ``Knowledge``: kriging believer."""
         if not rows:
             return self
-        return replace(self, process=self.process.believing(self.history.columns.encode(rows)))
+        return replace(self, process=self.process.believing(encoded(self.history.columns, rows)))
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
         """See ``Knowledge``."""
-        return replace(self, process=self.process.drawn(self.history.columns.encode(rows), rng=rng))
+        return replace(self, process=self.process.drawn(encoded(self.history.columns, rows), rng=rng))
 
     def draws(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """See ``Knowledge``: of all shares of noise that are likely."""
-        features = self.history.columns.encode(rows)
+        features = encoded(self.history.columns, rows)
         known = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
         likely = self.process.alternatives(features)
         chances = np.array([chance for chance, _, _ in likely])
@@ -325,7 +327,7 @@ class Here:
         self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """See ``Knowledge``: averaged over how much of what measurements differ by may be noise."""
-        features = self.history.columns.encode([*rows, over])
+        features = encoded(self.history.columns, [*rows, over])
         known = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
         first: NDArray[np.float64] = np.zeros(len(rows))
         second: NDArray[np.float64] = np.zeros(len(rows))

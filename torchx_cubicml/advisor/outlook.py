@@ -18,7 +18,9 @@ from torchx_cubicml.history import ineffective_parameters, matches, training_row
 from torchx_cubicml.noise import Belief, believe, repeat_noise
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.moves import Moves
+from torchx_cubicml.searchers.ranking import as_legal
 from torchx_cubicml.trial import State
+from torchx_cubicml.vectors import FactRows, distinct_rows, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -47,12 +49,14 @@ class Record:
     Args:
         config: made of the space's own literals, never of what a store holds.
         measured: throughputs of the whole job.
+        row: its choice indices as ``np.intp``, in bytes.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
         failed: whether it ended without a measurement; what the machines broke off is tried once more.
     """
 
     config: Config
+    row: bytes
     measured: tuple[float, ...]
     out_of_memory: bool
     open: bool
@@ -71,8 +75,7 @@ class Outlook:
     Args:
         space: bound to the workload, without the choices of parameters that have no effect on it.
         ineffective: parameters requested at several values and always observed alike.
-        facts: what is known of the workload before a launch.
-        instead: observed values that stand for whatever is requested of the ineffective parameters.
+        rows: what is known of the workload before a launch, and of each config with it.
         records: identity of a config -> what happened to it.
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of one measurement.
@@ -83,8 +86,7 @@ class Outlook:
 
     space: SearchSpace
     ineffective: tuple[str, ...]
-    facts: Mapping[str, Value]
-    instead: Mapping[str, Value]
+    rows: FactRows
     records: Mapping[Hashable, Record]
     n_trials: int
     noise: float
@@ -136,8 +138,11 @@ class Outlook:
         return cls(
             space=narrow,
             ineffective=tuple(sorted(pinned)),
-            facts={**known, **space.facts, **workload},
-            instead=_always_the_same(own, idle, observe),
+            rows=FactRows(
+                narrow,
+                facts={**known, **space.facts, **workload},
+                instead=_always_the_same(own, idle, observe),
+            ),
             records=records,
             n_trials=sum(trial.state.ended for trial in own),
             noise=noise,
@@ -150,11 +155,16 @@ class Outlook:
         """Return what the predictors expect of ``configs``."""
         return self.knowledge.forecast(self._rows(configs))
 
+    def forecast_at(self, vectors: NDArray[np.intp]) -> Forecast:
+        """Return the same of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
+        return self.knowledge.forecast(self.rows.at(vectors))
+
     def believing(self, configs: Sequence[Config]) -> Self:
         """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""
+        rows = (np.array(self.space.encode(config), dtype=np.intp).tobytes() for config in configs)
         under_way = {
-            identity(config): Record(config=config, measured=(), out_of_memory=False, open=True, failed=False)
-            for config in configs
+            identity(config): Record(config=config, row=row, measured=(), out_of_memory=False, open=True, failed=False)
+            for config, row in zip(configs, rows, strict=True)
         }
         return replace(
             self,
@@ -165,11 +175,10 @@ class Outlook:
     def drawn(self, rng: np.random.Generator) -> Self:
         """Return the outlook as if one function were true that it believes in: a Thompson draw."""
         moves = Moves(self.space.dimensions)
-        around = [self.space.encode(config) for config in self.measured()[-_ANCHORS_AROUND:]]
-        mixed = [moves.mix(vector, rng) for vector in around] + [moves.mutate(vector, rng) for vector in around]
-        near = (self.space.decode(vector) for vector in dict.fromkeys(mixed))
-        anchors = [*(config for config in near if config is not None), *self.space.sample(_ANCHORS, rng=rng)]
-        return replace(self, knowledge=self.knowledge.drawn(self._rows(anchors), rng=rng))
+        around = vectors_of(self.space, self.measured()[-_ANCHORS_AROUND:])
+        near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
+        anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
+        return replace(self, knowledge=self.knowledge.drawn(self.rows.at(anchors), rng=rng))
 
     def draws(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return logarithms of the true throughputs of few configs, drawn together, ``[count, n]``.
@@ -184,7 +193,7 @@ class Outlook:
         return means + spreads * rng.standard_normal((count, len(configs)))
 
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
-        return [{**self.facts, **config, **self.instead} for config in configs]
+        return [self.rows.of(config) for config in configs]
 
     def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
         """Return prediction and own measurements of each config together; ``None`` where there is neither."""
@@ -230,6 +239,10 @@ class Outlook:
         record = self.records.get(identity(config))
         return record is not None and record.settled
 
+    def settled_rows(self) -> frozenset[bytes]:
+        """Return the rows of choice indices that are settled, as ``Record.row``."""
+        return frozenset(record.row for record in self.records.values() if record.settled)
+
     @property
     def n_out_of_memory(self) -> int:
         """How many configs of the space ran out of memory."""
@@ -262,7 +275,7 @@ def _narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
 
 def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
     groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
-    configs: dict[Hashable, Config] = {}
+    found: dict[Hashable, tuple[Config, bytes]] = {}
     read: dict[int, Config | None] = {}  # trials read from a store share what is alike
     for trial in own:
         if id(trial.config) not in read:
@@ -270,9 +283,10 @@ def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scal
         config = read[id(trial.config)]
         if config is not None:
             key = identity(config)
-            configs[key] = config
+            if key not in found:
+                found[key] = config, np.array(space.encode(config), dtype=np.intp).tobytes()
             groups[key].append(trial)
-    return {key: _record(configs[key], group, space.objective) for key, group in groups.items()}
+    return {key: _record(*found[key], group, space.objective) for key, group in groups.items()}
 
 
 def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
@@ -284,11 +298,12 @@ def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
     return {**config, **changed}
 
 
-def _record(config: Config, trials: Sequence[Trial], objective: str) -> Record:
+def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
     lost = [trial.state for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     return Record(
         config=config,
+        row=row,
         measured=tuple(sorted(value for value in values if value is not None)),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),

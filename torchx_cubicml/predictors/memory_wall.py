@@ -14,7 +14,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.appetite import Appetite
 from torchx_cubicml.predictors.feasibility import KNOWN_TO_FIT
-from torchx_cubicml.predictors.limits import Limits
+from torchx_cubicml.predictors.limits import BATCH, Limits
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -52,6 +52,8 @@ class MemoryWall:
     def fit(self, history: History) -> Self:
         """Learn from the outcomes of ``history``, one at least, and from the peaks that it knows."""
         self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
+        self.compared_ = history.columns.of(name for name in self.compare if name != BATCH)
+        self.known_ = {row.tobytes() for row in history.features[:, self.compared_]}
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
         fitted = np.concatenate([history.feasible, np.zeros(len(history.failures))]).astype(np.float64)
         peaks = np.full(len(features), np.nan)
@@ -70,7 +72,10 @@ class MemoryWall:
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``Feasibility``."""
-        known = self.limits_.verdicts(rows)
+        known = np.full(len(features), np.nan)
+        # Only rows that are encoded alike can be alike, which is cheaper to see than the rows themselves.
+        near = [place for place, row in enumerate(features[:, self.compared_]) if row.tobytes() in self.known_]
+        known[near] = self.limits_.verdicts([rows[place] for place in near])
         with one_thread():
             taken, grows, roomy = self.appetite_.taken(self.appetite_.meal(features), self.theta_[:-1])
             slope = roomy - grows

@@ -8,17 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.searchers.base import Ranking
-from torchx_cubicml.searchers.evolution import decoded, legal
+import numpy as np
+
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.moves import Moves, Vector
+from torchx_cubicml.searchers.moves import Moves
+from torchx_cubicml.searchers.ranking import RowRanking, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
-
-    import numpy as np
-
     from torchx_cubicml.searchers.base import Score
+    from torchx_cubicml.searchers.moves import Vectors
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 
@@ -51,31 +49,27 @@ class Climb:
         """Return the best configs met; see ``Searcher``."""
         if space.size(limit=_LISTED + 1) <= _LISTED:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = Ranking(score)
+        ranking = RowRanking(space, score)
         moves = Moves(space.dimensions)
-        begin = legal(space, self.start)
-        ranking.add([*begin, *space.sample(self.draws, rng=rng)])
-        climbed: set[Vector] = set()
-        tops = [space.encode(config) for config in begin] or self._tops(space, ranking, climbed)
-        mixed = (moves.mix(tops[int(rng.integers(len(tops)))], rng) for _ in range(3 * self.draws if tops else 0))
-        ranking.add(decoded(space, mixed))
+        begin = rows_of(space, self.start)
+        ranking.add(begin)
+        ranking.draw(self.draws, rng)
+        tops = begin if len(begin) else ranking.best(self.climbers)
+        if len(tops):
+            ranking.add(moves.mixed(tops[rng.integers(len(tops), size=3 * self.draws)], rng))
+        climbed: set[bytes] = set()
         for _ in range(self.rounds):
-            climbed.update(tops)
-            ranking.add(decoded(space, (near for top in tops for near in self._around(top, tops, moves, rng))))
-            tops = self._tops(space, ranking, climbed)
-            if not tops:
+            if not len(tops):
                 break
+            climbed.update(row.tobytes() for row in tops)
+            ranking.add(np.vstack([self._around(top, tops, moves, rng) for top in tops]))
+            best = ranking.best(self.climbers)
+            tops = best[[row.tobytes() not in climbed for row in best]]
         while len(ranking) < count:
-            ranking.add(space.sample(count, rng=rng))
-        return ranking.best(count)
+            ranking.draw(count, rng)
+        return ranking.configs(count)
 
-    def _tops(self, space: SearchSpace, ranking: Ranking, climbed: set[Vector]) -> list[Vector]:
-        best = [space.encode(config) for config in ranking.best(self.climbers)]
-        return [vector for vector in best if vector not in climbed]
-
-    def _around(self, top: Vector, tops: Sequence[Vector], moves: Moves, rng: np.random.Generator) -> Iterator[Vector]:
-        yield from moves.neighbours(top, rng)
-        for _ in range(self.strays):
-            yield moves.mutate(top, rng)
-        for other in tops:
-            yield moves.cross(top, other, rng)
+    def _around(self, top: Vectors, tops: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:
+        strays = moves.mutated(np.repeat(top[None], self.strays, axis=0), rng)
+        children = moves.crossed(np.repeat(top[None], len(tops), axis=0), tops, rng)
+        return np.vstack([moves.neighbours(top, rng), strays, children])

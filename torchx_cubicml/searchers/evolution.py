@@ -9,17 +9,15 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.searchers.base import Ranking
+import numpy as np
+
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.moves import Moves, Vector
+from torchx_cubicml.searchers.moves import Moves
+from torchx_cubicml.searchers.ranking import RowRanking, rows_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
-    import numpy as np
-
     from torchx_cubicml.searchers.base import Score
+    from torchx_cubicml.searchers.moves import Vectors
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 
@@ -53,46 +51,26 @@ class Evolution:
         budget = max(self.children * self.generations, 2 * count)
         if space.size(limit=budget + 1) <= budget:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = Ranking(score)
+        ranking = RowRanking(space, score)
         moves = Moves(space.dimensions)
-        ranking.add([*legal(space, self.start), *space.sample(self.population, rng=rng)])
+        ranking.add(rows_of(space, self.start))
+        ranking.draw(self.population, rng)
         for _ in range(self.generations):
-            parents = [space.encode(config) for config in ranking.best(self.population)]
-            ranking.add(decoded(space, self._children(parents, moves, rng)))
+            ranking.add(self._children(ranking.best(self.population), moves, rng))
         for _ in range(self.climbs):
-            tops = [space.encode(config) for config in ranking.best(self.climbers)]
-            known = len(ranking)
-            ranking.add(decoded(space, (near for top in tops for near in moves.neighbours(top, rng))))
+            tops, known = ranking.best(self.climbers), len(ranking)
+            if len(tops):
+                ranking.add(np.vstack([moves.neighbours(top, rng) for top in tops]))
             if len(ranking) == known:
                 break
         while len(ranking) < count:
-            ranking.add(space.sample(count, rng=rng))
-        return ranking.best(count)
+            ranking.draw(count, rng)
+        return ranking.configs(count)
 
-    def _children(self, parents: list[Vector], moves: Moves, rng: np.random.Generator) -> list[Vector]:
-        if not parents:
-            return []
-        made = []
-        for _ in range(self.children):
-            # The lower of two draws: the better a parent stands, the more children it has.
-            one, other = (parents[int(rng.integers(len(parents), size=2).min())] for _ in range(2))
-            child = moves.cross(one, other, rng) if rng.random() < 0.5 else one
-            made.append(moves.mutate(child, rng))
-        return made
-
-
-def legal(space: SearchSpace, configs: Iterable[Config]) -> list[Config]:
-    """Return those of ``configs`` that are legal, in the literals of the space."""
-    found = []
-    for config in configs:
-        try:
-            vector = space.encode(config)
-        except SpaceError:
-            continue
-        found += decoded(space, [vector])
-    return found
-
-
-def decoded(space: SearchSpace, vectors: Iterable[Vector]) -> list[Config]:
-    """Return the configs of those vectors that are legal, each once."""
-    return [config for vector in dict.fromkeys(vectors) if (config := space.decode(vector)) is not None]
+    def _children(self, parents: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:
+        if not len(parents):
+            return parents
+        # The lower of two draws: the better a parent stands, the more children it has.
+        ones, others = (parents[rng.integers(len(parents), size=(self.children, 2)).min(axis=1)] for _ in range(2))
+        crossed = moves.crossed(ones, others, rng)
+        return moves.mutated(np.where(rng.random((self.children, 1)) < 0.5, crossed, ones), rng)

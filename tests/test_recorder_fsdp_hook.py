@@ -9,7 +9,8 @@ import pytest
 import torch
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, Contract, encode_contract
-from torchx_cubicml.recorder.fsdp_hook import FsdpHook, tell_refusal
+from torchx_cubicml.recorder.fsdp_hook import FsdpHook
+from torchx_cubicml.recorder.hooks import tell_refusal
 from torchx_cubicml.recorder.peers import Peers
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
@@ -52,7 +53,7 @@ def test_a_torch_without_fsdp_refuses_and_is_still_recorded(monkeypatch: pytest.
     monkeypatch.delattr(torch.distributed, "fsdp", raising=False)
     hook = FsdpHook("FULL_SHARD", peers=Peers(read_job_environment({})), guard=lambda call: call)
     hook.install()
-    assert tell_refusal(hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
+    assert tell_refusal("fsdp", hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
     hook.release()
 
 

@@ -53,7 +53,7 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         if landing is None:
             continue
         wanted = _wanted(parameter, space, _entries(parameter, {**facts, **config}))
-        place = _PLACES[landing.kind]
+        place = PLACES[landing.kind]
         if landing.implied and not place.says(launch, landing, replace(wanted, default=None)):
             left_open[parameter.name] = wanted.default
         else:
@@ -76,7 +76,7 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
         if parameter.landing is None or value is None or same_value(value, current.get(parameter.name, ())):
             continue
         wanted = _wanted(parameter, space, _entries(parameter, {**workload, **config}))
-        written = _PLACES[parameter.landing.kind].write(written, parameter.landing, wanted, value)
+        written = PLACES[parameter.landing.kind].write(written, parameter.landing, wanted, value)
     _, read_back = read_config(written, space)
     landed = {item.name: current[item.name] for item in space.parameters if item.landing and item.name in current}
     for name, value in {**landed, **config}.items():
@@ -107,13 +107,14 @@ def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str
     return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
 
 
-_PLACES: dict[LandingKind, Place] = {
-    LandingKind.FLAG: ArgumentPlace(),
-    LandingKind.ENV: VariablePlace(),
-    LandingKind.HOOK: HookPlace(),
-    LandingKind.FILE: FilePlace(),
-    LandingKind.TORCHRUN: SizePlace(),
+PLACES: dict[str, Place] = {
+    "flag": ArgumentPlace(),
+    "env": VariablePlace(),
+    "hook": HookPlace(),
+    "file": FilePlace(),
+    "torchrun": SizePlace(),
 }
+"""Key of a space file -> the kind of place that it names."""
 
 
 def _sizes_in_use(launch: Launch, space: SearchSpace) -> dict[str, Value]:
@@ -141,7 +142,7 @@ def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value 
         return fact.value
     kind = (fact.value,) if isinstance(fact.value, bool) else ()
     wanted = Wanted(owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space))
-    place = _PLACES[fact.landing.kind]
+    place = PLACES[fact.landing.kind]
     if fact.optional and not place.says(launch, fact.landing, wanted):
         return None
     return place.read(launch, fact.landing, wanted)
@@ -163,7 +164,7 @@ def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> Want
 
 def _declared_flags(space: SearchSpace) -> frozenset[str]:
     places = [parameter.landing for parameter in space.parameters] + [fact.landing for fact in space.workload]
-    flags = [place for place in places if place is not None and place.kind is LandingKind.FLAG]
+    flags = [place for place in places if place is not None and place.kind == LandingKind.FLAG]
     return frozenset(name for place in flags for name in (place.name, *place.aliases))
 
 

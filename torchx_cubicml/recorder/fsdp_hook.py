@@ -16,8 +16,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.layers import ancestors, own_class, repeated_blocks, unwrap
-from torchx_cubicml.recorder.notice import warn
-from torchx_cubicml.trainers import HOOKED_STRATEGIES
+from torchx_cubicml.trainers import HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Value
 
 _AGREE_S = 30.0  # for the other ranks to come to their first wrap
-_PLAIN, _HYBRID = HOOKED_STRATEGIES
+_PLAIN, _HYBRID = HOOKS["fsdp"]
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
@@ -169,12 +168,7 @@ class FsdpHook:
         return {"reshard_after_forward": strategy in _RESHARDS}
 
 
-def tell_refusal(hook: FsdpHook, *, leads: bool) -> dict[str, Value]:
-    """Return the fact that the hook changed less than was asked for, told once by the rank that leads; else nothing."""
-    refusal = hook.refusal()
-    if refusal and leads:
-        warn(f"hook = 'fsdp' leaves sharding as the script sets it: {refusal}")
-    return {"fsdp_hook": f"refused: {refusal}"} if refusal else {}
+hook = FsdpHook
 
 
 def _holds(module: object, function: object) -> bool:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.assignment import Assignment
-    from torchx_cubicml.recorder.fsdp_hook import FsdpHook
+    from torchx_cubicml.recorder.hooks import Hook
     from torchx_cubicml.recorder.peers import Peers
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.training import Training
@@ -78,7 +78,7 @@ class Session:
         self._step_limit = assignment.contract.step_limit or 0
         self._memory_name = f"memory/{assignment.job.rank}"
         self._lines: LogLines | None = None
-        self._fsdp_hook: FsdpHook | None = None
+        self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
 
     def begin(self) -> None:
@@ -149,7 +149,7 @@ class Session:
         self._peers = Peers(self._assignment.job)
         if self._training is None:
             self._training = self._new_training()
-        self._hook_fsdp(self._peers)
+        self._install_hooks(self._peers)
         keep_out_of_scripts()
         self._training.clipping.install()
         self._training.on_quiet_step = self._on_quiet_step
@@ -176,24 +176,23 @@ class Session:
         if self._training is not None:
             self._after_step(self._training, news=news)
 
-    def _hook_fsdp(self, peers: Peers) -> None:
-        strategies = self._assignment.contract.hooks.get("fsdp")
-        if strategies is None:
+    def _install_hooks(self, peers: Peers) -> None:
+        if not self._assignment.contract.hooks:
             return
-        from torchx_cubicml.recorder.fsdp_hook import FsdpHook
+        from torchx_cubicml.recorder.hooks import installed
 
-        self._fsdp_hook = FsdpHook(strategies, peers=peers, guard=self.guarded)
-        self._fsdp_hook.install()
+        self._hooks = installed(self._assignment.contract.hooks, peers=peers, guard=self.guarded)
 
-    def _unhook_fsdp(self) -> None:
-        """Take the hook from where the program wraps its layers, and note what it has left undone."""
-        if self._fsdp_hook is None:
+    def _release_hooks(self) -> None:
+        """Take the hooks from where the program wraps its layers, and note what they have left undone."""
+        if not self._hooks:
             return
-        from torchx_cubicml.recorder.fsdp_hook import tell_refusal
+        from torchx_cubicml.recorder.hooks import tell_refusal
 
-        hook, self._fsdp_hook = self._fsdp_hook, None
-        hook.release()
-        self._hook_facts = tell_refusal(hook, leads=self._assignment.leads)
+        hooks, self._hooks = self._hooks, {}
+        for name, hook in hooks.items():
+            hook.release()
+            self._hook_facts |= tell_refusal(name, hook, leads=self._assignment.leads)
 
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.training import Training
@@ -234,7 +233,7 @@ class Session:
 
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
         """Return the facts of the training; a pipeline's ranks hand each other what their stages add to them."""
-        self._unhook_fsdp()
+        self._release_hooks()
         facts = training.facts() | self._hook_facts
         if self._peers is None or not training.n_stages:
             return facts
@@ -358,7 +357,7 @@ class Session:
             warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
         measure.listen(None)
         training, lines = self._training, self._lines
-        releases = [kept.release for kept in (training, lines, self._fsdp_hook) if kept is not None]
+        releases = [kept.release for kept in (training, lines, *self._hooks.values()) if kept is not None]
         for unhook in (self._unhook, *releases):
             try:
                 if unhook is not None:

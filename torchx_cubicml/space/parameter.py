@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class LandingKind(StrEnum):
-    """Kinds of places in a command where a value is read and written."""
+    """The kinds of places of which some rule speaks; ``torchx_cubicml.launch.PLACES`` has all."""
 
     FLAG = "flag"
     ENV = "env"
@@ -31,7 +31,7 @@ class Landing:
     """Where a parameter or a workload fact stands in a command.
 
     Args:
-        kind: of the place.
+        kind: of the place, as a space file says it.
         name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
             ``section.key=4``), an environment variable, what is hooked in the job, file and key in words, or
             the name of a size that torchrun gives the job.
@@ -52,7 +52,7 @@ class Landing:
         implied: whether a value that is nowhere is what the parameter's expression gives, before the default counts.
     """
 
-    kind: LandingKind
+    kind: str
     name: str
     aliases: tuple[str, ...] = ()
     words: tuple[tuple[Scalar, str], ...] = ()

@@ -7,10 +7,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.launch import PLACES
 from torchx_cubicml.masking import names_secret
 from torchx_cubicml.space import Landing, LandingKind, Parameter, TuneChanges
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.trainers import HOOKED_STRATEGIES
+from torchx_cubicml.trainers import HOOKS
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,10 +21,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Scalar
 
 FACT_LANDING_KEYS = ("flag", "env", "file", "key")
-LANDING_KEYS = (*FACT_LANDING_KEYS, "hook", "torchrun")
-PLACE_KEYS = ("flag", "env", "hook", "file", "torchrun")
+LANDING_KEYS = (*PLACES, "key")
 SIZES = ("nnodes", "nproc_per_node")
-HOOKS = ("fsdp",)
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
 _NAMES_FILE = (
@@ -42,23 +41,23 @@ def read_landing(table: Table) -> Landing:
     Raises:
         SpaceError: no place is stated, or two are, it can be no flag or no variable, or it holds a secret.
     """
-    stated = [key for key in PLACE_KEYS if key in table]
+    stated = [key for key in PLACES if key in table]
     if len(stated) != 1:
         got = " and ".join(stated) or "none"
-        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(PLACE_KEYS)}, got {got}")
+        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(PLACES)}, got {got}")
     name = table.text(stated[0]) or ""
     if stated[0] == "file":
         return _read_file(table, name)
     if "key" in table:
         raise table.error("key", "a key stands beside the file that holds it, file = ...")
     if stated[0] == "hook":
-        return _read_hook(table, name)
+        return Landing(kind=LandingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
-    _check_name(table, stated[0], name, kind=LandingKind(stated[0]))
+    _check_name(table, stated[0], name, kind=stated[0])
     if names_secret(name):
         raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
-    return Landing(kind=LandingKind(stated[0]), name=name, aliases=_aliases(name))
+    return Landing(kind=stated[0], name=name, aliases=_aliases(name))
 
 
 def read_tune(table: Table) -> TuneChanges:
@@ -75,22 +74,19 @@ def read_tune(table: Table) -> TuneChanges:
 
 
 def hooked_default(table: Table, choices: Sequence[Scalar]) -> str:
-    """Return the strategy that a script without a word on it has: torch's own default.
+    """Return the value that a script without a word on it has: torch's own default.
 
     Raises:
-        SpaceError: a choice is no strategy that the hook sets, or the choices mix two families.
+        SpaceError: there is no such hook, a choice is nothing that it sets, or the choices mix two families.
     """
-    for family in HOOKED_STRATEGIES:
-        if choices and set(choices) <= set(family):
-            return family[0]
-    legal = ", or among ".join(", ".join(family) for family in HOOKED_STRATEGIES)
-    raise table.error("choices" if choices else "hook", f"hook = 'fsdp' wants choices among {legal}")
-
-
-def _read_hook(table: Table, name: str) -> Landing:
+    name = table.text("hook") or ""
     if name not in HOOKS:
         raise table.error("hook", f"legal is {', '.join(HOOKS)}")
-    return Landing(kind=LandingKind.HOOK, name=name)
+    for family in HOOKS[name]:
+        if choices and set(choices) <= set(family):
+            return family[0]
+    legal = ", or among ".join(", ".join(family) for family in HOOKS[name])
+    raise table.error("choices" if choices else "hook", f"hook = '{name}' wants choices among {legal}")
 
 
 def _read_size(table: Table, name: str) -> Landing:
@@ -105,7 +101,7 @@ def _read_size(table: Table, name: str) -> Landing:
 def with_world_size(space: SearchSpace) -> SearchSpace:
     """Return the space in which the world size follows from the sizes that are tuned."""
     names = {item.name for item in space.parameters} | {item.name for item in space.workload}
-    sized = any(item.landing is not None and item.landing.kind is LandingKind.TORCHRUN for item in space.parameters)
+    sized = any(item.landing is not None and item.landing.kind == LandingKind.TORCHRUN for item in space.parameters)
     if not sized or "world_size" in names:
         return space
     derive = parse_expression(" * ".join(SIZES), where="world_size")
@@ -125,7 +121,7 @@ def _read_file(table: Table, name: str) -> Landing:
     return Landing(kind=LandingKind.FILE, name=f"{key} in {name}", file=name, key=names)
 
 
-def _read_changes(table: Table, kind: LandingKind) -> dict[str, str]:
+def _read_changes(table: Table, kind: str) -> dict[str, str]:
     for key in table:
         _check_name(table, key, key, kind=kind)
     return {key: _filled_text(table, key) for key in table}
@@ -154,9 +150,9 @@ def _aliases(name: str) -> tuple[str, ...]:
     return (f"+{name}", f"++{name}") if name.endswith("=") and not name.startswith("-") else ()
 
 
-def _check_name(table: Table, key: str, name: str, *, kind: LandingKind) -> None:
-    pattern = _FLAG if kind is LandingKind.FLAG else _VARIABLE
+def _check_name(table: Table, key: str, name: str, *, kind: str) -> None:
+    pattern = _FLAG if kind == LandingKind.FLAG else _VARIABLE
     if not pattern.fullmatch(name):
         flag = "a flag with its dashes, such as '--batch_size', or what stands before a value, such as 'model.layers=',"
-        wanted = flag if kind is LandingKind.FLAG else "a variable's name"
+        wanted = flag if kind == LandingKind.FLAG else "a variable's name"
         raise table.error(key, f"{wanted} is wanted")

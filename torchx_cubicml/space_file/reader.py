@@ -169,7 +169,7 @@ def _expressions(space: SearchSpace) -> list[Expression]:
 
 
 def _check_places(space: SearchSpace, where: str) -> None:
-    owners: dict[tuple[LandingKind, str], str] = {}
+    owners: dict[tuple[str, str], str] = {}
     landings = [(f"workload.{item.name}", item.landing) for item in space.workload]
     landings += [(f"parameters.{item.name}", item.landing) for item in space.parameters]
     places = [

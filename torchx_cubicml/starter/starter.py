@@ -105,7 +105,7 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
         help_text: what ``--help`` says, for the destinations that the script has without being told.
     """
     landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
-    places = [landing for landing in landings if landing is not None and landing.kind is LandingKind.FLAG]
+    places = [landing for landing in landings if landing is not None and landing.kind == LandingKind.FLAG]
     declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
     suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
     suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]

@@ -9,7 +9,7 @@ from torchx_cubicml.trainers.megatron_lm import MEGATRON_LM
 from torchx_cubicml.trainers.names import (
     CHANGES_TRAINING,
     FLAG_MEANINGS,
-    HOOKED_STRATEGIES,
+    HOOKS,
     NOT_OUTPUT_WORDS,
     OUTPUT_WORDS,
     SHARDING_STRATEGIES,
@@ -29,7 +29,7 @@ TRAINERS: dict[str, Trainer] = {
 __all__ = [
     "CHANGES_TRAINING",
     "FLAG_MEANINGS",
-    "HOOKED_STRATEGIES",
+    "HOOKS",
     "NOT_OUTPUT_WORDS",
     "OUTPUT_WORDS",
     "SHARDING_STRATEGIES",

@@ -28,11 +28,13 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
 }
 """Words in which a parameter is observed; a config that uses others is compared by what it asks for."""
 
-HOOKED_STRATEGIES: tuple[tuple[str, ...], ...] = (
-    ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
-    ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"),
-)
-"""What ``hook = "fsdp"`` can set, torch's own default first: over all ranks, and within replicated groups."""
+HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+}
+"""Hook -> what it can set, by families that do not mix, each with torch's own default first.
+
+Of FSDP: over all ranks, and within replicated groups. ``fsdp`` is set by ``recorder/fsdp_hook.py``, and so on.
+"""
 
 FLAG_MEANINGS: dict[str, str] = {
     "batch_size": "micro_batch_size",

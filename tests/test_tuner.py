@@ -5,10 +5,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.advisor import Study, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner.adviser import Advisor
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -190,3 +192,28 @@ def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None
 @pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])
 def test_a_small_budget_is_not_spent_on_repeats(request_: TuneRequest, launches: int, made: int) -> None:
     assert replace(request_, budget=Budget(launches=launches), repeats=3).repeats_made == made
+
+
+def test_questions_on_the_same_trials_share_what_was_learned(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies: list[object] = []
+    learn = Study.of
+
+    def counted(*args: object, **options: object) -> Study:
+        studies.append(learn(*args, **options))
+        return studies[-1]
+
+    monkeypatch.setattr(Study, "of", counted)
+    told = [trial for _, trial in simulate(prepared, 3)]
+    studies.clear()
+    adviser = Advisor(predictor="")
+    facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
+    best = adviser.best_known(prepared.space, trials=told, **facts)
+    (proposed,) = adviser.suggest(prepared.space, trials=told, **facts)
+    assert len(studies) == 1
+    assert best == best_known(prepared.space, trials=told, **facts)
+    assert proposed == suggest(prepared.space, trials=told, **facts)[0]
+    studies.clear()
+    adviser.suggest(prepared.space, trials=list(told), **facts)  # other trials may have come
+    assert len(studies) == 1

@@ -175,7 +175,7 @@ class SimulatedCluster:
                 origin=contract.origin,
                 observed={"world_size": 2},
                 state=state,
-                measurement=None if throughput is None else Measurement(samples_per_second=throughput),
+                measurement=None if throughput is None else _measured(throughput),
             )
         )
 
@@ -183,6 +183,10 @@ class SimulatedCluster:
 def speed(config: Config) -> float:
     """Return the true throughput of a config."""
     return 100.0 + sum(hash((name, str(value))) % 97 for name, value in sorted(config.items()))
+
+
+def _measured(samples_per_second: float) -> Measurement:
+    return Measurement(samples_per_second=samples_per_second, tokens_per_second=64 * samples_per_second)
 
 
 class SimulatedScheduler(Scheduler[dict[str, str]]):

@@ -7,7 +7,7 @@ config is worth trying, ``batch`` chooses, ``promise`` says what to expect and `
 
 from __future__ import annotations
 
-from torchx_cubicml.advisor.advisor import best_known, suggest
+from torchx_cubicml.advisor.advisor import Study, best_known, suggest
 from torchx_cubicml.advisor.batch import Method
 from torchx_cubicml.advisor.sensitivity import Alternative, ParameterWorth, sensitivity
 from torchx_cubicml.advisor.verdict import Verdict, expected_gain, verdict
@@ -17,6 +17,7 @@ __all__ = [
     "Alternative",
     "Method",
     "ParameterWorth",
+    "Study",
     "Suggestion",
     "Verdict",
     "best_known",

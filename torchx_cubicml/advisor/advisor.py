@@ -5,7 +5,9 @@ Pure and without state: everything is rebuilt from the trials each time, so a ki
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
@@ -74,17 +76,9 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     """
     if count < 1:
         raise SpaceError(f"count must be >= 1, got {count}")
-    rng = np.random.default_rng(seed)
-    bound = space.bind(workload=workload, current=current)
-    with one_thread():
-        known = [*trials, *_planned(workload, pending)]
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=known, rng=rng, predictor=predictor)
-        reasons = {identity(config): (config, why) for config, why in designed(outlook, current)}
-        chosen = list(reasons.values())[:count]
-        if len(chosen) < count:
-            before = [config for config, _ in chosen]
-            chosen += [(config, "") for config in searched(outlook, before, method, count=count - len(before), rng=rng)]
-        return promised(outlook, chosen, current)
+    known = [*trials, *_planned(workload, pending)]
+    study = Study.of(space, workload=workload, current=current, trials=known, seed=seed, predictor=predictor)
+    return study.suggest(count=count, method=method)
 
 
 def best_known(
@@ -117,14 +111,66 @@ def best_known(
     Raises:
         SpaceError: the space cannot be bound to the workload.
     """
-    rng = np.random.default_rng(seed)
-    bound = space.bind(workload=workload, current=current)
+    space = space.bind(workload=workload, current=current)
     trials = list(trials)
     if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
         return None  # without the time that learning takes
-    with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
-        return _best(outlook, current, rng)
+    study = Study.of(space, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
+    return study.best_known()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Study:
+    """What the trials of one moment teach, learned once for several questions; ``suggest`` and ``best_known`` ask one.
+
+    Args:
+        outlook: of the workload.
+        current: the user's own config.
+        rng: as learning has left it; each question begins there.
+    """
+
+    outlook: Outlook
+    current: Config
+    rng: np.random.Generator
+
+    @classmethod
+    def of(
+        cls,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Iterable[Trial],
+        seed: int = 0,
+        predictor: str = "",
+    ) -> Self:
+        """Learn from ``trials``; the arguments are those of ``suggest``.
+
+        Raises:
+            SpaceError: the space cannot be bound to the workload.
+        """
+        rng = np.random.default_rng(seed)
+        bound = space.bind(workload=workload, current=current)
+        with one_thread():
+            outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
+        return cls(outlook=outlook, current=current, rng=rng)
+
+    def suggest(self, *, count: int = 1, method: Method = DEFAULT_METHOD) -> list[Suggestion]:
+        """See ``suggest``."""
+        outlook, rng = self.outlook, deepcopy(self.rng)
+        with one_thread():
+            reasons = {identity(config): (config, why) for config, why in designed(outlook, self.current)}
+            chosen = list(reasons.values())[:count]
+            if len(chosen) < count:
+                before = [config for config, _ in chosen]
+                more = searched(outlook, before, method, count=count - len(before), rng=rng)
+                chosen += [(config, "") for config in more]
+            return promised(outlook, chosen, self.current)
+
+    def best_known(self) -> Suggestion | None:
+        """See ``best_known``."""
+        with one_thread():
+            return _best(self.outlook, self.current, deepcopy(self.rng))
 
 
 def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Suggestion | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
-from torchx_cubicml.advisor import best_known, expected_gain, sensitivity, suggest, verdict
+from torchx_cubicml.advisor import Study, expected_gain, sensitivity, verdict
+from torchx_cubicml.history import matches
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Sequence
 
     from torchx_cubicml.advisor import ParameterWorth
     from torchx_cubicml.space import SearchSpace
@@ -33,61 +34,74 @@ class Adviser(Protocol):
     """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
 
     def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> list[Suggestion]:
         """Return what to launch next, the most telling first; planned and running trials are under way."""
 
     def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Suggestion | None:
         """Return the config of highest posterior mean; ``None`` where nothing was measured."""
 
     def expected_gain(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> float | None:
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
     def account(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Account:
         """Return what is to be said of the winner at the end."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Advisor:
-    """See ``Adviser``.
+    """See ``Adviser``. Questions that follow each other on the same trials share what was learned for the first.
 
     Args:
         predictor: name of the predictor.
     """
 
     predictor: str
+    _trials: Sequence[Trial] | None = None
+    _seed: int = 0
+    _study: Study | None = None
 
     def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> list[Suggestion]:
         """See ``Adviser``."""
-        return suggest(
-            space, workload=workload, current=current, trials=trials, count=1, seed=seed, predictor=self.predictor
-        )
+        return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).suggest()
 
     def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Suggestion | None:
         """See ``Adviser``."""
-        return best_known(space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor)
+        if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
+            return None  # without the time that learning takes
+        return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).best_known()
 
     def expected_gain(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> float | None:
         """See ``Adviser``."""
         return expected_gain(space, workload=workload, current=current, trials=trials, seed=seed)
 
     def account(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Account:
         """See ``Adviser``."""
         trials = list(trials)
         found = verdict(space, workload=workload, current=current, trials=trials, seed=seed)
         worths = sensitivity(space, workload=workload, current=current, trials=trials, seed=seed)
         return Account(confidence=found.confidence if found is not None else None, worths=worths)
+
+    def _studied(
+        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
+    ) -> Study:
+        if self._study is None or trials is not self._trials or seed != self._seed:
+            self._study = Study.of(
+                space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
+            )
+            self._trials, self._seed = trials, seed
+        return self._study

@@ -1,16 +1,51 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 from threadpoolctl import threadpool_info
 
 from torchx_cubicml.predictors.threads import one_thread
 
 
 def test_every_library_works_with_one_thread_inside_and_as_before_outside() -> None:
+    import sklearn.ensemble  # noqa: F401 - brings libraries of its own
+
+    before = {library["filepath"]: library["num_threads"] for library in threadpool_info()}
     with one_thread():
         inside = [library["num_threads"] for library in threadpool_info()]
     assert inside
     assert set(inside) == {1}
-    before = {library["filepath"]: library["num_threads"] for library in threadpool_info()}
-    with one_thread():
-        pass
     assert before == {library["filepath"]: library["num_threads"] for library in threadpool_info()}
+
+
+_LOADED_MEANWHILE = """
+import numpy
+from threadpoolctl import threadpool_info
+from torchx_cubicml.predictors.threads import one_thread
+
+def threads():
+    return {library["filepath"]: library["num_threads"] for library in threadpool_info()}
+
+before = threads()
+with one_thread():
+    few = threads()
+    import sklearn.ensemble
+    with one_thread():
+        more = threads()
+    still = threads()
+after = threads()
+print(len(few) < len(more), {*few.values(), *more.values()} == {1}, still == more)
+print(2 in after.values(), before.items() <= after.items())
+"""
+
+
+def test_what_is_loaded_meanwhile_is_limited_by_the_next_context_until_the_outermost_is_left() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _LOADED_MEANWHILE],
+        env={"OMP_NUM_THREADS": "2"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout.split() == ["True"] * 5

@@ -98,7 +98,8 @@ class Boosting:
             early_stopping=False,
             random_state=seed,
         )
-        return learner.fit(gapped, rest)
+        with one_thread():
+            return learner.fit(gapped, rest)
 
     def _raw_spread(self, disagreement: NDArray[np.float64], leverage: NDArray[np.float64]) -> NDArray[np.float64]:
         belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + self.n_measured_)

@@ -128,10 +128,11 @@ class Feasibility:
         more = [-int(grows) for grows in self.grows_] + [0] * len(self.inputs_.codes)
         categorical = [False] * len(never_easier) + self.inputs_.gapped_categorical
         wide = _classifier(never_easier + more, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
-        return (
-            narrow.fit(found, outcomes.fitted, sample_weight=outcomes.trust),
-            wide.fit(self._wide(outcomes.features, found), outcomes.fitted, sample_weight=outcomes.trust),
-        )
+        with one_thread():
+            return (
+                narrow.fit(found, outcomes.fitted, sample_weight=outcomes.trust),
+                wide.fit(self._wide(outcomes.features, found), outcomes.fitted, sample_weight=outcomes.trust),
+            )
 
 
 def _classifier(

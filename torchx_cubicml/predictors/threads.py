@@ -6,32 +6,55 @@ node that is busy (a login node, a laptop that is training) a fit of a tenth of 
 
 from __future__ import annotations
 
-from contextlib import contextmanager
+import sys
+from contextlib import ExitStack, contextmanager
 from contextvars import ContextVar
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-_limited: ContextVar[bool] = ContextVar("limited", default=False)
+# Packages that bring such libraries, each with a copy of its own: only what is loaded can be limited.
+_BRINGERS = frozenset({"numpy", "scipy.linalg", "sklearn.ensemble", "torch"})
+
+_limits: ContextVar[_Limits | None] = ContextVar("limits", default=None)
 
 
 @contextmanager
 def one_thread() -> Iterator[None]:
     """Return a context in which OpenMP and BLAS use the calling thread alone.
 
-    Looking for the libraries to limit takes milliseconds, so that only the outermost of nested contexts does; where
-    forecasts are asked for by the thousand, one context around them all saves half of their time.
+    Looking for the libraries to limit takes milliseconds, so that only the outermost of nested contexts does, and
+    those that find more of them loaded; where forecasts are asked for by the thousand, one context around them all
+    saves half of their time. Whoever imports such a library enters a context after the import.
     """
-    if _limited.get():
+    limits = _limits.get()
+    if limits is not None:
+        limits.extend()
         yield
         return
-    import sklearn.ensemble  # noqa: F401 - only libraries that are loaded can be limited
-    from threadpoolctl import threadpool_limits
-
-    token = _limited.set(True)
-    try:
-        with threadpool_limits(limits=1):
+    with ExitStack() as stack:
+        limits = _Limits(stack)
+        limits.extend()
+        token = _limits.set(limits)
+        try:
             yield
-    finally:
-        _limited.reset(token)
+        finally:
+            _limits.reset(token)
+
+
+class _Limits:
+    """What the outermost context limits until it is left."""
+
+    def __init__(self, stack: ExitStack) -> None:
+        self._stack = stack
+        self._limited: frozenset[str] = frozenset()
+
+    def extend(self) -> None:
+        """Limit what was loaded since."""
+        loaded = _BRINGERS & sys.modules.keys()
+        if loaded != self._limited:
+            from threadpoolctl import threadpool_limits
+
+            self._stack.enter_context(threadpool_limits(limits=1))
+            self._limited = loaded

@@ -15,6 +15,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.roofline.constants import CENTRE, DEFAULTS, WIDTH, constants_of
 from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -170,7 +171,8 @@ class _Fit:
             theta[free] = values
             return self._misfit(theta)
 
-        self.theta[free] = solver(misfit, self.theta[free], max_nfev=steps, ftol=1e-4, xtol=1e-4).x
+        with one_thread():
+            self.theta[free] = solver(misfit, self.theta[free], max_nfev=steps, ftol=1e-4, xtol=1e-4).x
 
     def stalls(self) -> list[float]:
         """Return stalls to begin with: about as long as a micro batch of the jobs that could have them."""

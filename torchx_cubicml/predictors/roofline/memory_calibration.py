@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from torchx_cubicml.predictors.roofline.memory import memory_parts
+from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -92,7 +93,8 @@ def calibrate_memory(layout: Layout, *, ran: Array, certain: Array, peak_bytes: 
         return float(0.5 * belief @ belief + misfit - _log_likelihood(theta, shares, ran, certain))
 
     solver: Callable[..., _Solution] = minimize
-    return MemoryCalibration(theta=solver(surprise, _CENTRE, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
+    with one_thread():
+        return MemoryCalibration(theta=solver(surprise, _CENTRE, method="L-BFGS-B", options={"maxiter": _STEPS}).x)
 
 
 class _Solution(Protocol):

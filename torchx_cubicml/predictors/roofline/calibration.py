@@ -9,17 +9,15 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchx_cubicml.predictors.roofline.constants import CENTRE, DEFAULTS, WIDTH, constants_of
+from torchx_cubicml.predictors.roofline.least_squares import least_squares
 from torchx_cubicml.predictors.roofline.step_time import step_time
-from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.layout import Array, Layout
     from torchx_cubicml.predictors.roofline.step_time import StepTime
@@ -159,9 +157,6 @@ class _Fit:
 
     def solve(self, *, steps: int) -> None:
         """Move to the most probable constants, given which rows are slow."""
-        from scipy.optimize import least_squares
-
-        solver: Callable[..., _Solution] = least_squares
         free = self.free if self.slow.any() else self.free[self.free < len(CENTRE)]
         if not len(free):
             return
@@ -171,8 +166,7 @@ class _Fit:
             theta[free] = values
             return self._misfit(theta)
 
-        with one_thread():
-            self.theta[free] = solver(misfit, self.theta[free], max_nfev=steps, ftol=1e-4, xtol=1e-4).x
+        self.theta[free] = least_squares(misfit, self.theta[free], steps=steps)
 
     def stalls(self) -> list[float]:
         """Return stalls to begin with: about as long as a micro batch of the jobs that could have them."""
@@ -248,10 +242,6 @@ class _Fit:
         base = self._errors(self.theta)[0]
         moved = [np.abs(self._errors(self.theta + step)[0] - base).max() for step in 0.1 * np.eye(len(CENTRE) + 1)[:-1]]
         return np.append(np.flatnonzero(np.array(moved) > 1e-4), len(CENTRE))
-
-
-class _Solution(Protocol):
-    x: Array
 
 
 def _misfits(errors: Array) -> Array:

@@ -10,6 +10,15 @@ LOGS = Path(__file__).parent / "data" / "logs"
 BY_NAME = {log_format.name: log_format for log_format in LOG_FORMATS}
 
 
+EXCERPTS = [
+    ("torchtitan.txt", "torchtitan", 5, 4 * 10_010, None, None),
+    ("megatron_lm.txt", "Megatron-LM", 5, None, 768 / 9.6, 9.6),
+    ("hf_trainer.txt", "HF Trainer", 1, None, 6.709, None),
+    ("deepspeed.txt", "DeepSpeed", 5, None, 25.5, None),
+    ("nanogpt.txt", "nanoGPT", 5, 16_384 / 0.4, 128 / 0.4, 0.4),
+]
+
+
 def readings(log: str, name: str, devices: int = 4) -> list[Reading]:
     found = [read_line(line, BY_NAME[name], devices=devices) for line in (LOGS / log).read_text().splitlines()]
     return [reading for reading in found if reading is not None]
@@ -17,14 +26,8 @@ def readings(log: str, name: str, devices: int = 4) -> list[Reading]:
 
 @pytest.mark.parametrize(
     ("log", "name", "count", "tokens", "samples", "step_s"),
-    [
-        ("torchtitan.txt", "torchtitan", 5, 4 * 10_010, None, None),
-        ("megatron_lm.txt", "Megatron-LM", 5, None, 768 / 9.6, 9.6),
-        ("hf_trainer.txt", "HF Trainer", 1, None, 6.709, None),
-        ("deepspeed.txt", "DeepSpeed", 5, None, 25.5, None),
-        ("nanogpt.txt", "nanoGPT", 5, 16_384 / 0.4, 128 / 0.4, 0.4),
-    ],
-    ids=lambda value: value.removesuffix(".txt") if isinstance(value, str) else None,
+    EXCERPTS,
+    ids=[name for _, name, *_ in EXCERPTS],
 )
 def test_an_excerpt_is_measured(
     log: str, name: str, count: int, tokens: float | None, samples: float | None, step_s: float | None
@@ -44,10 +47,8 @@ def test_an_excerpt_is_measured(
 
 @pytest.mark.parametrize("log_format", LOG_FORMATS, ids=lambda log_format: log_format.name)
 def test_no_format_takes_the_lines_of_another(log_format: object) -> None:
-    own = {"torchtitan": "torchtitan", "Megatron-LM": "megatron_lm", "HF Trainer": "hf_trainer"}
-    own |= {"DeepSpeed": "deepspeed", "nanoGPT": "nanogpt"}
-    logs = {path.stem for path in LOGS.glob("*.txt") if readings(path.name, log_format.name)}
-    assert logs == {own[log_format.name]}
+    logs = {path.name for path in LOGS.glob("*.txt") if readings(path.name, log_format.name)}
+    assert logs == {log for log, name, *_ in EXCERPTS if name == log_format.name}
 
 
 def test_what_is_no_number_is_no_reading() -> None:

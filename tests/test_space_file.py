@@ -207,7 +207,7 @@ WRONG = {
     "log2 and a step": ('[parameters.p]\nlow = 1\nhigh = 2\nstep = 1\nscale = "log2"\nflag = "-p"', ["takes no step"]),
     "no place": (
         "[parameters.p]\nchoices = [1]",
-        ["parameters.p: one place in the command is wanted, flag, env, hook, file, torchrun, got none"],
+        ["parameters.p: one place in the command is wanted, flag, env,", "got none"],
     ),
     "two places": ('[parameters.p]\nchoices = [1]\nflag = "-p"\nenv = "P"', ["got flag and env"]),
     "a flag without dashes": (

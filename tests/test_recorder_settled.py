@@ -184,7 +184,7 @@ def test_batches_that_change_later_count_as_they_are(training: Training) -> None
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     run(training, model, optimizer, [4] * 20 + [6] * 40)
     training.conclude()
-    assert [step.samples for step in training._kept] == [4] * 19 + [6] * 40
+    assert [step.samples for step in training._times.kept] == [4] * 19 + [6] * 40
 
 
 def test_a_settled_training_stops_counting_forwards_that_begin_to_share_a_backward(training: Training) -> None:

@@ -222,7 +222,7 @@ def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training)
             training.step(optimizer)
         fastest = min(fastest, (time.perf_counter() - start) / 500)
     assert fastest < 20e-6
-    assert len(training._kept) <= 4096
+    assert len(training._times.kept) <= 4096
 
 
 def test_a_model_that_is_compiled_after_a_loader_has_filled_the_state_is_found() -> None:

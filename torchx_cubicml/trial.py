@@ -68,7 +68,7 @@ class Measurement:
         mean_step_time_s: mean seconds per step, slow ones with it; ``None`` where unknown.
         drift: by which part the last quarter of the steps is slower than the first; ``None`` where unknown.
         share_outside_steps: of the time, between a step and the next one's first forward (loading data, checkpoints,
-            evaluation), 0 to 1; ``None`` where unknown.
+            evaluation), 0 to 1; ``None`` where unknown. Of short steps it is measured on samples.
         peak_reserved_gib: largest device memory that the allocator of the process that writes held; ``None`` on CPU.
         allocator_retries: how often that allocator found the device full and gave back its cache; ``None`` on CPU.
         source: name of the log format that the numbers were read from; empty where they were measured.

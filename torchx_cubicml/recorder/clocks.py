@@ -28,7 +28,13 @@ class Clock(Protocol):
         """Return this moment; ``None`` where none can be taken."""
 
     def tick(
-        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+        self,
+        end: Moment,
+        *,
+        began: Moment = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        is_watched: bool = True,
     ) -> None:
         """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
 
@@ -45,14 +51,22 @@ class HostClock:
         self._known: list[Step] = []
 
     def tick(
-        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+        self,
+        end: Moment,
+        *,
+        began: Moment = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        is_watched: bool = True,
     ) -> None:
         """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
         if not isinstance(end, float):
             return
         if self._last is not None and end > self._last:
             outside = began - self._last if isinstance(began, float) else None
-            self._known.append(Step(seconds=end - self._last, samples=samples, tokens=tokens, outside_s=outside))
+            self._known.append(
+                Step(seconds=end - self._last, samples=samples, tokens=tokens, outside_s=outside, is_watched=is_watched)
+            )
         self._last = end
 
     def steps(self) -> Iterator[Step]:
@@ -81,12 +95,18 @@ class CudaClock:
         return event
 
     def tick(
-        self, end: Moment, *, began: Moment = None, samples: float | None = None, tokens: float | None = None
+        self,
+        end: Moment,
+        *,
+        began: Moment = None,
+        samples: float | None = None,
+        tokens: float | None = None,
+        is_watched: bool = True,
     ) -> None:
         """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
         if end is not None and not isinstance(end, float):
             first = None if isinstance(began, float) else began
-            self._pending.append(_Mark(end=end, began=first, samples=samples, tokens=tokens))
+            self._pending.append(_Mark(end=end, began=first, samples=samples, tokens=tokens, is_watched=is_watched))
 
     def steps(self) -> Iterator[Step]:
         """Yield each step whose duration is known by now, once."""
@@ -96,7 +116,13 @@ class CudaClock:
             outside = before.end.elapsed_time(mark.began) / 1000 if mark.began is not None else None
             self._spare += [event for event in (before.end, before.began) if event is not None]
             if seconds > 0:
-                yield Step(seconds=seconds, samples=mark.samples, tokens=mark.tokens, outside_s=outside)
+                yield Step(
+                    seconds=seconds,
+                    samples=mark.samples,
+                    tokens=mark.tokens,
+                    outside_s=outside,
+                    is_watched=mark.is_watched,
+                )
 
 
 def make_clock() -> Clock:
@@ -113,3 +139,4 @@ class _Mark:
     began: torch.cuda.Event | None
     samples: float | None
     tokens: float | None
+    is_watched: bool

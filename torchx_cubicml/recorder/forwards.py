@@ -121,6 +121,14 @@ class Forwards:
             self._let_go[id(model)] = _attach_outside(model, hook)
         return True
 
+    def rest(self) -> bool:
+        """Take the hook that notes off the model until ``settle``; return whether that can be."""
+        model = self.model
+        if model is None or model._compiled_call_impl is not None:
+            return False
+        self.release()
+        return True
+
     def look_again(self) -> None:
         """Put the hooks that see everything back in the place of the one that notes."""
         model = self.model

@@ -38,21 +38,22 @@ class NotedStep:
     Args:
         end: when it ended.
         began: when its first forward began.
-        shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step.
+        shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step;
+            ``None`` where nobody watched the forwards.
     """
 
     end: Moment
     began: Moment
-    shapes: tuple[Sequence[int] | None, ...]
+    shapes: tuple[Sequence[int] | None, ...] | None
 
 
 class Notes:
     """Forwards and steps in their order; ``left`` says how many steps are noted before they are looked at.
 
-    While ``left`` is 0 nothing is noted.
+    While ``left`` is 0 nothing is noted. ``is_watched`` says whether forwards are noted too.
     """
 
-    __slots__ = ("add", "entries", "is_between", "leading", "left", "now", "patience", "strangers")
+    __slots__ = ("add", "entries", "is_between", "is_watched", "leading", "left", "now", "patience", "strangers")
 
     def __init__(self) -> None:
         self.entries: deque[Entry] = deque(maxlen=_MAX_NOTED)
@@ -61,6 +62,7 @@ class Notes:
         self.leading: Callable[[], Optimizer | None] = _nobody
         self.left = 0
         self.is_between = True  # steps: the next forward begins one
+        self.is_watched = True
         self.strangers = 0  # steps of other optimizers since the last of the leading one
         self.patience = 0
 
@@ -74,7 +76,7 @@ class Notes:
         """
         self.entries.clear()
         self.leading, self.now = leading, now
-        self.is_between, self.strangers = True, 0
+        self.is_between, self.is_watched, self.strangers = True, True, 0
         self.patience = _STRANGERS_FOR_ONE * (strangers + 1)
 
     def end_step(self) -> None:
@@ -97,7 +99,7 @@ class Notes:
                 waiting.append(entry)
                 continue
             if complete:
-                yield NotedStep(end=entry[0], began=began, shapes=tuple(shapes))
+                yield NotedStep(end=entry[0], began=began, shapes=tuple(shapes) if self.is_watched else None)
             complete, began, shapes, waiting = True, None, [], []
         self.entries.extend(waiting)
 
@@ -131,7 +133,7 @@ class StepHook:
                 notes.strangers += 1
                 if notes.strangers < notes.patience:
                     return
-            elif notes.left > 1:
+            elif notes.left > 1 and (notes.is_watched or has_rate(optimizer)):
                 notes.left -= 1
                 notes.strangers, notes.is_between = 0, True
                 try:
@@ -180,6 +182,16 @@ class NotingHook(ModuleHook):
             notes.add((began, None))
         except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
             self._tell(error)
+
+
+def has_rate(optimizer: Optimizer) -> bool:
+    """Return whether an optimizer may change anything: a loader that fills its state by a step sets the rates to zero.
+
+    Only the first group's is looked at, and no tensor, which may be on a device.
+    """
+    groups = optimizer.param_groups
+    rate = groups[0].get("lr") if groups else 0.0
+    return rate.__class__ is not float or rate != 0.0
 
 
 def _fail(error: Exception) -> None:

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import groupby, takewhile
 from statistics import fmean, median
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
 LEAST_WARMUP = 2  # durations left out at least: caches, allocators and clocks settle
 LEAST_FOR_DRIFT = 16  # durations without which a change over time is chance
 LEAST_STEADY = 3  # durations without which nothing is said
 _WINDOW = 5
+_NEIGHBOURS = 8  # watched steps on either side of those that were not
 _SETTLED = 1.2  # of the steady level: a window at most this slow belongs to the steady state
 
 
@@ -26,12 +28,14 @@ class Step:
         tokens: likewise.
         outside_s: seconds of these before the step's first forward: loading data, checkpoints, evaluation; ``None``
             where unknown.
+        is_watched: whether anybody looked at what was consumed, and at the first forward.
     """
 
     seconds: float
     samples: float | None = None
     tokens: float | None = None
     outside_s: float | None = None
+    is_watched: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -42,7 +46,8 @@ class SteadyState:
         warmup: durations left out.
         counted: durations used, >= ``LEAST_STEADY``.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step.
-        samples_per_second: at the median step; ``None`` where samples are unknown.
+        samples_per_second: at the median step of those whose work is known; ``None`` where a step that was watched
+            does not tell.
         tokens_per_second: likewise.
         mean_step_time_s: of the steps used: what the median leaves out shows here.
         drift: by which part the last quarter of the steps is slower than the first, at their medians; ``None`` for
@@ -68,7 +73,7 @@ def steady_state(steps: Sequence[Step]) -> SteadyState | None:
     8.0
     """
     warmup = count_warmup([step.seconds for step in steps])
-    steady = steps[warmup:]
+    steady = fill_unwatched(steps)[warmup:]
     if len(steady) < LEAST_STEADY:
         return None
     seconds = sorted(step.seconds for step in steady)
@@ -76,8 +81,8 @@ def steady_state(steps: Sequence[Step]) -> SteadyState | None:
         warmup=warmup,
         counted=len(steady),
         step_time_s=(quantile(seconds, 0.1), quantile(seconds, 0.5), quantile(seconds, 0.9)),
-        samples_per_second=_rate([(step.samples, step.seconds) for step in steady]),
-        tokens_per_second=_rate([(step.tokens, step.seconds) for step in steady]),
+        samples_per_second=_rate([(step.samples, step) for step in steady]),
+        tokens_per_second=_rate([(step.tokens, step) for step in steady]),
         mean_step_time_s=fmean(seconds),
         drift=_drift([step.seconds for step in steady]),
         share_outside=_share_outside(steady),
@@ -106,6 +111,49 @@ def count_warmup(seconds: Sequence[float]) -> int:
     return middle
 
 
+def fill_unwatched(steps: Sequence[Step]) -> list[Step]:
+    """Return the steps, with what nobody watched taken to be as in the watched steps on both sides, if those agree.
+
+    What such a step took longer than they did from their first forward to their end is time outside of it: a hidden
+    evaluation is, and single steps may be taken to have a little less than none. Where the steps on both sides differ
+    in what they consumed, nothing is filled in.
+
+    >>> seen = [Step(seconds=1.0, samples=8, outside_s=0.25)] * 2
+    >>> fill_unwatched([*seen, Step(seconds=3.0, is_watched=False), *seen])[2]
+    Step(seconds=3.0, samples=8, tokens=None, outside_s=2.25, is_watched=False)
+    """
+    filled: list[Step] = []
+    for is_watched, group in groupby(steps, key=lambda step: step.is_watched):
+        members = list(group)
+        place = len(filled)
+        filled += members
+        if not is_watched:
+            before, after = reversed(steps[max(place - _NEIGHBOURS, 0) : place]), steps[place + len(members) :]
+            around = [*_watched(before), *_watched(after[:_NEIGHBOURS])]
+            filled[place:] = _alike(members, around)
+    return filled
+
+
+def _watched(steps: Iterable[Step]) -> Iterable[Step]:
+    return takewhile(lambda step: step.is_watched, steps)
+
+
+def _alike(unwatched: Sequence[Step], around: Sequence[Step]) -> Sequence[Step]:
+    if len({(step.samples, step.tokens) for step in around}) != 1:
+        return unwatched
+    inside = [step.seconds - step.outside_s for step in around if step.outside_s is not None]
+    inside_s = fmean(inside) if len(inside) == len(around) else None
+    return [
+        replace(
+            step,
+            samples=around[0].samples,
+            tokens=around[0].tokens,
+            outside_s=step.seconds - inside_s if inside_s is not None else None,
+        )
+        for step in unwatched
+    ]
+
+
 def quantile(ordered: Sequence[float], q: float) -> float:
     """Return quantile ``q`` of sorted numbers, interpolated between neighbours.
 
@@ -118,9 +166,10 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def _rate(work: Sequence[tuple[float | None, float]]) -> float | None:
-    rates = [amount / seconds for amount, seconds in work if amount is not None and amount > 0]
-    return median(rates) if len(rates) == len(work) else None
+def _rate(work: Sequence[tuple[float | None, Step]]) -> float | None:
+    told = [(amount, step) for amount, step in work if amount is not None or step.is_watched]
+    rates = [amount / step.seconds for amount, step in told if amount is not None and amount > 0]
+    return median(rates) if rates and len(rates) == len(told) else None
 
 
 def _drift(seconds: Sequence[float]) -> float | None:

@@ -1,13 +1,15 @@
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
 import signal
 import subprocess
+import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from torch.distributed import TCPStore
@@ -15,7 +17,7 @@ from torch.distributed import TCPStore
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.decision import agreement, rank
 from torchx_cubicml.decision.agreement import Command, Deciding, answer_of
-from torchx_cubicml.decision.answer import Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.own_process import own_command
 from torchx_cubicml.rewriter import Options
@@ -24,6 +26,7 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import Origin, Trial
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from torchx_cubicml.recorder.run_program import Program
@@ -227,6 +230,50 @@ def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPa
         *(WANTED.args or ()),
     ]
     assert (os.environ["PROTO"], os.environ[CONTRACT_VARIABLE]) == ("b", "wanted")
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [
+        pytest.param(subprocess.CalledProcessError(-9, "child", output=""), 2, id="died before it came"),
+        pytest.param(subprocess.CalledProcessError(-9, "child", output=COMES), 6, id="died after it came"),
+        pytest.param(subprocess.TimeoutExpired("child", 60.0), 1, id="hung before it came"),
+        pytest.param(subprocess.TimeoutExpired("child", 60.0, output=COMES.encode()), 6, id="hung after it came"),
+    ],
+)
+def test_a_rank_on_which_others_may_count_is_asked_for_longer(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, asked: int
+) -> None:
+    tries: list[Program] = []
+
+    def ask(program: Program) -> Answer:
+        tries.append(program)
+        raise failure
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert len(tries) == asked
+
+
+def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer_of(*given: object, comes: Callable[[], None]) -> Answer:
+        comes()
+        raise ConnectionError("the store is gone")
+
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> NoReturn:
+        raise Left(status)
+
+    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
+    with pytest.raises(Left, match="1"):
+        agreement.main()
+    assert capsys.readouterr().out == COMES
 
 
 def test_a_rank_whose_child_does_not_answer_runs_as_typed(

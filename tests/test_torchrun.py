@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -9,9 +10,11 @@ import socket
 import subprocess
 import sys
 import time
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 from torch.distributed.run import get_args_parser
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
@@ -439,6 +442,67 @@ def test_nodes_run_the_same_while_their_store_changes(folder: Path, kind: str) -
     one, two = argv_of_all(folder)
     assert one == two
     assert sum(stderr.count("arguments rewritten") for _, _, stderr in ends) == (one != TYPED)
+
+
+HELD = """
+import os, sys, time
+
+while (
+    "torchx_cubicml.decision.agreement" in sys.orig_argv
+    and os.environ.get("RANK") == os.environ["HELD"]
+    and not os.path.exists(os.environ["GO"])
+):
+    time.sleep(0.05)
+"""
+
+
+def children_of_rank(rank: str, folder: Path) -> dict[int, dict[str, str]]:
+    """Return the environments of the processes that decide for a rank of the launch in ``folder``."""
+    found = {}
+    for process in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            if b"torchx_cubicml.decision.agreement" in (process / "cmdline").read_bytes():
+                pairs = (process / "environ").read_text().split("\0")
+                env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
+                if env.get("SHOWN") == str(folder / "shown") and env.get("RANK") == rank:
+                    found[int(process.name)] = env
+    return found
+
+
+def kill_next_child(rank: str, folder: Path, killed: set[int]) -> None:
+    """Kill a process that decides for a rank once that rank has come, which the others then count on."""
+    end = time.monotonic() + 60
+    while not (fresh := {pid: env for pid, env in children_of_rank(rank, folder).items() if pid not in killed}):
+        assert time.monotonic() < end, "nobody decides"
+        time.sleep(0.05)
+    ((pid, env),) = fresh.items()
+    meeting = TCPStore(env["MASTER_ADDR"], int(env["MASTER_PORT"]), is_master=False, timeout=timedelta(seconds=30))
+    while not meeting.check([f"torchx_cubicml/decision/0.0/rank{rank}"]):
+        assert time.monotonic() < end, "the rank does not come"
+        time.sleep(0.05)
+    os.kill(pid, signal.SIGKILL)
+    killed.add(pid)
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize(("kind", "victim", "times"), [("static", "1", 3), ("static", "0", 1)])
+def test_a_child_that_dies_after_its_rank_has_come_changes_nothing(
+    folder: Path, kind: str, victim: str, times: int
+) -> None:
+    """The other rank's child waits at its start until the victim's was killed each time."""
+    (folder / "held").mkdir()
+    (folder / "held" / "sitecustomize.py").write_text(HELD)
+    held = {"PYTHONPATH": str(folder / "held"), "HELD": str(1 - int(victim)), "GO": str(folder / "go")}
+    space = ("--cubicml-space", "space.toml")
+    nodes = [start(CUBICRUN, *space, *node, *COMMAND, **held) for node in two_nodes(kind)]
+    killed: set[int] = set()
+    for _ in range(times):
+        kill_next_child(victim, folder, killed)
+    (folder / "go").touch()
+    ends = [ended(node) for node in nodes]
+    assert [code for code, _, _ in ends] == [0, 0], ends
+    assert len(killed) == times
+    assert argv_of_all(folder) == [FASTEST, FASTEST], ends
 
 
 @pytest.mark.launch

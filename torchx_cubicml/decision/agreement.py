@@ -16,13 +16,15 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from torchx_cubicml.decision.answer import Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
 from torchx_cubicml.decision.ballot import NOTHING, Ballot
 from torchx_cubicml.recorder.agent_store import connected
 from torchx_cubicml.settings import child_environment, option, read_job_environment
 from torchx_cubicml.trial import new_id
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.rewriter import Options, Rewritten
     from torchx_cubicml.settings import JobEnvironment
@@ -41,26 +43,40 @@ class Decides(Protocol):
 
 
 def main() -> NoReturn:
-    """Read a command from standard input, and write the answer for this rank to standard output."""
+    """Read a command from standard input, and write the answer for this rank to standard output.
+
+    A failure after this rank has come is an exit status: whoever asks, asks another process.
+    """
     question = sys.stdin.read()
     job = read_job_environment()
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
     try:
-        answer = answer_of(job, question, Deciding(Command.read(job, question)))
+        answer = answer_of(job, question, Deciding(Command.read(job, question)), comes=lambda: tell(COMES))
     except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
+        if told:
+            os._exit(1)
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
         answer = Answer() if job.rank else Answer().because(why)
-    sys.stdout.write(answer.to_json())
-    sys.stdout.flush()
+    tell(answer.to_json())
     os._exit(0)  # whatever hangs in a thread
 
 
-def answer_of(job: JobEnvironment, question: str, deciding: Deciding) -> Answer:
+def answer_of(
+    job: JobEnvironment, question: str, deciding: Deciding, *, comes: Callable[[], None] = lambda: None
+) -> Answer:
     """Return what this rank is to do.
 
     Args:
         job: says who and where this rank is.
         question: the command of this rank.
         deciding: makes the decision, on rank 0.
+        comes: called before the other ranks can count on this one.
     """
     end = time.monotonic() + deadline_s()
     if job.rank == 0:
@@ -69,10 +85,12 @@ def answer_of(job: JobEnvironment, question: str, deciding: Deciding) -> Answer:
     verdict = ballot.verdict
     if job.rank:
         if not verdict:
+            comes()
             ballot.come()
             verdict = ballot.wait(until=end + _LONGER_S)
         return replace(_read(verdict) or Answer(), lines=())
     if not verdict:
+        comes()
         ballot.come()
         wanted = deciding.wanted(until=end)
         why_not = ballot.obstacle(until=end) if wanted.args is not None else ""

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
-from torchx_cubicml.decision.answer import Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
 from torchx_cubicml.own_process import own_command, own_environment
 from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.recorder.run_program import parse_program
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.run_program import Program
 
 _STARTING_S = 40.0  # for the child to load torch while all other ranks do
+_ASKED, _ASKED_FOR_ALL = 2, 6  # children at most, and where others may count on this rank
 
 
 def settle(arguments: Sequence[str]) -> list[str]:
@@ -34,7 +35,7 @@ def settle(arguments: Sequence[str]) -> list[str]:
     """
     program = parse_program(arguments)
     try:
-        answer = _ask_twice(program)
+        answer = _ask_again(program)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
         answer = Answer()
         if read_job_environment().rank == 0:
@@ -51,12 +52,30 @@ def _tell(lines: Sequence[str]) -> None:
         sys.stderr.flush()
 
 
-def _ask_twice(program: Program) -> Answer:
-    """Return the answer of a child process, of another where the first has died: the others may count on this rank."""
-    try:
-        return _ask(program)
-    except (subprocess.CalledProcessError, ValueError):
-        return _ask(program)
+def _ask_again(program: Program) -> Answer:
+    """Return the answer of a child process, of another where one has died.
+
+    As soon as one has said that this rank comes, the others may count on it: then it is asked for more often, and after
+    one that hangs too.
+    """
+    comes, failed = False, 0
+    while True:
+        try:
+            return _ask(program)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as error:
+            comes = comes or _said_so(error)
+            failed += 1
+            if failed >= (_ASKED_FOR_ALL if comes else _ASKED) or (_hung(error) and not comes):
+                raise
+
+
+def _hung(error: Exception) -> bool:
+    return isinstance(error, subprocess.TimeoutExpired)
+
+
+def _said_so(error: Exception) -> bool:
+    said = getattr(error, "stdout", None) or b""
+    return (said if isinstance(said, bytes) else said.encode()).startswith(COMES.encode())
 
 
 def _ask(program: Program) -> Answer:
@@ -71,4 +90,4 @@ def _ask(program: Program) -> Answer:
         timeout=deadline_s() + _STARTING_S,
         check=True,
     )
-    return Answer.from_json(json.loads(done.stdout))
+    return Answer.from_json(json.loads(done.stdout.removeprefix(COMES)))

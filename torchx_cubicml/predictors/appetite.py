@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 # Prior medians as shares of all memory, and standard deviations of logarithms.
 _ALWAYS, _BATCH, _STATES = 0.1, 0.5, 0.8
 _PART_SD = np.array([0.8, 1.2, 0.8])  # nobody knows how far a list of batch sizes reaches
-_LAYER_SD, _WEIGHED_SD = 0.8, 0.5  # of one layer beside the others, and where their sizes are known
+_LAYER_SD = 0.8  # of one layer beside the others: sizes tell half, optimizers and activations differ
 _STEP, _STEP_SD = 0.3, 0.5  # what a choice keeps that is one step less hungry than the hungriest
 _HUNGRIEST = 2.0
 _PER_HUNGER, _HUNGER_SD = 0.35, 0.35  # log factor on what grows with the batch, per step of hunger
@@ -148,9 +148,7 @@ class Appetite:
 
     @property
     def _layer_sd(self) -> float:
-        if len(self.layers) < 2:
-            return 0.0
-        return _WEIGHED_SD if float(np.ptp(self.layers)) > 0 else _LAYER_SD
+        return _LAYER_SD if len(self.layers) > 1 else 0.0
 
     def _split(self, theta: NDArray[np.float64], meal: Meal) -> list[NDArray[np.float64]]:
         n_hungry, n_unknown = meal.hungry.shape[1], meal.unknown.shape[1]

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.limits import BATCH
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 _MOST_ROWS = 400  # beyond, a random part of them teaches: a fit is cubic in their number
 _CENTRE = 0.7  # quantile of the logarithms at which the process rests: slow configs are outliers, not the rule
 _USUAL_SCALE, _USUAL_WEIGHT = 0.3, 2  # log spread between configs believed at first, and how many trials that weighs
+_PER_BATCH = 0.3  # log throughput per log micro batch, expected before anything is measured
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
@@ -76,6 +78,7 @@ class GaussianProcess:
     ) -> None:
         self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
         self.points_ = self.places_.points(features)
+        target = target - self._trend(self.points_)
         self.centre_ = float(np.quantile(target, _CENTRE))
         squares = len(target) * float(target.var()) + _USUAL_WEIGHT * _USUAL_SCALE**2
         self.scale_ = math.sqrt(squares / (len(target) + _USUAL_WEIGHT))
@@ -85,6 +88,14 @@ class GaussianProcess:
         self.kernel_, log_posterior = _most_probable(prior, self.points_, self.rest_, rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
+
+    def _trend(self, points: Points) -> NDArray[np.float64]:
+        """Return what is expected before anything is measured, ``[n]``: larger batches waste less."""
+        trend = np.zeros(len(points))
+        for number, values in zip(self.places_.numbers, points.numbers.T, strict=True):
+            if number.name == BATCH:
+                trend = _PER_BATCH * np.log(np.maximum(number.unscaled(values), 1e-300))
+        return trend
 
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
@@ -116,7 +127,7 @@ class GaussianProcess:
             mean = across @ self.weights_
             known = np.einsum("ij,ij->i", *(2 * [across @ self.inverse_.T]))
             variance = np.maximum(self.kernel_.alone(points) - known, 1e-10)
-        return self.centre_ + self.scale_ * mean, self.scale_ * np.sqrt(variance)
+        return self.centre_ + self._trend(points) + self.scale_ * mean, self.scale_ * np.sqrt(variance)
 
     def joint(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean, ``[n]``, and covariance, ``[n, n]``, of the logarithms of the true throughputs of few rows."""
@@ -125,7 +136,8 @@ class GaussianProcess:
             across = self.kernel_.between(points, self.points_)
             half = across @ self.inverse_.T
             covariance = self.kernel_.between(points, points) - half @ half.T
-        return self.centre_ + self.scale_ * (across @ self.weights_), self.scale_**2 * covariance
+        mean = self.centre_ + self._trend(points) + self.scale_ * (across @ self.weights_)
+        return mean, self.scale_**2 * covariance
 
     def believing(self, features: NDArray[np.float64]) -> Self:
         """Return this process as if the rows of ``features`` had been measured at their means (kriging believer).
@@ -158,7 +170,9 @@ class GaussianProcess:
             known, across = (self.kernel_.between(each, self.points_) for each in (self.points_, points))
             alone = self.kernel_.between(points, points)
             likely = self._shares_of_noise(known)
-            return [(chance, *self._believed(known, across, alone, share)) for chance, share in likely]
+            trend = self._trend(points)
+            found = [(chance, *self._believed(known, across, alone, share)) for chance, share in likely]
+            return [(chance, trend + mean, covariance) for chance, mean, covariance in found]
 
     def _shares_of_noise(self, known: NDArray[np.float64]) -> list[tuple[float, tuple[float, float]]]:
         """Return likely factors on the signal's variances with variances of noise, each with its probability first."""
@@ -194,8 +208,9 @@ class GaussianProcess:
 
     def _given(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
         told = copy(self)
-        told.points_ = self.points_.and_then(self.places_.points(features))
-        told.rest_ = np.concatenate([self.rest_, (logarithms - self.centre_) / self.scale_])
+        points = self.places_.points(features)
+        told.points_ = self.points_.and_then(points)
+        told.rest_ = np.concatenate([self.rest_, (logarithms - self._trend(points) - self.centre_) / self.scale_])
         told._condition()
         return told
 

@@ -7,7 +7,7 @@ of memory more; where the peak of a launch was recorded, it says how much. Hard 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -28,10 +28,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Scalar, Value
 
 _STEEPNESS = 40.0  # logits per log of memory: the wall is sharp, what is believed to stand before it is not
+_STEEPNESS_OF_SD = 1.7  # logits that rise like a normal of deviation 1
 _UNKNOWN_CAUSE = 0.6  # weight of a failure whose cause is not known
 _MOST_LOGIT = 8.0
 _PEAK_SD, _LEAST_PEAK_SD = 0.03, 0.005  # log standard deviation of a recorded peak, at first and at least
-_FEWEST_PEAKS = 6  # from which that is learned
+_USUAL_PEAK_SD, _USUAL_WEIGHT = 0.015, 2  # the same as believed once it is learned, and how many peaks that weighs
+_FEWEST_PEAKS = 6  # from which it is
+_EXACT_STEPS = 4  # of learning it
 _ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest peak
 _ROOM = 0.4
 _STEPS = 60
@@ -63,11 +66,12 @@ class MemoryWall:
         self.appetite_ = Appetite.of(Places.of(features, history.columns, tuned=self.tuned), history.columns)
         with one_thread():
             meal = self.appetite_.meal(features)
-            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, _PEAK_SD)
+            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, _PEAK_SD, _STEEPNESS)
             self.theta_, self.covariance_ = _most_probable(outcomes)
-            if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS:
-                outcomes = outcomes.as_exact_as(self.theta_)
+            for _ in range(_EXACT_STEPS if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS else 0):
+                outcomes = outcomes.as_exact_as(self.theta_, self.covariance_)
                 self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
+            self.steepness_ = outcomes.steepness
         return self
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -83,7 +87,7 @@ class MemoryWall:
             covariance = self.covariance_[:-1, :-1]
             variance = np.einsum("ij,ij->i", slope @ covariance, slope)
             # MacKay's moderated output: what is not known draws towards one half.
-            logit = _STEEPNESS * margin / np.sqrt(1.0 + np.pi * _STEEPNESS**2 * variance / 8.0)
+            logit = self.steepness_ * margin / np.sqrt(1.0 + np.pi * self.steepness_**2 * variance / 8.0)
         learned = 1.0 / (1.0 + np.exp(-np.clip(logit, -_MOST_LOGIT, _MOST_LOGIT)))
         return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
 
@@ -98,19 +102,32 @@ class _Outcomes:
     trust: NDArray[np.float64]
     peaks: NDArray[np.float64]
     peak_sd: float
+    steepness: float
 
-    def as_exact_as(self, theta: NDArray[np.float64]) -> _Outcomes:
-        """Return the outcomes with peaks trusted as far as they stand from what ``theta`` makes of them."""
-        taken, _, _ = self.appetite.taken(self.meal, theta[:-1])
-        off = (self.peaks - self._room(theta) - taken)[np.isfinite(self.peaks)]
-        spread = math.sqrt((float(off @ off) + 4 * _PEAK_SD**2) / (len(off) + 4))
-        return _Outcomes(self.appetite, self.meal, self.fitted, self.trust, self.peaks, max(spread, _LEAST_PEAK_SD))
+    def as_exact_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Outcomes:
+        """Return the outcomes with peaks trusted as far as they stand from what ``theta`` makes of them.
+
+        After MacKay: those that ``theta`` was bent to meet do not count. What tells peaks so well tells the wall, too.
+        """
+        off, told = self._peaks_off(theta)
+        bent = float(np.einsum("ij,jk,ik->", told, covariance, told))
+        squares = float(off @ off) * self.peak_sd**2 + _USUAL_WEIGHT * _USUAL_PEAK_SD**2
+        spread = max(math.sqrt(squares / (max(len(off) - bent, 1.0) + _USUAL_WEIGHT)), _LEAST_PEAK_SD)
+        return replace(self, peak_sd=spread, steepness=max(_STEEPNESS, _STEEPNESS_OF_SD / spread))
+
+    def _peaks_off(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Return how far recorded peaks stand off, ``[n_peaks]``, and how what is made of them moves, in deviations."""
+        taken, grows, _ = self.appetite.taken(self.meal, theta[:-1])
+        seen = np.isfinite(self.peaks)
+        last = np.full((len(taken), 1), _ROOM_SD)
+        return (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd, np.hstack([grows, last])[
+            seen
+        ] / self.peak_sd
 
     def log_posterior(self, theta: NDArray[np.float64]) -> float:
         taken, _, roomy = self.appetite.taken(self.meal, theta[:-1])
-        logit = _STEEPNESS * (roomy @ theta[:-1] - taken)
-        seen = np.isfinite(self.peaks)
-        off = (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd
+        logit = self.steepness * (roomy @ theta[:-1] - taken)
+        off, _ = self._peaks_off(theta)
         loss = (self.trust * np.logaddexp(0.0, np.where(self.fitted > 0.5, -logit, logit))).sum()
         return float(-loss - 0.5 * off @ off - 0.5 * theta @ theta)
 
@@ -118,14 +135,12 @@ class _Outcomes:
         """Return the gradient of the log posterior, and its negative curvature by Gauss and Newton."""
         taken, grows, roomy = self.appetite.taken(self.meal, theta[:-1])
         last = np.zeros((len(taken), 1))
-        design = _STEEPNESS * np.hstack([roomy - grows, last])
-        logit = _STEEPNESS * (roomy @ theta[:-1] - taken)
+        design = self.steepness * np.hstack([roomy - grows, last])
+        logit = self.steepness * (roomy @ theta[:-1] - taken)
         chance = 1.0 / (1.0 + np.exp(-np.clip(logit, -30.0, 30.0)))
         gradient = design.T @ (self.trust * (self.fitted - chance)) - theta
         curvature = (design.T * (self.trust * chance * (1.0 - chance))) @ design + np.eye(len(theta))
-        seen = np.isfinite(self.peaks)
-        off = (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd
-        told = np.hstack([grows, last + _ROOM_SD])[seen] / self.peak_sd
+        off, told = self._peaks_off(theta)
         return gradient + told.T @ off, curvature + told.T @ told
 
     def _room(self, theta: NDArray[np.float64]) -> float:

@@ -91,3 +91,27 @@ def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
     assert [trial.workload for trial in found].count(workload) == 10
     assert sorted(trial.config["batch"] for trial in found if trial.workload == kinds[1]) == [6, 7, 8, 9, 10]
     assert nearest(trials, workload, count=40) == trials
+
+
+def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
+    def measured(batch: int) -> Trial:
+        config = {"micro_batch_size": batch, "kind": "a"}
+        return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=100.0)
+
+    trials = [measured(1), measured(2), measured(3)]
+    tuned = {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")}
+    lesson = Lesson(
+        everything=trials,
+        own=trials,
+        objective="tokens_per_second",
+        observe={},
+        compare=[],
+        tuned=tuned,
+        noise=None,
+        usual_noise=0.02,
+    )
+    sober = learn(lesson, rng=np.random.default_rng(0))
+    untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
+    assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
+    assert sober.hoping().forecast(untried).logarithm[0] > np.log(105.0)
+    assert sober.hoping().hoping().forecast(untried).logarithm == sober.hoping().forecast(untried).logarithm

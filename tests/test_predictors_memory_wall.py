@@ -121,3 +121,19 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
     )
     assert np.square(told - fits).mean() < 0.8 * np.square(untold - fits).mean()
     assert np.square(told - fits).mean() < 0.1
+
+
+def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
+    rng = np.random.default_rng(1)
+    drawn = [("".join(rng.choice(list("FSN"), LAYERS)), int(rng.integers(1, 9))) for _ in range(60)]
+    history = History.from_trials([outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED)
+    needed = np.array(
+        [need("".join(name[0] for name in row["sharding_strategy"]), row["micro_batch_size"]) for row in history.rows]
+    )
+    exact, rough = (
+        MemoryWall(tuned=TUNED).fit(
+            replace(history, peak_memory_gib=needed * np.exp(rng.normal(0.0, spread, len(needed))))
+        )
+        for spread in (0.002, 0.1)
+    )
+    assert exact.steepness_ > 2 * rough.steepness_

@@ -87,7 +87,7 @@ def searched(
         method = Method(acquisition="mean")  # nothing to improve on yet: the best of similar workloads
     if not outlook.knowledge.measurements_included:
         return _from_pool(outlook, taken, method, count=count, rng=rng)
-    outlook = outlook.believing(taken)
+    outlook = outlook.hoping().believing(taken)
     measured = outlook.measured()
     order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
     tops = [measured[index] for index in order.tolist()]

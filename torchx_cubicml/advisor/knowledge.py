@@ -16,6 +16,7 @@ import numpy as np
 from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
+from torchx_cubicml.predictors.limits import BATCH
 from torchx_cubicml.predictors.memory_wall import MemoryWall
 from torchx_cubicml.vectors import encoded
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 
 # Measurements of the workload itself with which a Gaussian process knows it better than trees over all workloads.
 _FEWEST_OWN, _MOST_OWN = 3, 300
+_PER_BATCH = 0.3  # log throughput per log micro batch that a search begins with
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
 # Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
 _MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1000
@@ -61,6 +63,9 @@ class Knowledge(Protocol):
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
+
+    def hoping(self) -> Self:
+        """Return this knowledge with what is usual expected where nothing is known: to search by, never to claim by."""
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
         """Return this knowledge as if one function were true that it believes in, drawn as it is at ``rows``."""
@@ -136,7 +141,10 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
         scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
         guided = _process(lesson).fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
-    return Here(history=own, process=process, wall=wall, elsewhere=elsewhere)
+    hopeful = None
+    if elsewhere is None and BATCH in lesson.tuned:
+        hopeful = _process(lesson, per_batch=_PER_BATCH).fit(own, rng=rng)
+    return Here(history=own, process=process, wall=wall, elsewhere=elsewhere, hopeful=hopeful)
 
 
 def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
@@ -153,8 +161,8 @@ def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[
     return trials[-count:]
 
 
-def _process(lesson: Lesson) -> GaussianProcess:
-    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise)
+def _process(lesson: Lesson, *, per_batch: float = 0.0) -> GaussianProcess:
+    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise, per_batch=per_batch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -194,6 +202,10 @@ class Everywhere:
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Trees learn nothing from a guess of their own."""
         del rows
+        return self
+
+    def hoping(self) -> Self:
+        """Trees over all workloads know what is usual."""
         return self
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
@@ -240,6 +252,10 @@ class Drawn:
         del rows
         return self
 
+    def hoping(self) -> Self:
+        """See ``Everywhere``."""
+        return self
+
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
         """Return another draw."""
         return self.source.drawn(rows, rng=rng)
@@ -284,6 +300,7 @@ class Here:
     process: GaussianProcess
     wall: MemoryWall
     elsewhere: Elsewhere | None = None
+    hopeful: GaussianProcess | None = None
 
     @property
     def measurements_included(self) -> bool:
@@ -303,6 +320,10 @@ class Here:
         if not rows:
             return self
         return replace(self, process=self.process.believing(encoded(self.history.columns, rows)))
+
+    def hoping(self) -> Self:
+        """See ``Knowledge``: larger micro batches waste less."""
+        return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
         """See ``Knowledge``."""

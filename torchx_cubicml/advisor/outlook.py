@@ -172,6 +172,10 @@ class Outlook:
             records={**under_way, **self.records},
         )
 
+    def hoping(self) -> Self:
+        """Return the outlook to search by; see ``Knowledge.hoping``."""
+        return replace(self, knowledge=self.knowledge.hoping())
+
     def drawn(self, rng: np.random.Generator) -> Self:
         """Return the outlook as if one function were true that it believes in: a Thompson draw."""
         moves = Moves(self.space.dimensions)

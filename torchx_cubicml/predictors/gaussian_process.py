@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 _MOST_ROWS = 400  # beyond, a random part of them teaches: a fit is cubic in their number
 _CENTRE = 0.7  # quantile of the logarithms at which the process rests: slow configs are outliers, not the rule
 _USUAL_SCALE, _USUAL_WEIGHT = 0.3, 2  # log spread between configs believed at first, and how many trials that weighs
-_PER_BATCH = 0.3  # log throughput per log micro batch, expected before anything is measured
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
@@ -54,11 +53,19 @@ class GaussianProcess:
         tuned: parameters that candidates may vary -> their choices, so that one that never varied is not left out.
         noise: standard deviation of the logarithm of one measurement, as repeats tell it; ``None`` before there are
             any.
+        per_batch: log throughput per log micro batch expected before anything is measured.
     """
 
-    def __init__(self, *, tuned: Mapping[str, Sequence[Scalar]] | None = None, noise: float | None = None) -> None:
+    def __init__(
+        self,
+        *,
+        tuned: Mapping[str, Sequence[Scalar]] | None = None,
+        noise: float | None = None,
+        per_batch: float = 0.0,
+    ) -> None:
         self.tuned = dict(tuned or {})
         self.noise = noise
+        self.per_batch = per_batch
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the measured rows of ``history``; see ``Predictor``."""
@@ -94,7 +101,7 @@ class GaussianProcess:
         trend = np.zeros(len(points))
         for number, values in zip(self.places_.numbers, points.numbers.T, strict=True):
             if number.name == BATCH:
-                trend = _PER_BATCH * np.log(np.maximum(number.unscaled(values), 1e-300))
+                trend = self.per_batch * np.log(np.maximum(number.unscaled(values), 1e-300))
         return trend
 
     def _condition(self) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, AsTyped, Contract, FilePatch, encode_contract
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.recorder import beside
 from torchx_cubicml.recorder.file_copies import copied
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import Origin, State
@@ -117,6 +118,71 @@ def test_a_process_reads_copies_that_go_with_it(folder: Path, ends: tuple[str, .
     check_rewritten(seen, folder)
     wait_until_swept(folder)
     assert ((folder / "c.yaml").read_text(), (folder / "ds.json").read_text()) == (YAML, JSON)
+
+
+READS_BESIDE = """
+import os, sys, json
+from pathlib import Path
+
+config = Path(sys.argv[1].removeprefix("--config="))
+said = [(config.parent / path).read_text() for path in ("words.txt", "deeper/words.txt", "../words.txt", "ds.json")]
+(config.parent / "made by the program").write_text("kept")
+(config.parent / "deeper" / "made").write_text("where it belongs")
+Path("said").write_text(json.dumps([*said, config.read_text(), str(config.parent)]))
+"""
+
+
+def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> None:
+    conf = folder / "conf"
+    (conf / "deeper").mkdir(parents=True)
+    for place in (folder, conf, conf / "deeper"):
+        (place / "words.txt").write_text(place.name)
+    (conf / "c.yaml").write_text("data: [../words.txt, deeper]\nlast: 1.5\n")
+    (conf / "ds.json").write_text(JSON)
+    (folder / "job.py").write_text(READS_BESIDE)
+    files = (
+        patch("conf/c.yaml", "last", 2.5, argument=0),
+        patch("conf/ds.json", "batch", 4, argument=1),
+    )
+    wanted = Contract(store=str(folder / "store"), files=files, as_typed=AsTyped(args=()))
+    done = subprocess.run(
+        [sys.executable, "-m", "torchx_cubicml.recorder", "--", "job.py", "--config=conf/c.yaml", "conf/ds.json"],
+        env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    *beside, other, text, place = json.loads((folder / "said").read_text())
+    assert beside == ["conf", "deeper", folder.name]
+    assert (json.loads(other)["batch"], text) == (4, "data: [../words.txt, deeper]\nlast: 2.5\n")
+    assert (conf / "deeper" / "made").read_text() == "where it belongs"
+    assert sorted(path.name for path in conf.iterdir()) == ["c.yaml", "deeper", "ds.json", "words.txt"]
+    assert (conf / "c.yaml").read_text().endswith("1.5\n")
+    end = time.monotonic() + 60
+    while (left := [path for path in folder.glob("tmp/**/*") if not path.is_dir()]) != [
+        Path(place) / "made by the program"
+    ]:
+        assert time.monotonic() < end, left
+        time.sleep(0.02)
+
+
+def test_a_file_named_twice_has_a_copy_of_each_kind(folder: Path) -> None:
+    by_word = patch("c.yaml", "last", 2.5, argument=0)
+    by_variable = patch("c.yaml", "last", 3.5, variable="CONFIG")
+    answer = copied([by_word, by_variable], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
+    word = answer["args"][0].removeprefix("--config=")
+    assert [Path(path).read_text() for path in (word, answer["env"]["CONFIG"])] == [
+        YAML.replace("1.5", "2.5"),
+        YAML.replace("1.5", "3.5"),
+    ]
+
+
+def test_a_folder_too_full_to_look_like_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(beside, "_MOST_BESIDE", 3)
+    with pytest.raises(LaunchError, match="more than 3 files lie beside"):
+        copied([patch("c.yaml", "last", 2.5, argument=0)], WANTED, {}, folder=folder / "tmp")
 
 
 @pytest.mark.launch

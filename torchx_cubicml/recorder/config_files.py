@@ -6,11 +6,10 @@ done on every rank alike, all ranks run the command as typed, which is told once
 
 from __future__ import annotations
 
-import atexit
 import json
 import os
-import shutil
 import subprocess
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -21,14 +20,20 @@ from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.settings import export, read_job_environment, unset
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.contract import AsTyped, Contract
     from torchx_cubicml.recorder.run_program import Program
 
 AGREE_S = 60.0  # for the other ranks to come, whose children load torch too
 _STARTING_S = 60.0
-_SWEEPS = 'cat >/dev/null; rm -rf -- "$1"'  # when the last process that holds the other end of its input is gone
+# When the last process that holds the other end of its input is gone. What the program wrote there stays.
+_SWEEPS = """cat >/dev/null
+folder="$1"; shift
+rm -f -- "$@"
+find "$folder" -type l -exec rm -f -- {} +
+find "$folder" -depth -type d -exec rmdir -- {} +
+"""
 _sweepers: list[subprocess.Popen[bytes]] = []
 
 
@@ -73,25 +78,23 @@ def _ask(program: Program, *, folder_of: int) -> Mapping[str, object]:
     )
     answer = json.loads(done.stdout)
     if answer.get("folder"):
-        _sweep(str(answer["folder"]))
+        _sweep(str(answer["folder"]), _texts(answer.get("copies", [])))
     if answer.get("refused"):
         raise ValueError(str(answer["refused"]))
     return dict(answer)
 
 
-def _sweep(folder: str) -> None:
-    """Have a folder removed when this process has ended, in whatever way, with all that it forked."""
-    try:
+def _sweep(folder: str, copies: Sequence[str]) -> None:
+    """Have copies and links removed when this process has ended, in whatever way, with all that it forked."""
+    with suppress(OSError):  # no shell: all ranks have agreed by now, and a folder that stays is the lesser evil
         sweeper = subprocess.Popen(
-            ["/bin/sh", "-c", _SWEEPS, "sh", folder],
+            ["/bin/sh", "-c", _SWEEPS, "sh", folder, *copies],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # what ends this process's group must not end it
         )
         _sweepers.append(sweeper)
-    except OSError:  # no shell: all ranks have agreed by now, and a folder that stays is the lesser evil
-        atexit.register(shutil.rmtree, folder, ignore_errors=True)
 
 
 def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool) -> Program:

@@ -8,12 +8,13 @@ import os
 import shutil
 import sys
 import tempfile
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import decode_contract
-from torchx_cubicml.document import with_values
+from torchx_cubicml.document import parse_document, with_values
 from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.recorder.beside import folders_up, looking_like
 from torchx_cubicml.recorder.config_files import AGREE_S
 from torchx_cubicml.settings import child_environment, read_job_environment
 
@@ -63,15 +64,11 @@ def copied(
         OSError: it cannot be read, or its copy not be written.
     """
     words, variables = list(args), {}
-    for number, patch in enumerate(patches):
-        content = Path(patch.path).read_bytes()
-        if hashlib.sha256(content).hexdigest() != patch.digest:
-            raise LaunchError(f"{patch.path} is not as it was when the launch was made")
-        text = with_values(content.decode(), dict(patch.values), path=patch.path)
-        (folder / str(number)).mkdir(mode=0o700)
-        copy = folder / str(number) / PurePath(patch.path).name
-        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
-            file.write(text.encode())
+    texts = [_patched(patch) for patch in patches]
+    up = max(folders_up(parse_document(text, path=patch.path)) for patch, text in zip(patches, texts, strict=True))
+    copies = _Copies(folder, up)
+    for patch, text in zip(patches, texts, strict=True):
+        copy = copies.of(Path(patch.path), text)
         if patch.argument is None:
             if env.get(patch.variable) != patch.path:
                 raise LaunchError(f"variable {patch.variable} does not name {patch.path} here")
@@ -80,7 +77,37 @@ def copied(
             raise LaunchError(f"the arguments do not name {patch.path} where they did")
         else:
             words[patch.argument] = words[patch.argument].removesuffix(patch.path) + str(copy)
-    return {"args": words, "env": variables}
+    return {"args": words, "env": variables, "copies": [*map(str, copies.made)]}
+
+
+def _patched(patch: FilePatch) -> str:
+    content = Path(patch.path).read_bytes()
+    if hashlib.sha256(content).hexdigest() != patch.digest:
+        raise LaunchError(f"{patch.path} is not as it was when the launch was made")
+    return with_values(content.decode(), dict(patch.values), path=patch.path)
+
+
+class _Copies:
+    """Copies of files, those of one folder side by side, among links to all that lies beside the originals."""
+
+    def __init__(self, folder: Path, up: int) -> None:
+        self._folder = folder
+        self._up = up
+        self._like: dict[Path, Path] = {}
+        self.made: list[Path] = []
+
+    def of(self, original: Path, text: str) -> Path:
+        place = original.parent
+        if place not in self._like or self._like[place] / original.name in self.made:
+            inside = self._folder / str(len(self.made))
+            inside.mkdir(mode=0o700)
+            self._like[place] = looking_like(place, up=self._up, inside=inside)
+        copy = self._like[place] / original.name
+        copy.unlink()  # the link
+        with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(text.encode())
+        self.made.append(copy)
+        return copy
 
 
 def agreed(job: JobEnvironment, refused: str) -> bool:

@@ -79,6 +79,17 @@ def test_evaluate_prints_report_cards(store: str) -> None:
     assert "too few measured trials to compare them" in told.stdout
 
 
+def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    workload = {"program": "train.py", "world_size": 2}
+    for size in range(1, 13):
+        config = {"micro_batch_size": size}
+        trials.add(Trial.completed(workload=workload, config=config, samples_per_second=100.0 * size))
+    done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_test"] > 0
+
+
 def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
     assert done.returncode == 0, done.stderr

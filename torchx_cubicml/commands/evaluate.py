@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.evaluation import ReportCard
     from torchx_cubicml.predictor_choice import PredictorChoice
+    from torchx_cubicml.trial import Trial
 
 SPLITS = ("random", "time", "scale", "workload")
 
@@ -33,7 +34,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare all predictors and keep the one that launches use (default: where none is named)",
     )
     parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
-    parser.add_argument("--objective", default="tokens_per_second", help="tokens_per_second or samples_per_second")
+    told = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
+    parser.add_argument("--objective", default="", help=told)
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
     add_json(parser)
 
@@ -46,8 +48,9 @@ def run(args: argparse.Namespace) -> int:
 
     url = store_url(args)
     trials, _ = read_trials(url, deadline_s=60.0)
+    objective = args.objective or _usual_objective(trials)
     args.choose = args.predictor is None if args.choose is None else args.choose
-    choice = choose_predictor(trials, objective=args.objective, seed=args.seed) if args.choose else None
+    choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
     if choice is not None:
         keep_choice(url, choice)
     names = args.predictor or [kept_choice(url)]
@@ -56,16 +59,23 @@ def run(args: argparse.Namespace) -> int:
             trials,
             split=args.split,
             predictor=name,
-            objective=args.objective,
+            objective=objective,
             max_world_size=args.max_world_size,
             large=args.large,
             seed=args.seed,
         )
         for name in names
     ]
-    curves = [learning_curve(trials, predictor=name, objective=args.objective) for name in names if args.curve]
+    curves = [learning_curve(trials, predictor=name, objective=objective) for name in names if args.curve]
     _tell(args, cards, curves, choice)
     return 0
+
+
+def _usual_objective(trials: Sequence[Trial]) -> str:
+    from torchx_cubicml.trial import OBJECTIVES
+
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    return max(OBJECTIVES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def _tell(

@@ -14,6 +14,7 @@ from torchx_cubicml.masking import mask
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
     from rich.console import Console
 
@@ -147,12 +148,11 @@ def _workspace(named: str | None) -> str:
 
 def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.commands.base import wide_console
-    from torchx_cubicml.commands.component_default import write_default
     from torchx_cubicml.commands.tables import comparison_table
 
     claims = bool(result.comparison and result.comparison.claims_gain)
-    if args.write_config and claims:
-        write_default(Path(args.write_config), result.command)
+    if args.write_config:
+        _write_default(Path(args.write_config), result.command if claims else ())
     if args.json:
         print_json({**asdict(result), "claims_gain": claims})
         return 0
@@ -177,3 +177,12 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"the command to run:\n  {shlex.join(words)}", soft_wrap=True)
     return 0
+
+
+def _write_default(path: Path, command: Sequence[str]) -> None:
+    from torchx_cubicml.commands.component_default import write_default
+
+    if command:
+        write_default(path, command)
+    else:
+        print(f"{path} is left as it was: no gain is claimed", file=sys.stderr)  # noqa: T201 - the command line's own output

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.event import TUNER, Event, EventKind
+from torchx_cubicml.launch.job_state import JobEnd
 from torchx_cubicml.trial import Origin
 from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.journal import Note, NoteKind
@@ -59,6 +60,7 @@ class Books:
         self._settled: dict[str, Note] = {}
         self._lifetime = Lifetime()
         self._run_s = 0.0
+        self._runs_s: list[float] = []  # of launches that came to their own end
         self._n_over = 0
         self._planned: set[str] = set()
         for note in journal.read():
@@ -186,6 +188,10 @@ class Books:
             launch_device_hours=usual_s / 3600 * world_size,
         )
 
+    def usual_run_s(self) -> tuple[float, float] | None:
+        """Return how long the shortest and the longest launch ran that came to its own end; ``None`` before any did."""
+        return (min(self._runs_s), max(self._runs_s)) if self._runs_s else None
+
     def device_hours(self, world_size: int) -> float:
         """Return the device hours of the launches that are over."""
         return self._run_s / 3600 * world_size
@@ -202,6 +208,8 @@ class Books:
         if note.kind is NoteKind.SETTLED:
             self._settled[note.launch_id] = note
             self._run_s += note.number("run_s")
+            if note.text("end") == JobEnd.SUCCEEDED:
+                self._runs_s.append(note.number("run_s"))
             self._n_over += note.facts.get("launched") is not False
 
     def now(self) -> datetime:

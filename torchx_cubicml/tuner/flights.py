@@ -13,7 +13,9 @@ from torchx_cubicml.launch.jobs import tells_out_of_memory
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.trial import Origin, State
 from torchx_cubicml.tuner.books import Cost
+from torchx_cubicml.tuner.endings import state_by_trial, verdict_of
 from torchx_cubicml.tuner.flight import Doom, Flight, Landed
+from torchx_cubicml.tuner.patience import pause_s
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,20 +27,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.request import Prepared
 
-_POLL_S, _LONGEST_POLL_S = 0.2, 10.0  # local jobs end within seconds; a scheduler has others to serve
-_POLL_SHARE = 0.03  # of its age, after which a job is looked at again
 _LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
 _ASK_AGAIN = timedelta(seconds=30)  # to cancel
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
 _CONFIRMED = timedelta(seconds=2)  # that a job which was cut off stays so, and is not requeued
 _LAST_WORDS = timedelta(seconds=15)  # for the end that a training tells, after its job has ended
 _NO_WORDS = timedelta(seconds=5)  # the same, where it never told that it began
-_BY_THE_MACHINES = {
-    JobEnd.NODE_FAILED,
-    JobEnd.PREEMPTED,
-    JobEnd.LOST,
-    JobEnd.CANCELLED,
-}
 
 
 class Flights:
@@ -153,7 +147,7 @@ class Flights:
     def _look(self, flight: Flight) -> None:
         now = self._clock.now()
         trial = self._books.ledger.of_launch(flight.launch_id)
-        state = self._jobs.look(flight.handle) if flight.handle else _state_by_trial(trial)
+        state = self._jobs.look(flight.handle) if flight.handle else state_by_trial(trial)
         flight.state = state
         if state.phase is JobPhase.ENDED:
             flight.ended = flight.ended or (state, now)
@@ -176,14 +170,14 @@ class Flights:
             self._ask_to_end(flight)
 
     def _is_due(self, flight: Flight) -> bool:
-        """Whether it is time to look at a job: the longer it has run, the less often; one about to end, at once."""
+        """Whether it is time to look at a job."""
         now = self._clock.now()
         if now < flight.look_at:
             return False
         age_s = (now - (flight.running_since or flight.submitted_at)).total_seconds()
-        eager = flight.ended is not None or flight.doom is not None
-        pause_s = _POLL_S if eager else min(max(_POLL_S, age_s * _POLL_SHARE), _LONGEST_POLL_S)
-        flight.look_at = now + timedelta(seconds=pause_s)
+        eager = self._jobs.is_local or flight.ended is not None or flight.doom is not None
+        usual_s = self._books.usual_run_s() if flight.running_since is not None else None
+        flight.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
         return True
 
     def _give_up(self, flight: Flight, why: str) -> None:
@@ -220,7 +214,7 @@ class Flights:
         books.ledger.refresh()
         trial = self._trial(flight)
         lines = self._jobs.last_lines(flight.handle, self._role()) if flight.handle else ()
-        verdict = _verdict(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
+        verdict = verdict_of(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
         if verdict is not None:
             books.end(flight.launch_id, *verdict)
             trial = self._trial(flight)
@@ -264,35 +258,3 @@ class Flights:
     def _role(self) -> str:
         component = self._prepared.component
         return str(component.source.app.roles[component.role].name)
-
-
-def _verdict(flight: Flight, state: JobState, trial: Trial, *, out_of_memory: bool) -> tuple[State, str] | None:
-    """Return what the tuner tells of the end of a trial; ``None`` where the training has told it all."""
-    cut_off = not trial.state.ended or trial.state in {State.UNKNOWN, State.INFRASTRUCTURE}
-    why = f" ({state.why})" if state.why else ""
-    if flight.doom is not None:
-        done = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
-        return None if done else (flight.doom.state, flight.doom.reason)
-    if out_of_memory and cut_off:
-        return State.OUT_OF_MEMORY, f"the scheduler ended the job for want of memory{why}"
-    if state.end is JobEnd.TIMED_OUT and cut_off:
-        return State.TIMEOUT, f"the scheduler's own time limit ended the job{why}"
-    if trial.state.ended and trial.state is not State.UNKNOWN:
-        return None
-    if state.end in _BY_THE_MACHINES:
-        return State.INFRASTRUCTURE, f"the job {_as_verb(state.end)}{why}"
-    return (
-        None if trial.state.ended else (State.UNKNOWN, f"the job {_as_verb(state.end)}, and its training said no more")
-    )
-
-
-def _as_verb(end: JobEnd | None) -> str:
-    return f"was {end}" if end is JobEnd.CANCELLED else str(end)
-
-
-def _state_by_trial(trial: Trial | None) -> JobState:
-    """Return how a launch stands whose job cannot be asked."""
-    if trial is not None and trial.state.ended:
-        return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
-    running = trial is not None and trial.state is State.RUNNING
-    return JobState(phase=JobPhase.RUNNING if running else JobPhase.QUEUED)

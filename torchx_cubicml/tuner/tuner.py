@@ -18,6 +18,7 @@ from torchx_cubicml.tuner.clock import SystemClock
 from torchx_cubicml.tuner.failures import refuse_to_go_on
 from torchx_cubicml.tuner.flight import Landed
 from torchx_cubicml.tuner.flights import Flights
+from torchx_cubicml.tuner.foresight import Foresight
 from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
@@ -90,6 +91,7 @@ class _Loop:
         self._adviser = adviser
         self._flights = Flights(prepared, books, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
+        self._foresight = Foresight(request=prepared.request)
         self._best: Trial | None = None  # of this tune
         self._idle = False  # nothing is to be launched before something lands
         self._told_alive: datetime = clock.now()
@@ -119,6 +121,7 @@ class _Loop:
         while True:
             for landed in self._flights.watch():
                 self._idle = False
+                self._foresight.hear(landed)
                 yield self._ended(landed)
                 self._refuse(landed)
             self._end_with_budget()
@@ -126,6 +129,7 @@ class _Loop:
             if not self._flights.under_way:
                 return
             self._end_hopeless()
+            self._think_ahead()
             if self._flights.under_way:
                 yield self._waiting()
             self._sleep()
@@ -136,7 +140,8 @@ class _Loop:
             return
         while len(self._flights.under_way) < request.parallel:
             left = request.budget.launches_left(self._spent(), parallel=request.parallel)
-            planned = self._next(left) if left > 0 else None
+            ahead = self._foresight.take(launches_left=left)
+            planned = ("search", ahead) if ahead is not None else self._next(left) if left > 0 else None
             if planned is None:
                 self._idle = True
                 return
@@ -150,14 +155,25 @@ class _Loop:
                 self._clock.sleep(_AFTER_REFUSAL_S)
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
+        began = self._clock.now()
         self._books.ledger.refresh()
-        return next_launch(
+        planned = next_launch(
             self._prepared,
             self._books.ledger.trials(),
             launches_left=left,
             known=self._books.others(),
             adviser=self._adviser,
         )
+        self._foresight.thought_s = (self._clock.now() - began).total_seconds()
+        return planned
+
+    def _think_ahead(self) -> None:
+        spent, parallel = self._spent(), self._prepared.request.parallel
+        left = self._prepared.request.budget.launches_left(spent, parallel=parallel)
+        is_full = len(self._flights.under_way) >= parallel
+        if is_full and self._foresight.pays(launches_left=left, usual_run_s=spent.launch_hours * 3600):
+            planned = self._next(left)
+            self._foresight.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
     def _refuse(self, landed: Landed) -> None:
         measured = (

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
@@ -68,3 +71,12 @@ def test_live_modules_ask_no_object_what_it_is() -> None:
     lazy, module = Lazy(), nn.Linear(2, 2)
     assert any(each is module for each in live_modules())
     del lazy
+
+
+def test_a_program_without_torch_has_no_modules_and_does_not_get_it() -> None:
+    words = (
+        "import sys\nfrom torchx_cubicml.recorder.layers import live_modules\n"
+        "print(live_modules(), 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=60)
+    assert done.stdout.split() == ["[]", "False"]

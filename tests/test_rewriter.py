@@ -380,10 +380,14 @@ def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
     ]
     lies += [replace(lie, observed={"micro_batch_size": "$(id)", "device": "`id`"}) for lie in lies[:8]]
     fill(options, *lies)
-    (Path(options.store) / "events" / "2026-01-01").mkdir()
-    (Path(options.store) / "events" / "2026-01-01" / "00-bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
+    events = Path(options.store) / "events"
+    (events / "2026-01-01").mkdir()
+    (events / "2026-01-01" / "00-bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
     event = {"schema": 1, "event": "ended", "trial_id": "t", "state": "completed", "config": {"x": "y" * 10_000_000}}
-    (Path(options.store) / "events" / "2026-01-01" / "01-huge.json").write_text(json.dumps(event))
+    (events / "2026-01-01" / "01-huge.json").write_text(json.dumps(event))
+    legal_event = next(text for text in map(Path.read_text, events.rglob("*.json")) if '"tokens_per_second":' in text)
+    no_number = re.sub(r'"tokens_per_second":\s*[^,}]+', '"tokens_per_second": NaN', legal_event)
+    (events / "2026-01-01" / "02-nan.json").write_text(no_number.replace('"trial_id":"', '"trial_id":"nan-'))
     rewritten = rewrite(LAUNCH, options)
     assert rewrite(LAUNCH, options) == rewritten, "what is kept of it says the same"
     legal = {
@@ -404,6 +408,7 @@ def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
     assert "touch" not in told
     assert "00-bad.json" in told
     assert "01-huge.json (it is larger than" in told
+    assert "3 unreadable in store" in told, "the one that is not a number too"
     assert len(told) < 5000
 
 

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     import pytest
 
 ROOT = Path(__file__).parents[1]
-COUNT = int(os.environ.get("MUTATED_SPACE_FILES", "3000"))  # 10,000 for a thorough run
+COUNT = int(os.environ.get("MUTATED_SPACE_FILES", "10000"))
 SLOWEST_S = 20.0  # a hang is longer; a loaded machine is not
 EVERY_ENTRY = """\
 objective = "tokens_per_second"

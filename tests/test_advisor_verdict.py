@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import best_known, expected_gain, verdict
+from torchx_cubicml.advisor import best_known, expected_gain, sensitivity, suggest, verdict
+from torchx_cubicml.predictors import PREDICTORS
+from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import State, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
 SPACE = SearchSpace(
@@ -38,6 +45,16 @@ def some(count: int, truth: object, *, noise: float, seed: int) -> list[Trial]:
     rng = np.random.default_rng(seed)
     configs = [CURRENT, *SPACE.bind(**GIVEN).sample(count - 1, rng=rng)]
     return [launched(config, truth(config) * np.exp(rng.normal(0, noise))) for config in configs]
+
+
+@pytest.mark.parametrize("ask", [suggest, best_known, verdict, expected_gain, sensitivity])
+def test_every_question_is_answered_by_the_predictor_of_the_store(
+    ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Boosting] = []
+    monkeypatch.setitem(PREDICTORS, "own", lambda: made.append(Boosting()) or made[-1])
+    ask(SPACE, **GIVEN, trials=some(2, sloped, noise=0.02, seed=0), predictor="own")
+    assert made
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.02, 0.05])

@@ -73,7 +73,13 @@ class ParameterWorth:
 
 
 def sensitivity(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int = 0
+    space: SearchSpace,
+    *,
+    workload: Workload,
+    current: Config,
+    trials: Iterable[Trial],
+    seed: int = 0,
+    predictor: str = "",
 ) -> tuple[ParameterWorth, ...]:
     """Return what each parameter is worth at the measured config of highest posterior mean, the weightiest first.
 
@@ -86,6 +92,7 @@ def sensitivity(
         current: the user's own config.
         trials: of any workload, in any order.
         seed: of all randomness.
+        predictor: name of the method that learns from all workloads; empty for the default.
 
     Returns:
         Nothing where no legal config of the workload was measured yet.
@@ -93,9 +100,9 @@ def sensitivity(
     Raises:
         SpaceError: the space cannot be bound to the workload.
     """
-    bound = space.bind(workload=workload, current=current)
+    bound, rng = space.bind(workload=workload, current=current), np.random.default_rng(seed)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=np.random.default_rng(seed))
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
         measured = outlook.measured()
         if not measured:
             return ()

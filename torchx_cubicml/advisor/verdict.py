@@ -45,7 +45,13 @@ class Verdict:
 
 
 def verdict(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int = 0
+    space: SearchSpace,
+    *,
+    workload: Workload,
+    current: Config,
+    trials: Iterable[Trial],
+    seed: int = 0,
+    predictor: str = "",
 ) -> Verdict | None:
     """Return how the measured configs of a workload compare; ``None`` where none was measured.
 
@@ -55,6 +61,7 @@ def verdict(
         current: the user's own config.
         trials: of any workload, in any order.
         seed: of all randomness.
+        predictor: name of the method that learns from all workloads; empty for the default.
 
     Raises:
         SpaceError: the space cannot be bound to the workload.
@@ -62,7 +69,7 @@ def verdict(
     rng = np.random.default_rng(seed)
     bound = space.bind(workload=workload, current=current)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
         ranked = _ranked(outlook)
         if not ranked:
             return None
@@ -84,8 +91,15 @@ def verdict(
         )
 
 
-def expected_gain(
-    space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], count: int = 1, seed: int = 0
+def expected_gain(  # noqa: PLR0913 - those of `suggest`
+    space: SearchSpace,
+    *,
+    workload: Workload,
+    current: Config,
+    trials: Iterable[Trial],
+    count: int = 1,
+    seed: int = 0,
+    predictor: str = "",
 ) -> float | None:
     """Return by which share another round is expected to raise the best throughput known: 0.01 is a per cent.
 
@@ -99,6 +113,7 @@ def expected_gain(
         trials: of any workload, in any order; running and planned ones count as under way.
         count: launches of the round, >= 1.
         seed: of all randomness.
+        predictor: name of the method that learns from all workloads; empty for the default.
 
     Returns:
         The share; 0.0 where nothing is left to launch, ``None`` where nothing was measured yet.
@@ -109,7 +124,7 @@ def expected_gain(
     rng = np.random.default_rng(seed)
     bound = space.bind(workload=workload, current=current)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng)
+        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
         ranked = _ranked(outlook)
         if not ranked:
             return None

@@ -40,7 +40,14 @@ def run(args: argparse.Namespace) -> int:
     component = ComponentLaunch.parse(name, component_args)
     case = _case(component, args)
     rows = _worth_trying(component, case, args)
-    worths = sensitivity(case.space, workload=case.workload, current=case.current, trials=case.trials, seed=args.seed)
+    worths = sensitivity(
+        case.space,
+        workload=case.workload,
+        current=case.current,
+        trials=case.trials,
+        seed=args.seed,
+        predictor=case.predictor,
+    )
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:

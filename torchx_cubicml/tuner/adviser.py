@@ -85,15 +85,18 @@ class Advisor:
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> float | None:
         """See ``Adviser``."""
-        return expected_gain(space, workload=workload, current=current, trials=trials, seed=seed)
+        return expected_gain(
+            space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
+        )
 
     def account(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Account:
         """See ``Adviser``."""
         trials = list(trials)
-        found = verdict(space, workload=workload, current=current, trials=trials, seed=seed)
-        worths = sensitivity(space, workload=workload, current=current, trials=trials, seed=seed)
+        by = self.predictor
+        found = verdict(space, workload=workload, current=current, trials=trials, seed=seed, predictor=by)
+        worths = sensitivity(space, workload=workload, current=current, trials=trials, seed=seed, predictor=by)
         return Account(confidence=found.confidence if found is not None else None, worths=worths)
 
     def _studied(

@@ -179,11 +179,6 @@ def config_key(config: Config) -> str:
     return json.dumps({name: _canonical(value) for name, value in config.items()}, sort_keys=True)
 
 
-def same_config(left: Config, right: Config) -> bool:
-    """Return whether two configs ask for the same."""
-    return config_key(left) == config_key(right)
-
-
 def _throughput(trial: Trial, objective: str) -> float | None:
     if trial.measurement is None or trial.state is State.PLANNED:
         return None

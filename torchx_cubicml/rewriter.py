@@ -319,8 +319,8 @@ def _with_block(changed: Rewritten, rows: Sequence[tuple[str, str]], choice: Cho
     why = (
         f"from what {known} of this workload showed" if choice.origin is Origin.REWRITE else f"to learn: {known} known"
     )
-    told = changed.telling(f"arguments rewritten, {why}")
-    return replace(told, lines=(*told.lines, *aligned(rows)))
+    headed = changed.telling(f"arguments rewritten, {why}")
+    return replace(headed, lines=(*headed.lines, *aligned(rows)))
 
 
 def _not_permitted(name: str) -> str:

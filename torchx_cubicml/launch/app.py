@@ -1,4 +1,4 @@
-"""Everything that touches TorchX: a component and its arguments in, the app that it makes out, recorded or as typed."""
+"""A TorchX component and its arguments in, the app that it makes out, recorded or as typed."""
 
 from __future__ import annotations
 

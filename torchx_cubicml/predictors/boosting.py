@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.conformal import FEWEST, NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.threads import one_thread
@@ -23,11 +24,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.history import History
 
-NOISE_FLOOR = 0.02  # log spread between repeats of one config on a quiet machine
 _PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
 _PRIOR_TRIALS = 3  # how many trials that belief weighs
-_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
-_FEWEST_FOR_CALIBRATION = 10
 
 
 class Boosting:
@@ -111,12 +109,11 @@ class Boosting:
         alone = self.trend_.leave_one_out
         self.residual_variance_ = float(np.median(np.abs(alone)) * 1.4826) ** 2
         self.scale_ = 1.0
-        if not self.learns_rest_ or len(target) < _FEWEST_FOR_CALIBRATION:
+        if not self.learns_rest_ or len(target) < FEWEST:
             return
         middle, disagreement = self.forest_.out_of_bag(dense)
-        ratio = np.abs(alone - middle) / self._raw_spread(disagreement, self.trend_.leverage(dense))
-        share = min(1.0, 0.8 * (len(ratio) + 1) / len(ratio))  # split conformal's correction for a finite sample
-        self.scale_ = float(np.clip(np.quantile(ratio, share) / _Z_80, 0.2, 5.0))
+        spread = self._raw_spread(disagreement, self.trend_.leverage(dense))
+        self.scale_ = conformal_scale(np.abs(alone - middle), spread)
 
 
 class _Regressor(Protocol):

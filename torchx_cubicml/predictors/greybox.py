@@ -14,12 +14,11 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.roofline.predictor import (
-    NOISE_FLOOR,
     Roofline,
-    conformal_scale,
     measured_in_order,
     variance_of_modes,
     widened,

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.boosting import NOISE_FLOOR
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.ranking_calibration import RisingCurve
 from torchx_cubicml.predictors.ranking_inputs import OneHot
 from torchx_cubicml.predictors.ranking_networks import RankingSettings, teach
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.history import History
 
 _PRIOR_SPREAD, _PRIOR_TRIALS = 0.3, 3  # log spread believed before anything was measured, and what that belief weighs
-_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
 
 
 class RankingMLP:
@@ -72,9 +71,8 @@ class RankingMLP:
         self.curve_ = RisingCurve.through(alone, target)
         residual = np.abs(target - self.curve_(alone))
         self.slope_ = max(self.curve_.slope, 0.0)
-        share = min(1.0, 0.8 * (len(target) + 1) / len(target))  # split conformal's correction for a finite sample
-        ratio = residual / np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
-        self.widening_ = float(np.clip(np.quantile(ratio, share) / _Z_80, 0.2, 5.0))
+        spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
+        self.widening_ = conformal_scale(residual, spread, fewest=1)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""

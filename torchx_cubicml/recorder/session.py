@@ -1,4 +1,4 @@
-"""The recording of one process: what happens when, and the one place where a failure of ours is caught."""
+"""The recording of one process: what happens when, and what becomes of a hook that fails."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ others, which is why calibration has a constant for them.
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 _T = 1e12
 _G = 1e9
@@ -118,15 +118,7 @@ _TABLE: tuple[tuple[str, Hardware], ...] = (
     ("a10", _nvidia("a10", (31.2, 62.5, 125.0, 0.0), (24.0, 600.0), (32.0, 6.25, 8))),
     ("l40s", _nvidia("l40s", (91.6, 183.0, 362.0, 733.0), (48.0, 864.0), (32.0, 12.5, 8))),
     ("l4", _nvidia("l4", (30.3, 60.0, 121.0, 242.0), (24.0, 300.0), (32.0, 6.25, 8))),
-    ("v100 16", Hardware(
-        name="v100-16",
-        fp32=_V100.fp32,
-        fp16=_V100.fp16,
-        memory=16 * _G,
-        memory_bandwidth=_V100.memory_bandwidth,
-        link=_V100.link,
-        network=_V100.network,
-    )),
+    ("v100 16", replace(_V100, name="v100-16", memory=16 * _G)),
     ("v100", _V100),
     ("t4", Hardware(
         name="t4",

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
@@ -25,14 +26,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.calibration import Expected
     from torchx_cubicml.trial import Value
 
-NOISE_FLOOR = 0.02  # log spread between repeats of one config on a quiet machine
 _PRIOR_SPREAD = 0.5  # log error believed before anything was measured
 _PRIOR_TRIALS = 3.0  # how many trials that belief weighs
 _SPENT = 10.0  # constants that a calibration makes use of, about: its errors on its own rows are that much too small
 _PER_DOUBLING = 0.15  # log error more for each doubling beyond the range of what was measured
 _FORGET = 2.0  # doublings beyond it over which the frequency of the slow mode is forgotten
-_Z_80 = 1.2816  # two-sided 80 % of a normal distribution
-_FEWEST_FOR_CALIBRATION = 10
 _EDGES = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")
 
 
@@ -190,14 +188,6 @@ def measured_in_order(history: History) -> tuple[NDArray[np.float64], NDArray[np
     features, throughput = history.features[measured], history.throughput[measured]
     order = np.lexsort(np.column_stack([throughput, features]).T)
     return features[order], throughput[order]
-
-
-def conformal_scale(errors: NDArray[np.float64], spreads: NDArray[np.float64]) -> float:
-    """Return the factor on ``spreads`` that makes 80 % intervals hold four fifths of ``errors``, 1 for too few."""
-    if len(errors) < _FEWEST_FOR_CALIBRATION:
-        return 1.0
-    share = min(1.0, 0.8 * (len(errors) + 1) / len(errors))  # split conformal's correction for a finite sample
-    return float(np.clip(np.quantile(errors / spreads, share) / _Z_80, 0.2, 5.0))
 
 
 def _counts_samples(layout: Layout, throughput: NDArray[np.float64]) -> bool:

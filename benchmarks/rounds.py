@@ -20,7 +20,7 @@ import numpy as np
 from simulator import BATCH_SIZES, RESERVES, STRATEGIES, Simulator
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.trial import State, Trial
+from torchx_cubicml.trial import Measurement, State, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,11 +44,14 @@ def trials_of(simulator: Simulator, count: int, rng: np.random.Generator) -> Ite
             "micro_batch_size": int(size),
             "reserved_share": float(share),
         }
-        if speed > 0:
-            yield Trial.completed(workload=simulator.workload, config=config, samples_per_second=float(speed))
-        else:
-            name = f"{simulator.workload['program']}-{number}"
-            yield Trial(trial_id=name, workload=simulator.workload, config=config, state=State.OUT_OF_MEMORY)
+        fits = speed > 0
+        yield Trial(
+            trial_id=f"{number:05d}-{simulator.workload['program']}",
+            workload=simulator.workload,
+            config=config,
+            state=State.COMPLETED if fits else State.OUT_OF_MEMORY,
+            measurement=Measurement(samples_per_second=float(speed)) if fits else None,
+        )
 
 
 def measured(n_own: int, n_trials: int, n_layers: int, repeats: int) -> tuple[float, float, float]:

@@ -6,7 +6,7 @@ worked out once for each combination that occurs, and everything else is a look-
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import groupby
 from typing import TYPE_CHECKING, overload
 
@@ -190,10 +190,11 @@ class FactRows:
 
 
 class VectorRows(Sequence[Mapping[str, Value]]):
-    """Rows of facts at choice vectors; a row is worked out when it is asked for, features need none of them."""
+    """Rows of facts at choice vectors; worked out when they are asked for, and features need none of them."""
 
     def __init__(self, source: FactRows, vectors: NDArray[np.intp]) -> None:
         self._source, self._vectors = source, vectors
+        self._all: list[Mapping[str, Value]] | None = None
 
     def __len__(self) -> int:
         return len(self._vectors)
@@ -206,6 +207,11 @@ class VectorRows(Sequence[Mapping[str, Value]]):
         if isinstance(place, slice):
             return VectorRows(self._source, self._vectors[place])
         return self._source.of(self._source.config_at(self._vectors[place]))
+
+    def __iter__(self) -> Iterator[Mapping[str, Value]]:
+        if self._all is None:  # who walks through them once does so for each fact
+            self._all = [self[place] for place in range(len(self))]
+        return iter(self._all)
 
     def encoded(self, columns: Columns) -> NDArray[np.float64]:
         """Return the features, float64 ``[n, n_columns]``."""

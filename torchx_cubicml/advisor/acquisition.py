@@ -28,6 +28,7 @@ _FLOOR, _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.3, 0.1, 0.6
 _FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fair
 _FAIR_SHARE = 0.25  # of configs out of memory
 _UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
+_CONTENDERS = 300  # highest measurements among which the best config is
 _BOUND = 1.5  # spreads above the mean at which ``upper_bound`` stands
 
 _NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
@@ -50,7 +51,7 @@ class Acquisition:
             raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
         self._outlook = outlook
         self._worth = ACQUISITIONS[name]
-        beliefs = [belief.throughput for belief in outlook.beliefs(outlook.measured()) if belief is not None]
+        beliefs = [belief.throughput for belief in outlook.beliefs(outlook.fastest(_CONTENDERS)) if belief is not None]
         self._best = float(np.log(max(beliefs))) if beliefs else None
         surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))

@@ -234,6 +234,11 @@ class Outlook:
         same = [identity(config) == identity(over) for config in configs]
         return [Belief(1.0, 0.0) if is_same else gain for gain, is_same in zip(found, same, strict=True)]
 
+    def fastest(self, count: int) -> list[Config]:
+        """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
+        ran = [record for record in self.records.values() if record.measured and not record.out_of_memory]
+        return [record.config for record in sorted(ran, key=lambda record: -max(record.measured))[:count]]
+
     def measured(self) -> list[Config]:
         """Return the configs of the space that ran and never ran out of memory."""
         return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
@@ -280,15 +285,14 @@ def _narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
 def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
     groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
     found: dict[Hashable, tuple[Config, bytes]] = {}
-    read: dict[int, Config | None] = {}  # trials read from a store share what is alike
+    read: dict[int, tuple[Config, bytes] | None] = {}  # trials read from a store share what is alike
     for trial in own:
         if id(trial.config) not in read:
-            read[id(trial.config)] = in_space(space, _with(trial.config, pinned))
-        config = read[id(trial.config)]
-        if config is not None:
-            key = identity(config)
-            if key not in found:
-                found[key] = config, np.array(space.encode(config), dtype=np.intp).tobytes()
+            read[id(trial.config)] = _placed(space, _with(trial.config, pinned))
+        placed = read[id(trial.config)]
+        if placed is not None:
+            key = identity(placed[0])
+            found[key] = placed
             groups[key].append(trial)
     return {key: _record(*found[key], group, space.objective) for key, group in groups.items()}
 
@@ -320,13 +324,19 @@ def in_space(space: SearchSpace, config: Config) -> Config | None:
 
     Values of parameters that the space does not hold are passed over: they were recorded under an older file.
     """
+    placed = _placed(space, config)
+    return None if placed is None else placed[0]
+
+
+def _placed(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:
     try:
-        found = space.decode(space.encode(config))
+        vector = space.encode(config)
+        found = space.decode(vector)
     except SpaceError:
         return None
     if found is None or any(config.get(name) != value for name, value in found.items()):
         return None
-    return found
+    return found, np.array(vector, dtype=np.intp).tobytes()
 
 
 def _consequences(own: Iterable[Trial], known: set[str]) -> set[str]:

@@ -167,7 +167,9 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
     console.print(comparison_table(comparison))
     console.print(str(comparison))
     if result.confidence is not None:
-        console.print(f"no measured config is faster by more than a per cent: {result.confidence:.0%} sure")
+        console.print(
+            f"that no other measured config is faster by more than a per cent is {result.confidence:.0%} sure"
+        )
     for worth in result.worths:
         console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")

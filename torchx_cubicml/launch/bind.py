@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.argument_place import ArgumentPlace
 from torchx_cubicml.launch.file_place import FilePlace, checked_keys
+from torchx_cubicml.launch.hook_place import HookPlace
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.launch.script_args import set_flag
 from torchx_cubicml.launch.size_place import SizePlace
 from torchx_cubicml.launch.spelling import same_value, spell
-from torchx_cubicml.launch.variable_place import HookPlace, VariablePlace
+from torchx_cubicml.launch.variable_place import VariablePlace
 from torchx_cubicml.launch.wanted import Wanted
 from torchx_cubicml.space import LandingKind, implied_values
 from torchx_cubicml.trial import MAX_ITEMS, freeze_values

@@ -167,7 +167,7 @@ class GaussianProcess:
     def alternatives(
         self, features: NDArray[np.float64]
     ) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
-        """Return mean and covariance of few rows by other shares of signal and noise, each with its probability first.
+        """Return probability, mean ``[n]`` and covariance ``[n, n]`` of few rows by each likely share of noise.
 
         What few measurements differ by may be either; the most probable shares alone would be too sure of one. Noise
         has a wide prior here, and so has the size of what is smooth: it may all be noise.

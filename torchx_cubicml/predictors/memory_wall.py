@@ -132,7 +132,7 @@ class _Outcomes:
         return float(-loss - 0.5 * off @ off - 0.5 * theta @ theta)
 
     def slope(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the gradient of the log posterior, and its negative curvature by Gauss and Newton."""
+        """Return the gradient of the log posterior, ``[m]``, and its negative Gauss-Newton curvature, ``[m, m]``."""
         taken, grows, roomy = self.appetite.taken(self.meal, theta[:-1])
         last = np.zeros((len(taken), 1))
         design = self.steepness * np.hstack([roomy - grows, last])

@@ -56,7 +56,7 @@ class RowRanking:
         self.add(drawn_rows(self._space, count, rng=rng))
 
     def best(self, count: int) -> NDArray[np.intp]:
-        """Return up to ``count`` rows, best first; equal scores stand in the order in which they came."""
+        """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; equal scores as they came."""
         order = np.argsort(-self._scores, kind="stable")[:count]
         return self._rows[order[self._scores[order] > -np.inf]]
 

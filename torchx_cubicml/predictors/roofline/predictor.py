@@ -167,7 +167,7 @@ class Roofline:
 
 
 def variance_of_modes(outline: Outline) -> NDArray[np.float64]:
-    """Return the variance of the logarithm that not knowing a job's mode makes."""
+    """Return the variance of the logarithm that not knowing a job's mode makes, ``[n_covered]``."""
     return np.asarray(outline.slow * (1.0 - outline.slow) * outline.slower**2)
 
 
@@ -183,7 +183,7 @@ def widened(spread: NDArray[np.float64], outline: Outline) -> NDArray[np.float64
 
 
 def measured_in_order(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return features and throughput of the measured rows in an order that does not depend on theirs."""
+    """Return features ``[n, n_columns]`` and throughput ``[n]`` of the measured rows, in an order of their own."""
     measured = np.isfinite(history.throughput) & (history.throughput > 0)
     features, throughput = history.features[measured], history.throughput[measured]
     order = np.lexsort(np.column_stack([throughput, features]).T)

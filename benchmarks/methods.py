@@ -27,18 +27,17 @@ class Told:
 
     Args:
         throughput: median expected, whole job, ``[n]``.
-        fits: probability to run, ``[n]``.
         low: lower end of the 80 % interval, ``[n]``; ``None`` where the method has none.
         high: upper end.
     """
 
     throughput: NDArray[np.float64]
-    fits: NDArray[np.float64]
     low: NDArray[np.float64] | None = None
     high: NDArray[np.float64] | None = None
 
 
 Method: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
+Judge: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], NDArray[np.float64]]"
 
 
 class Learner(Protocol):
@@ -59,16 +58,17 @@ class Classifier(Learner, Protocol):
 
 
 def ours(train: Sequence[Trial], test: Sequence[Trial], seed: int, *, name: str) -> Told:
-    """Return what a predictor of this package, and its probability to fit, say of ``test``."""
-    history = History.from_trials(train, objective=OBJECTIVE)
-    rows = [training_row(trial) for trial in test]
-    features = history.columns.encode(rows)
-    rng = np.random.default_rng(seed)
-    prediction = PREDICTORS[name]().fit(history, rng=rng).predict(features)
-    fits = Feasibility().fit(history, rng=rng).probability(features, rows)
-    return Told(
-        throughput=prediction.throughput, fits=fits, low=prediction.quantile(0.1), high=prediction.quantile(0.9)
-    )
+    """Return what a predictor of this package says of ``test``."""
+    history, features = _encoded(train, test)
+    prediction = PREDICTORS[name]().fit(history, rng=np.random.default_rng(seed)).predict(features)
+    return Told(throughput=prediction.throughput, low=prediction.quantile(0.1), high=prediction.quantile(0.9))
+
+
+def our_judge(train: Sequence[Trial], test: Sequence[Trial], seed: int) -> NDArray[np.float64]:
+    """Return the probability of each of ``test`` to run, by this package, ``[n]``."""
+    history, features = _encoded(train, test)
+    fitted = Feasibility().fit(history, rng=np.random.default_rng(seed))
+    return fitted.probability(features, [training_row(trial) for trial in test])
 
 
 def library(
@@ -78,19 +78,39 @@ def library(
     *,
     make: Callable[[int], tuple[Learner, Classifier]],
 ) -> Told:
-    """Return what a library's regressor and classifier say of ``test``: raw columns, logarithm of throughput."""
-    history = History.from_trials(train, objective=OBJECTIVE)
-    regressor, classifier = make(seed)
+    """Return what a library's regressor says of ``test``: raw columns, logarithm of throughput."""
+    history, features = _encoded(train, test)
+    regressor, _ = make(seed)
     measured = np.isfinite(history.throughput)
-    inputs = np.nan_to_num(history.features, nan=-1.0)
-    asked = np.nan_to_num(history.columns.encode([training_row(trial) for trial in test]), nan=-1.0)
-    regressor.fit(inputs[measured], np.log(history.throughput[measured]))
-    failures = np.nan_to_num(history.columns.encode(list(history.failures)), nan=-1.0)
+    regressor.fit(_without_gaps(history.features[measured]), np.log(history.throughput[measured]))
+    return Told(throughput=np.exp(regressor.predict(_without_gaps(features))))
+
+
+def library_judge(
+    train: Sequence[Trial],
+    test: Sequence[Trial],
+    seed: int,
+    *,
+    make: Callable[[int], tuple[Learner, Classifier]],
+) -> NDArray[np.float64]:
+    """Return the probability of each of ``test`` to run, by a library's classifier on raw columns, ``[n]``."""
+    history, features = _encoded(train, test)
+    _, classifier = make(seed)
+    failures = history.columns.encode(list(history.failures))
     outcomes = np.concatenate([history.feasible, np.zeros(len(failures))]).astype(np.float64)
-    fits = np.ones(len(asked))
-    if len(np.unique(outcomes)) > 1:
-        fits = classifier.fit(np.vstack([inputs, failures]), outcomes).predict_proba(asked)[:, 1]
-    return Told(throughput=np.exp(regressor.predict(asked)), fits=fits)
+    if len(np.unique(outcomes)) < 2:
+        return np.ones(len(features))
+    inputs = _without_gaps(np.vstack([history.features, failures]))
+    return classifier.fit(inputs, outcomes).predict_proba(_without_gaps(features))[:, 1]
+
+
+def _encoded(train: Sequence[Trial], test: Sequence[Trial]) -> tuple[History, NDArray[np.float64]]:
+    history = History.from_trials(train, objective=OBJECTIVE)
+    return history, history.columns.encode([training_row(trial) for trial in test])
+
+
+def _without_gaps(features: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.nan_to_num(features, nan=-1.0)
 
 
 def _gradient_boosting(seed: int) -> tuple[Learner, Classifier]:
@@ -123,10 +143,16 @@ def _xgboost(seed: int) -> tuple[Learner, Classifier]:
     return XGBRegressor(**settings, random_state=seed), XGBClassifier(**settings, random_state=seed)
 
 
-OURS: dict[str, Method] = {name: partial(ours, name=name) for name in PREDICTORS}
-LIBRARIES: dict[str, Method] = {
-    "sklearn GB": partial(library, make=_gradient_boosting),
-    "sklearn ET": partial(library, make=_extra_trees),
-    "LightGBM": partial(library, make=_lightgbm),
-    "XGBoost": partial(library, make=_xgboost),
+_MAKES: dict[str, Callable[[int], tuple[Learner, Classifier]]] = {
+    "sklearn GB": _gradient_boosting,
+    "sklearn ET": _extra_trees,
+    "LightGBM": _lightgbm,
+    "XGBoost": _xgboost,
 }
+OURS: dict[str, Method] = {name: partial(ours, name=name) for name in PREDICTORS}
+LIBRARIES: dict[str, Method] = {name: partial(library, make=make) for name, make in _MAKES.items()}
+JUDGES: dict[str, Judge] = {
+    "ours": our_judge,
+    **{name: partial(library_judge, make=make) for name, make in _MAKES.items()},
+}
+"""Who says what will run; one for all predictors of this package."""

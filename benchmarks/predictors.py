@@ -1,6 +1,6 @@
 """One table: every predictor beside well-known libraries on public runs, on the same splits in the same run.
 
-python benchmarks/predictors.py [--seeds 5] [--paired-seeds 20] [--cost] [--output benchmarks/results/predictors.txt]
+python benchmarks/predictors.py [--seeds 5] [--paired-seeds 20] [--processes 1] [--cost] [--output FILE]
 """
 
 from __future__ import annotations
@@ -10,13 +10,15 @@ import sys
 import time
 import warnings
 from collections import defaultdict
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from ceilings import deviations, share_ceiling, tau_ceiling
-from methods import LIBRARIES, OBJECTIVE, OURS
+from methods import JUDGES, LIBRARIES, OBJECTIVE, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
@@ -24,15 +26,17 @@ from torchx_cubicml.history import History
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from methods import Method, Told
+    from methods import Method
     from numpy.typing import NDArray
     from splits import Split
 
     from torchx_cubicml.trial import Trial
 
 METHODS: dict[str, Method] = {**OURS, **LIBRARIES}
+Found: TypeAlias = "list[tuple[str, str, float]]"
+CEILING = "ceiling"
 PROPOSALS = (1, 3, 5, 10)
 SMALL = f"<= {LARGEST_KNOWN} GPUs known"
 COUNTS = (100, 1_000, 10_000, 100_000)
@@ -65,75 +69,115 @@ class Scores:
     of: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
     ceilings: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
-    def add(self, line: str, method: str, value: float) -> None:
-        """Note one number."""
-        self.of[line][method].append(value)
+    def add(self, found: Found) -> None:
+        """Note some numbers, each with its line and method; the method ``CEILING`` is the perfect one."""
+        for line, method, value in found:
+            (self.ceilings[line] if method == CEILING else self.of[line][method]).append(value)
 
 
-def random_lines(
-    scores: Scores,
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """One split to learn from and to be asked about.
+
+    Args:
+        known: what is known, the first words of its lines.
+        train: trials known.
+        test: trials asked about.
+        seed: of the methods.
+        methods: names of those that are asked.
+        noise: log deviations of single measurements, ``[n_deviations]``.
+        proposals: whether proposals are graded, in place of the order of all that ran.
+    """
+
+    known: str
+    train: list[Trial]
+    test: list[Trial]
+    seed: int
+    methods: tuple[str, ...]
+    noise: NDArray[np.float64]
+    proposals: bool = False
+
+    def __call__(self) -> Found:
+        """Return what the methods reach."""
+        return list(self._proposals() if self.proposals else self._orders())
+
+    def _orders(self) -> Iterator[tuple[str, str, float]]:
+        from scipy.stats import kendalltau
+
+        reached = _reached(self.test)
+        yield f"{self.known}: tau", CEILING, tau_ceiling(reached, self.noise)
+        for name in self.methods:
+            told = METHODS[name](self.train, self.test, self.seed)
+            yield f"{self.known}: tau", name, float(kendalltau(told.throughput, reached)[0])
+            yield f"{self.known}: median error", name, float(np.median(np.abs(told.throughput / reached - 1.0)))
+            if told.low is not None and told.high is not None:
+                inside = (told.low <= reached) & (reached <= told.high)
+                yield f"{self.known}: coverage", name, float(inside.mean())
+
+    def _proposals(self) -> Iterator[tuple[str, str, float]]:
+        from sklearn.metrics import roc_auc_score
+
+        reached = _reached(self.test)
+        for k in PROPOSALS:
+            yield f"{self.known}: best of {k}", CEILING, share_ceiling(reached, self.noise, k)
+        fits = {name: judge(self.train, self.test, self.seed) for name, judge in JUDGES.items()}
+        for name in self.methods:
+            told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
+            for k, share in zip(PROPOSALS, _shares(told.throughput * runs, reached), strict=True):
+                yield f"{self.known}: best of {k}", name, share
+            if 0 < (reached > 0).sum() < len(reached):
+                yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
+
+
+def random_jobs(
     trials: Sequence[Trial],
     lines: dict[str, Callable[[Sequence[Trial], int], Split]],
     *,
     seeds: int,
     paired_seeds: int,
-) -> None:
-    """Fill in rank correlations and coverage; the default and the libraries on more seeds, for paired differences."""
-    noise = deviations(trials)
+) -> Iterator[Job]:
+    """Yield splits for the order of jobs; for paired differences, the default and the libraries have more seeds."""
+    noise, paired = (
+        deviations(trials),
+        tuple(name for name in METHODS if name == DEFAULT_PREDICTOR or name in LIBRARIES),
+    )
     for known, split in lines.items():
         for seed in range(max(seeds, paired_seeds)):
             train, test = split(trials, seed)
             test = [trial for trial in test if trial.measurement is not None]
-            reached = _reached(test)
-            scores.ceilings[f"{known}: tau"].append(tau_ceiling(reached, noise))
-            for name, method in METHODS.items():
-                if seed < seeds or name == DEFAULT_PREDICTOR or name in LIBRARIES:
-                    _grade(scores, (known, name), method(train, test, seed), reached)
-        _tell_progress(scores, known, seeds=seeds)
+            methods = tuple(METHODS) if seed < seeds else paired
+            yield Job(known=known, train=train, test=test, seed=seed, methods=methods, noise=noise)
 
 
-def _grade(scores: Scores, where: tuple[str, str], told: Told, reached: NDArray[np.float64]) -> None:
-    from scipy.stats import kendalltau
-
-    known, name = where
-    scores.add(f"{known}: tau", name, float(kendalltau(told.throughput, reached)[0]))
-    scores.add(f"{known}: median error", name, float(np.median(np.abs(told.throughput / reached - 1.0))))
-    if told.low is not None and told.high is not None:
-        inside = (told.low <= reached) & (reached <= told.high)
-        scores.add(f"{known}: coverage", name, float(inside.mean()))
-
-
-def left_out_lines(scores: Scores, trials: Sequence[Trial]) -> None:
-    """Fill in what the first proposals for a workload reach of its best, and how well failures are told."""
-    from sklearn.metrics import roc_auc_score
-
+def left_out_jobs(trials: Sequence[Trial]) -> Iterator[Job]:
+    """Yield splits that leave a whole workload out."""
     noise = deviations(trials)
     for known, is_known in KNOWN_OF_OTHERS.items():
         for cell, members in cells(trials).items():
             train = [trial for trial in trials if is_known(trial, cell)]
-            if n_completed(train) < FEWEST_IN_CELL:
-                continue
-            reached = _reached(members)
-            for k in PROPOSALS:
-                scores.ceilings[f"{known}: best of {k}"].append(share_ceiling(reached, noise, k))
-            for name, method in METHODS.items():
-                told = method(train, members, 0)
-                for k, share in zip(PROPOSALS, _shares(told, reached), strict=True):
-                    scores.add(f"{known}: best of {k}", name, share)
-                if 0 < (reached > 0).sum() < len(reached):
-                    scores.add(f"{known}: AUC", name, float(roc_auc_score(reached > 0, told.fits)))
-        _tell_progress(scores, known, seeds=1)
+            if n_completed(train) >= FEWEST_IN_CELL:
+                yield Job(
+                    known=known, train=train, test=members, seed=0, methods=tuple(METHODS), noise=noise, proposals=True
+                )
 
 
-def _tell_progress(scores: Scores, known: str, *, seeds: int) -> None:
-    done = Scores()
-    done.of.update({line: of for line, of in scores.of.items() if line.startswith(known)})
-    done.ceilings.update(scores.ceilings)
-    print(table(done, seeds=seeds), file=sys.stderr, flush=True)
+def graded(jobs: Iterable[Job], *, processes: int) -> Scores:
+    """Return what all jobs show; the order of the results does not depend on the number of processes."""
+    scores = Scores()
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
+        for done, found in enumerate(pool.map(Job.__call__, jobs), start=1):
+            scores.add(found)
+            print(f"{done}: {found[0][0]}", file=sys.stderr, flush=True)
+    return scores
 
 
-def _shares(told: Told, reached: NDArray[np.float64]) -> list[float]:
-    tried = reached[np.argsort(-told.throughput * told.fits, kind="stable")]
+def _quiet() -> None:
+    warnings.filterwarnings("ignore", module="sklearn")
+    warnings.filterwarnings("ignore", message=".*valid feature names.*")
+
+
+def _shares(worth: NDArray[np.float64], reached: NDArray[np.float64]) -> list[float]:
+    tried = reached[np.argsort(-worth, kind="stable")]
     return [float(tried[:k].max() / reached.max()) for k in PROPOSALS]
 
 
@@ -215,13 +259,12 @@ def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     return "\n".join(lines)
 
 
-def measured(*, seeds: int, paired_seeds: int, with_cost: bool) -> str:
+def measured(*, seeds: int, paired_seeds: int, processes: int) -> str:
     """Return the whole text."""
     trials = h100_jobs()
-    scores, fsdp = Scores(), Scores()
-    random_lines(scores, trials, LINES, seeds=seeds, paired_seeds=paired_seeds)
-    left_out_lines(scores, trials)
-    random_lines(fsdp, fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds)
+    jobs = [*random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds), *left_out_jobs(trials)]
+    scores = graded(jobs, processes=processes)
+    fsdp = graded(random_jobs(fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds), processes=processes)
     sections = [
         f"{H100_JOBS.name}: {len(trials)} trials, {n_completed(trials)} completed; whole job. The default predictor is",
         f"{DEFAULT_PREDICTOR}. Mean of {seeds} seeds; one seed over all workloads where whole workloads are left out.",
@@ -241,7 +284,7 @@ def measured(*, seeds: int, paired_seeds: int, with_cost: bool) -> str:
         "",
         table(fsdp, seeds=seeds),
     ]
-    return "\n".join([*sections, *(["", cost(trials)] if with_cost else [])])
+    return "\n".join([*sections, "", cost(trials)])
 
 
 def main() -> int:
@@ -249,17 +292,17 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="random splits to average over")
     parser.add_argument("--paired-seeds", type=int, default=20, help="random splits behind the paired differences")
+    parser.add_argument("--processes", type=int, default=1, help="that share the splits")
     parser.add_argument("--cost", action="store_true", help="measure time alone, from 100 to 100,000 trials")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     if not H100_JOBS.exists():
         print(f"{H100_JOBS} is not there: nothing to measure on", file=sys.stderr)
         return 1
-    warnings.filterwarnings("ignore", module="sklearn")
-    warnings.filterwarnings("ignore", message=".*valid feature names.*")
-    text = (
-        cost(h100_jobs()) if args.cost else measured(seeds=args.seeds, paired_seeds=args.paired_seeds, with_cost=True)
-    )
+    _quiet()
+    text = cost(h100_jobs())
+    if not args.cost:
+        text = measured(seeds=args.seeds, paired_seeds=args.paired_seeds, processes=args.processes)
     print(text)
     if args.output is not None:
         args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
-from torchx_cubicml.event import trial_events
+from torchx_cubicml.event import Event, EventKind, trial_events
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
@@ -171,6 +171,10 @@ BAD = {
     ),
     "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
     "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
+    "no-day": (
+        ("history", "compact", "--before", "yesterday", "--store", "examples"),
+        "--before must be a day such as",
+    ),
     "no-trial": (("history", "show", "nothing", "--store", "examples"), "no trial 'nothing'"),
 }
 
@@ -221,3 +225,15 @@ def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None
         )
         assert json.loads(told.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
     assert len(list(TrialStore(str(tmp_path / "store")))) == 3
+
+
+def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number in range(3):
+        event = Event(kind=EventKind.STARTED, trial_id=f"t{number}")
+        store.folder.publish("2026-01-01", f"{number}.json", json.dumps(event.to_json()).encode())
+    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-01", "--json")
+    assert json.loads(told.stdout) == {"events": 0, "segments": 0}
+    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
+    assert told.stdout == f"3 events of {store.url} are in 1 segments now\n"
+    assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]

@@ -22,7 +22,7 @@ COMMANDS = {
     "init": "write a starter space file for a command",
     "suggest": "say what the next launch would run, what is worth trying, and why",
     "tune": "launch, record, refit, round after round, and name the best config",
-    "history": "read the store: list, show; bring in past jobs: import",
+    "history": "read the store: list, show; bring in past jobs: import; fold old events: compact",
     "evaluate": "print the report card of a predictor on the store's trials",
 }
 """Sub-command -> what it does; each lives in ``torchx_cubicml.commands`` under its name."""

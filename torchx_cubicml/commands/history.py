@@ -6,7 +6,7 @@ import sys
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.commands import history_import
+from torchx_cubicml.commands import history_compact, history_import
 from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import mask
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare ``list``, ``show`` and ``import``."""
+    """Declare ``list``, ``show``, ``import`` and ``compact``."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
     listing = actions.add_parser("list", help="one line per trial, oldest first")
     listing.add_argument("--limit", type=int, default=50, help="trials at most, the latest (default 50; 0 for all)")
@@ -27,7 +27,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     showing.add_argument("trial_id", help="trial id, or the beginning of one")
     importing = actions.add_parser("import", help="bring in a table of past jobs, or the trials that a log holds")
     history_import.add_arguments(importing)
-    for action in (listing, showing, importing):
+    folding = actions.add_parser("compact", help="fold the events of past days into few objects; nothing is lost")
+    history_compact.add_arguments(folding)
+    for action in (listing, showing, importing, folding):
         add_store(action)
         add_json(action)
 
@@ -38,6 +40,8 @@ def run(args: argparse.Namespace) -> int:
 
     if args.history_action == "import":
         return history_import.run(args)
+    if args.history_action == "compact":
+        return history_compact.run(args)
     url = store_url(args)
     trials, warnings = read_trials(url, deadline_s=60.0)
     for warning in warnings:

@@ -79,8 +79,28 @@ class Folder(Protocol):
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Yield each object, or why it cannot be read; of one that is too large, more than ``MAX_OBJECT_BYTES``.
 
+        One that was folded into a segment since it was listed is read from there.
+
         Raises:
             StoreError: the place cannot be reached.
+        """
+
+    def publish_segment(self, name: str, data: bytes) -> str:
+        """Make one segment visible, whole or not at all, so that it outlives a loss of power; return its place.
+
+        Args:
+            name: globally unique.
+            data: as ``encode_segment`` makes it.
+
+        Raises:
+            StoreError: it cannot be written.
+        """
+
+    def remove(self, places: Sequence[str]) -> None:
+        """Remove objects that a segment holds; one that another process has removed is no matter.
+
+        Raises:
+            StoreError: one cannot be removed.
         """
 
 

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object
+from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
+from torchx_cubicml.store.segments import Segments
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -23,6 +25,7 @@ class LocalFolder:
 
     def __init__(self, path: str) -> None:
         self._root = Path(path)
+        self._segments = Segments(_read_segment)
 
     def publish(self, day: str, name: str, data: bytes) -> None:
         """Write beside the name, then rename: a reader sees a whole file or none."""
@@ -30,7 +33,7 @@ class LocalFolder:
         hidden = folder / f".{name}.tmp"
         try:
             if not folder.is_dir():
-                self._make_day(folder)
+                self._make_folder(folder.parent, folder)
             hidden.write_bytes(data)
             hidden.rename(folder / name)
         except OSError as error:
@@ -57,17 +60,59 @@ class LocalFolder:
                 continue
             shelves[folder] = shelf
             folders += shelf.folders
+        # After the events: what is folded meanwhile is seen in one of both.
+        root = str(self._root / SEGMENTS)
+        found = _segments_in(root, known.get(root))
+        if found is not None:
+            shelves[root] = found
+            opened, damaged = self._segments.shelves(found.folders, known)
+            shelves |= opened
+            problems += damaged
         return Listing(shelves=shelves, problems=tuple(problems))
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Read one file after another."""
         for place in places:
-            yield place, _read_file(place)
+            yield place, self._segments.content(place) if segment_of(place) else self._read(place)
 
-    def _make_day(self, folder: Path) -> None:
+    def publish_segment(self, name: str, data: bytes) -> str:
+        """Write beside the name, see it on the disk, then rename."""
+        folder = self._root / SEGMENTS
+        hidden = folder / f".{name}.tmp"
+        try:
+            if not folder.is_dir():
+                self._make_folder(folder)
+            with hidden.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            hidden.rename(folder / name)
+            _sync(folder)
+        except OSError as error:
+            with suppress(OSError):
+                hidden.unlink(missing_ok=True)
+            raise StoreError(f"store {self._root} cannot be written: {error}") from error
+        return str(folder / name)
+
+    def remove(self, places: Sequence[str]) -> None:
+        """Remove one file after another."""
+        try:
+            for place in places:
+                Path(place).unlink(missing_ok=True)
+        except OSError as error:
+            raise StoreError(f"store {self._root}: an object cannot be removed: {error}") from error
+
+    def _read(self, place: str) -> bytes | Exception:
+        content = _read_file(place)
+        if isinstance(content, FileNotFoundError):
+            found = _segments_in(str(self._root / SEGMENTS), None)
+            return self._segments.found(place, found.folders if found is not None else ()) or content
+        return content
+
+    def _make_folder(self, *folders: Path) -> None:
         self._root.mkdir(parents=True, exist_ok=True)
         mode = self._root.stat().st_mode & 0o7777
-        for new in (folder.parent, folder):
+        for new in folders:
             try:
                 new.mkdir()
             except FileExistsError:
@@ -88,6 +133,32 @@ def _shelf(folder: str, known: Shelf | None) -> Shelf:
             elif is_object(entry.name) and entry.is_file():
                 names.append(entry.name)
     return Shelf(place=folder, names=tuple(sorted(names)), folders=tuple(sorted(folders)), stamp=stamp)
+
+
+def _segments_in(folder: str, known: Shelf | None) -> Shelf | None:
+    """Return the places of all segments as the folders in one; ``None`` where there are none."""
+    try:
+        stamp = _stamp(folder)
+        if known is not None and stamp is not None and known.stamp == stamp:
+            return known
+        with os.scandir(folder) as entries:
+            places = tuple(sorted(entry.path for entry in entries if is_segment(entry.name) and entry.is_file()))
+    except OSError:
+        return None
+    return Shelf(place=folder, names=(), folders=places, stamp=stamp)
+
+
+def _read_segment(place: str) -> bytes:
+    with Path(place).open("rb") as file:
+        return file.read(MAX_SEGMENT_BYTES + 1)
+
+
+def _sync(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def _stamp(folder: str) -> int | None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import threading
 from collections import defaultdict
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.masking import mask
 from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object
+from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
+from torchx_cubicml.store.segments import Segments
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
 if TYPE_CHECKING:
@@ -32,44 +34,82 @@ class RemoteFolder:
         self._protocol = protocol
         self._connection: tuple[AbstractFileSystem, str] | None = None
         self._made: set[str] = set()
+        self._segments = Segments(self._fetch)
 
     def publish(self, day: str, name: str, data: bytes) -> None:
         """Put one object; where a put can be seen half done, write a hidden name and move it."""
+        self._publish(f"{EVENTS}/{day}", name, data)
+
+    def publish_segment(self, name: str, data: bytes) -> str:
+        """Put one object likewise."""
+        return self._publish(SEGMENTS, name, data)
+
+    def _publish(self, below: str, name: str, data: bytes) -> str:
         with self._failing_as("cannot be written"):
             system, root = self._connect()
-            folder = f"{root}/{EVENTS}/{day}"
+            folder = f"{root}/{below}"
             if self._protocol in OBJECT_PROTOCOLS:
                 system.pipe_file(f"{folder}/{name}", data)
-                return
+                return f"{folder}/{name}"
             if folder not in self._made:
                 system.makedirs(folder, exist_ok=True)
                 self._made.add(folder)
             system.pipe_file(f"{folder}/.{name}.tmp", data)
             system.mv(f"{folder}/.{name}.tmp", f"{folder}/{name}")
+            return f"{folder}/{name}"
+
+    def remove(self, places: Sequence[str]) -> None:
+        """Remove one object after another."""
+        with self._failing_as("has an object that cannot be removed"):
+            system, _ = self._connect()
+            for place in places:
+                with suppress(FileNotFoundError):
+                    system.rm_file(place)
 
     def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
         """List past all caches, for other processes write to the same store; no folder tells when it changed."""
-        del known
-        with self._failing_as("cannot be read"):
-            system, root = self._connect()
-            system.invalidate_cache()
-            events = f"{root}/{EVENTS}"
-            if self._protocol in OBJECT_PROTOCOLS:
-                infos, problems = _find(system, events)
-            else:
-                infos, problems = _walk(system, events)
+        infos, problems = self._infos(EVENTS)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
         too_large = frozenset(name for name, size in sizes.items() if size is not None and size > MAX_OBJECT_BYTES)
-        return Listing(shelves=_shelves(sizes), too_large=too_large, problems=tuple(problems))
+        opened, damaged = self._segments.shelves(self._segment_places(), known)
+        return Listing(shelves=_shelves(sizes) | opened, too_large=too_large, problems=(*problems, *damaged))
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Fetch in batches, each concurrently where the protocol can."""
         for start in range(0, len(places), _BATCH):
             batch = list(places[start : start + _BATCH])
-            with self._failing_as("cannot be read"):
-                system, _ = self._connect()
-                contents = system.cat_ranges(batch, 0, MAX_OBJECT_BYTES + 1, on_error="return")
-            yield from zip(batch, contents, strict=True)
+            contents = self._loose([place for place in batch if not segment_of(place)])
+            for place in batch:
+                yield place, contents[place] if place in contents else self._segments.content(place)
+
+    def _loose(self, places: list[str]) -> dict[str, bytes | Exception]:
+        if not places:
+            return {}
+        with self._failing_as("cannot be read"):
+            system, _ = self._connect()
+            fetched = system.cat_ranges(places, 0, MAX_OBJECT_BYTES + 1, on_error="return")
+        contents = dict(zip(places, fetched, strict=True))
+        gone = [place for place, content in contents.items() if isinstance(content, FileNotFoundError)]
+        segments = self._segment_places() if gone else []
+        return contents | {place: self._segments.found(place, segments) or contents[place] for place in gone}
+
+    def _fetch(self, place: str) -> bytes:
+        with self._failing_as("cannot be read"):
+            system, _ = self._connect()
+            return bytes(system.cat_file(place, 0, MAX_SEGMENT_BYTES + 1))
+
+    def _segment_places(self) -> list[str]:
+        infos, _ = self._infos(SEGMENTS)
+        places = sorted(name for name, _ in map(_name_and_size, infos))
+        return [place for place in places if is_segment(place.rsplit("/", 1)[-1])]
+
+    def _infos(self, below: str) -> tuple[list[Mapping[str, object]], list[str]]:
+        """Return what lies below one folder of the store, and what of it cannot be listed."""
+        with self._failing_as("cannot be read"):
+            system, root = self._connect()
+            system.invalidate_cache()
+            list_all = _find if self._protocol in OBJECT_PROTOCOLS else _walk
+            return list_all(system, f"{root}/{below}")
 
     def _connect(self) -> tuple[AbstractFileSystem, str]:
         if self._connection is None:

@@ -51,11 +51,12 @@ def test_what_is_no_number_is_missing(row: dict[str, object]) -> None:
     assert math.isnan(by_name(Columns.from_rows(ROWS), row)["lr"])
 
 
-def test_numbers_among_words_are_categories() -> None:
-    columns = Columns.from_rows([{"groups": 4}, {"groups": "auto"}, {"groups": 8}])
-    assert columns.categorical == (True,)
-    assert columns.encode([{"groups": 8}, {"groups": 8.0}, {"groups": 5}]).tolist()[:2] == [[1.0], [1.0]]
-    assert math.isnan(columns.encode([{"groups": 5}])[0, 0])
+def test_numbers_stay_numbers_beside_a_word() -> None:
+    columns = Columns.from_rows([{"groups": 4}, {"groups": "auto"}, {"groups": 8}, {"groups": True}])
+    assert dict(zip(columns.names, columns.categorical, strict=True)) == {"groups": False, "groups.other": True}
+    assert by_name(columns, {"groups": 5}) == pytest.approx({"groups": 5.0, "groups.other": math.nan}, nan_ok=True)
+    assert by_name(columns, {"groups": "auto"}) == pytest.approx({"groups": math.nan, "groups.other": 1.0}, nan_ok=True)
+    assert columns.of(["groups"]) == [0, 1]
 
 
 def test_true_is_not_one() -> None:

@@ -1,7 +1,8 @@
 """Rows of facts as columns of numbers.
 
-Numbers stay numbers; booleans and texts become categories. A value per layer becomes one column per layer, and, since
-few trials know each layer alone, the share of the layers that each choice takes.
+Numbers stay numbers, also where another trial says a text in their place; booleans and texts become categories. A value
+per layer becomes one column per layer, and, since few trials know each layer alone, the share of the layers that each
+choice takes.
 """
 
 from __future__ import annotations
@@ -155,6 +156,33 @@ class _Category:
 
 
 @dataclass(frozen=True, slots=True)
+class _Mixed:
+    """Numbers, and what stands in their place elsewhere (``auto``): one such trial must not make them categories."""
+
+    numbers: _Number
+    others: _Category
+
+    @property
+    def source(self) -> str:
+        return self.numbers.source
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.source, f"{self.source}.other")
+
+    @property
+    def categorical(self) -> tuple[bool, ...]:
+        return (False, True)
+
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        self.numbers.encode(values, out[:, :1])
+        self.others.encode(values, out[:, 1:])
+
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        """A tuple is neither."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Entries:
     """A tuple's entries, as numbers where ``codes`` is ``None``, and its shares; one value for all stands for each."""
 
@@ -203,7 +231,11 @@ def _learn(name: str, values: Sequence[Value]) -> _Block:
     scalars = [value for value in values if not isinstance(value, tuple)]
     tuples = [value for value in values if isinstance(value, tuple)]
     if not tuples:
-        return _Number(name) if _all_numbers(scalars) else _Category(name, _codes(scalars))
+        others = [value for value in scalars if not _all_numbers([value])]
+        if not others:
+            return _Number(name)
+        words = _Category(name, _codes(others))
+        return words if len(others) == len(scalars) else _Mixed(_Number(name), words)
     entries = [*scalars, *(entry for value in tuples for entry in value)]
     shares = _frequent(entries, MAX_SHARES + 1)
     return _Entries(

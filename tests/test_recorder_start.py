@@ -76,7 +76,7 @@ def test_modules_on_the_path_that_are_named_like_the_librarys_cost_no_record(ent
     (tmp_path / "store").mkdir()
     theirs = tmp_path / "theirs"
     theirs.mkdir()
-    for name in ("json", "queue", "socket", "dataclasses"):
+    for name in ("json", "queue", "socket", "dataclasses", "typing"):
         (theirs / f"{name}.py").write_text(OWN_MODULE)
     (tmp_path / "train.py").write_text("print('begins')\nimport json\nprint(json.__file__)\n")
     settings = {"PYTHONPATH": str(theirs)}

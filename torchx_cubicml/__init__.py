@@ -7,8 +7,8 @@ torch nor scikit-learn.
 from __future__ import annotations
 
 from importlib import import_module
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as typing has it; in a job that module may be looked for among the program's own
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import suggest
     from torchx_cubicml.errors import CubicMLError

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.masking import mask
-from torchx_cubicml.store.reading import read_store
 from torchx_cubicml.store.trial_store import TrialStore
 
 if TYPE_CHECKING:
@@ -47,6 +46,8 @@ def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> Re
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
+    from torchx_cubicml.store.reading import read_store  # most launches find that nothing has changed
+
     store = TrialStore(url)
     end = time.monotonic() + (deadline_s * (1 - _LEFT_TO_KEEP) if cache is not None else deadline_s + _NOBODY_WAITS_S)
 

@@ -106,9 +106,10 @@ def _families(rows: list[list[Any]], trials: list[Trial]) -> dict[int, Family]:
     for number, (count, firsts, others) in enumerate(rows):
         own = tuple(trials[start : start + count])
         start += count
-        ids = frozenset(_texts(others)).union(*({trial.trial_id, trial.launch_id} for trial in own)) - {""}
-        families[number] = Family(trials=own, firsts=_texts(firsts), ids=ids)
-        if not 0 < count == len(own) == len(families[number].firsts):
+        ids = {name for trial in own for name in (trial.trial_id, trial.launch_id) if name}
+        ids.update(_texts(others))
+        families[number] = Family(trials=own, firsts=_texts(firsts), ids=frozenset(ids))
+        if not 0 < count == len(own) == len(firsts):
             raise ValueError("the cache is damaged")
     return families
 
@@ -124,7 +125,9 @@ def _rows(value: object) -> list[list[Any]]:
 
 
 def _texts(value: object) -> tuple[str, ...]:
-    texts = tuple(value) if isinstance(value, list) else None
-    if texts is None or not all(type(text) is str for text in texts):
+    if not isinstance(value, list):
         raise TypeError("the cache is damaged")
-    return texts
+    for text in value:
+        if type(text) is not str:
+            raise TypeError("the cache is damaged")
+    return tuple(value)

@@ -8,7 +8,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.event import measurement_from_json
 from torchx_cubicml.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
@@ -18,6 +17,7 @@ if TYPE_CHECKING:
 
 _MAPPINGS = ("workload", "config", "observed")
 _MEASURED = tuple(Measurement.__dataclass_fields__)
+_STATES, _ORIGINS = {str(state): state for state in State}, {str(origin): origin for origin in Origin}
 _TEXTS = ("trial_id", "launch_id", "reason", "started_at", "ended_at")
 
 
@@ -86,8 +86,8 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
         reason=str(reason),
         started_at=str(started_at),
         ended_at=str(ended_at),
-        state=State(state),
-        origin=Origin(origin),
+        state=_STATES[state],
+        origin=_ORIGINS[origin],
         attempts=attempts,
         measurement=_measurement(measurement),
         suggestion=suggestion,
@@ -97,8 +97,9 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
 def _measurement(values: object) -> Measurement | None:
     if values is None:
         return None
-    named = zip(_MEASURED, _items(values), strict=True)
-    return measurement_from_json({name: value for name, value in named if value is not None})
+    named = dict(zip(_MEASURED, _items(values), strict=True))
+    named["step_time_s"] = tuple(_items(named["step_time_s"]))
+    return Measurement(**named)
 
 
 def _pair(item: object) -> tuple[str, Value]:

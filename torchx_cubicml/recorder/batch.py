@@ -134,7 +134,7 @@ def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) 
     try:
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:
-            value = value[key]  # type: ignore[index]
+            value = value[key]  # type: ignore[index]  # what cannot be looked into is caught
     except (IndexError, KeyError, TypeError):
         return None
     return value

@@ -27,7 +27,7 @@ def keep_out_of_scripts() -> None:
         with _without_ours(nn_module):
             return original(nn_module)
 
-    place.get_hook_stubs = get_hook_stubs  # type: ignore[union-attr]
+    place.get_hook_stubs = get_hook_stubs  # type: ignore[union-attr]  # it was just found there
 
 
 @contextmanager

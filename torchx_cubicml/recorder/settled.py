@@ -174,7 +174,7 @@ class NotingHook(ModuleHook):
             if notes.is_between:
                 notes.is_between = False
                 began = notes.now()
-            value = (other if self._is_named else args)[self._first]  # type: ignore[index]
+            value = (other if self._is_named else args)[self._first]  # type: ignore[index]  # caught below
             for key in self._rest:
                 value = value[key]
             notes.add((began, value.shape))

@@ -139,6 +139,22 @@ def test_a_damaged_segment_is_told_and_the_rest_is_read(store: TrialStore, data:
     assert f"2026-01-01-x{SUFFIX} (it" in store.warnings[0]
 
 
+def test_segments_that_cannot_be_listed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    fill(store)
+    compact(store, before="2026-01-03")
+    scandir = os.scandir
+
+    def refuse(place: str) -> object:
+        if str(place).endswith("segments"):
+            raise PermissionError(13, "Permission denied")
+        return scandir(place)
+
+    monkeypatch.setattr(os, "scandir", refuse)
+    assert len(list(store)) == 4
+    assert "segments (Permission denied)" in store.warnings[0]
+
+
 def test_nothing_is_removed_where_a_segment_does_not_read_back(
     store: TrialStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:

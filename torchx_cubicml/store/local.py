@@ -62,12 +62,15 @@ class LocalFolder:
             folders += shelf.folders
         # After the events: what is folded meanwhile is seen in one of both.
         root = str(self._root / SEGMENTS)
-        found = _segments_in(root, known.get(root))
-        if found is not None:
-            shelves[root] = found
-            opened, damaged = self._segments.shelves(found.folders, known)
+        try:
+            shelves[root] = _segments_in(root, known.get(root))
+            opened, damaged = self._segments.shelves(shelves[root].folders, known)
             shelves |= opened
             problems += damaged
+        except FileNotFoundError:
+            pass  # nothing was ever folded
+        except OSError as error:
+            problems.append(f"{root} ({error.strerror})")
         return Listing(shelves=shelves, problems=tuple(problems))
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
@@ -105,8 +108,9 @@ class LocalFolder:
     def _read(self, place: str) -> bytes | Exception:
         content = _read_file(place)
         if isinstance(content, FileNotFoundError):
-            found = _segments_in(str(self._root / SEGMENTS), None)
-            return self._segments.found(place, found.folders if found is not None else ()) or content
+            with suppress(OSError):
+                segments = _segments_in(str(self._root / SEGMENTS), None).folders
+                return self._segments.found(place, segments) or content
         return content
 
     def _make_folder(self, *folders: Path) -> None:
@@ -135,16 +139,13 @@ def _shelf(folder: str, known: Shelf | None) -> Shelf:
     return Shelf(place=folder, names=tuple(sorted(names)), folders=tuple(sorted(folders)), stamp=stamp)
 
 
-def _segments_in(folder: str, known: Shelf | None) -> Shelf | None:
-    """Return the places of all segments as the folders in one; ``None`` where there are none."""
-    try:
-        stamp = _stamp(folder)
-        if known is not None and stamp is not None and known.stamp == stamp:
-            return known
-        with os.scandir(folder) as entries:
-            places = tuple(sorted(entry.path for entry in entries if is_segment(entry.name) and entry.is_file()))
-    except OSError:
-        return None
+def _segments_in(folder: str, known: Shelf | None) -> Shelf:
+    """Return the places of all segments as the folders in one."""
+    stamp = _stamp(folder)
+    if known is not None and stamp is not None and known.stamp == stamp:
+        return known
+    with os.scandir(folder) as entries:
+        places = tuple(sorted(entry.path for entry in entries if is_segment(entry.name) and entry.is_file()))
     return Shelf(place=folder, names=(), folders=places, stamp=stamp)
 
 

@@ -71,8 +71,10 @@ class RemoteFolder:
         infos, problems = self._infos(EVENTS)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
         too_large = frozenset(name for name, size in sizes.items() if size is not None and size > MAX_OBJECT_BYTES)
-        opened, damaged = self._segments.shelves(self._segment_places(), known)
-        return Listing(shelves=_shelves(sizes) | opened, too_large=too_large, problems=(*problems, *damaged))
+        places, unlisted = self._segment_places()
+        opened, damaged = self._segments.shelves(places, known)
+        told = (*problems, *unlisted, *damaged)
+        return Listing(shelves=_shelves(sizes) | opened, too_large=too_large, problems=told)
 
     def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
         """Fetch in batches, each concurrently where the protocol can."""
@@ -90,7 +92,7 @@ class RemoteFolder:
             fetched = system.cat_ranges(places, 0, MAX_OBJECT_BYTES + 1, on_error="return")
         contents = dict(zip(places, fetched, strict=True))
         gone = [place for place, content in contents.items() if isinstance(content, FileNotFoundError)]
-        segments = self._segment_places() if gone else []
+        segments = self._segment_places()[0] if gone else []
         return contents | {place: self._segments.found(place, segments) or contents[place] for place in gone}
 
     def _fetch(self, place: str) -> bytes:
@@ -98,10 +100,10 @@ class RemoteFolder:
             system, _ = self._connect()
             return bytes(system.cat_file(place, 0, MAX_SEGMENT_BYTES + 1))
 
-    def _segment_places(self) -> list[str]:
-        infos, _ = self._infos(SEGMENTS)
+    def _segment_places(self) -> tuple[list[str], list[str]]:
+        infos, problems = self._infos(SEGMENTS)
         places = sorted(name for name, _ in map(_name_and_size, infos))
-        return [place for place in places if is_segment(place.rsplit("/", 1)[-1])]
+        return [place for place in places if is_segment(place.rsplit("/", 1)[-1])], problems
 
     def _infos(self, below: str) -> tuple[list[Mapping[str, object]], list[str]]:
         """Return what lies below one folder of the store, and what of it cannot be listed."""

@@ -1,10 +1,11 @@
 """Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
 
-python benchmarks/replay.py [--seeds 3] [--cells 12] [--output benchmarks/results/replay.txt]
+python benchmarks/replay.py [--seeds 1] [--cells 12] [--output benchmarks/results/replay.txt]
 
 Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
 not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
-workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search.
+workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search. Optuna's TPE begins
+with that row too, and is given the row nearest to what it asks for that was not launched yet.
 """
 
 from __future__ import annotations
@@ -15,19 +16,28 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from tables import h100_jobs
 
 from torchx_cubicml.advisor import suggest, verdict
 from torchx_cubicml.history import config_key
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import Config, Trial
 
-MARKS = (1, 2, 3, 5, 8, 10, 15, 20)
+if TYPE_CHECKING:
+    from torchx_cubicml.history import History
+    from torchx_cubicml.predictors import Predictor
+
+MARKS = (1, 3, 5, 10, 15)
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
+_NUMBERS = frozenset(NAMES) - {"zero_stage"}
+ONCE = "once"
+_REMEMBERED = 20  # fitted predictors
 Propose = Callable[["Cell", Sequence[Trial], Sequence[Trial], int], Config]
 
 
@@ -43,7 +53,7 @@ class Cell:
         self.space = SearchSpace(
             parameters=tuple(Parameter(name=name, choices=tuple(each)) for name, each in choices.items()),
             constraints=tuple(parse_expression(rule, where="rows") for rule in _rules(kept)),
-        )
+        ).bind(workload=self.workload, current={})
         self.current = _only(kept[int(np.random.default_rng(seed).integers(len(kept)))].config)
         self.fastest = max(map(_speed, kept))
 
@@ -94,14 +104,67 @@ def propose_ours(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], se
     """Return what the advisor suggests; warm, the user's own config is left for later."""
     current = {} if others and not known else cell.current
     found = suggest(
-        cell.space, workload=cell.workload, current=current, trials=[*known, *others], count=1, seed=seed + len(known)
+        cell.space,
+        workload=cell.workload,
+        current=current,
+        trials=[*known, *others],
+        seed=seed + len(known),
+        predictor=ONCE,
     )
     return found[0].config if found else propose_random(cell, known, others, seed)
 
 
+class Once:
+    """The default predictor, which learns the same table once: other workloads stay as they are through a search."""
+
+    _fitted: ClassVar[dict[bytes, Predictor]] = {}
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Predictor:
+        """Return the predictor, fitted; see ``Predictor``."""
+        key = history.features.tobytes() + history.throughput.tobytes()
+        if key not in self._fitted:
+            if len(self._fitted) > _REMEMBERED:
+                self._fitted.clear()
+            self._fitted[key] = PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng)
+        return self._fitted[key]
+
+
+def propose_tpe(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
+    """Return the row nearest to what Optuna's TPE asks for, among those not launched yet."""
+    import optuna
+    from optuna.distributions import CategoricalDistribution, IntDistribution
+    from optuna.trial import TrialState, create_trial
+
+    if not known:
+        return cell.current
+    optuna.logging.set_verbosity(optuna.logging.ERROR)
+    choices = {item.name: item.choices for item in cell.space.parameters}
+    space = {
+        name: CategoricalDistribution(each) if name == "zero_stage" else IntDistribution(0, len(each) - 1)
+        for name, each in choices.items()
+    }
+    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed + len(known)))
+    for trial in known:
+        at = {name: choices[name].index(int(str(trial.config[name]))) for name in NAMES}
+        params = {**at, "zero_stage": trial.config["zero_stage"]}
+        study.add_trial(
+            create_trial(state=TrialState.COMPLETE, params=params, distributions=space, value=_speed(trial))
+        )
+    asked = study.ask(space).params
+    launched = {_key(trial.config) for trial in known}
+    left = [row.config for key, row in cell.rows.items() if key not in launched]
+
+    def distance(config: Config) -> float:
+        steps = (abs(choices[name].index(int(str(config[name]))) - asked[name]) for name in NAMES if name in _NUMBERS)
+        return float(sum(steps)) + float(config["zero_stage"] != asked["zero_stage"])
+
+    return _only(min(left, key=distance))
+
+
 def handed_over(cell: Cell, known: Sequence[Trial], others: Sequence[Trial]) -> Config | None:
     """Return the launched config of highest posterior mean."""
-    told = verdict(cell.space, workload=cell.workload, current=cell.current, trials=[*known, *others])
+    trials = [*known, *others]
+    told = verdict(cell.space, workload=cell.workload, current=cell.current, trials=trials, predictor=ONCE)
     return told.winner.config if told is not None else None
 
 
@@ -124,7 +187,7 @@ def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, seed: int) 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3, help="searches of each workload")
+    parser.add_argument("--seeds", type=int, default=1, help="searches of each workload")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
     parser.add_argument("--output", type=Path, default=None, help="file to append to besides")
     args = parser.parse_args()
@@ -134,24 +197,26 @@ def main() -> None:
     large = [key for key, rows in groups.items() if sum(row.measurement is not None for row in rows) >= FEWEST]
     keys = large[:: max(1, -(-len(large) // args.cells))]
     lines = [f"{len(keys)} workloads, {args.seeds} searches of each"]
-    lines.append(f"{'search':14s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'s a run':>9s}")
-    print(lines[-1], flush=True)
+    lines.append(f"{'search':14s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'CPU s':>9s}")
+    print("\n".join(lines), flush=True)
+    PREDICTORS[ONCE] = Once
     for name, propose, warm in (
         ("random", propose_random, False),
+        ("tpe", propose_tpe, False),
         ("ours, cold", propose_ours, False),
         ("ours, warm", propose_ours, True),
     ):
-        started = time.perf_counter()
+        started = time.process_time()
         runs = []
         for key in keys:
             others = [_bare(row) for other in groups if other != key for row in groups[other]] if warm else []
             runs += [search(Cell(groups[key], seed=seed), propose, others, seed=seed) for seed in range(args.seeds)]
-        seconds = (time.perf_counter() - started) / len(runs)
+        seconds = (time.process_time() - started) / len(runs)
         lines.append(f"{name:14s}" + "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + f"{seconds:9.0f}")
         print(lines[-1], flush=True)
     if args.output is not None:
-        with args.output.open("a") as output:
-            output.write("\n".join(lines) + "\n\n")
+        args.output.parent.mkdir(parents=True, exist_ok=True)
+        args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

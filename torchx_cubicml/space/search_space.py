@@ -144,11 +144,11 @@ class SearchSpace:
         tuned = {parameter.name for parameter in self.parameters}
         stated = {fact.name: fact.value for fact in self.workload if fact.landing is None and fact.value is not None}
         facts = _always_there({**stated, **workload}, current, tuned=tuned)
-        bound = replace(
-            self,
-            facts={name: value for name, value in facts.items() if name not in tuned},
-            own={item.name: current[item.name] for item in self.parameters if item.when and item.name in current},
-        )
+        facts = {name: value for name, value in facts.items() if name not in tuned}
+        own = {item.name: current[item.name] for item in self.parameters if item.when and item.name in current}
+        if self._legal_cache is not None and facts == self.facts and own == self.own:
+            return self  # with what was worked out of it
+        bound = replace(self, facts=facts, own=own)
         bound._legal().refuse_empty()
         return bound
 

@@ -146,9 +146,8 @@ class SearchSpace:
         facts = _always_there({**stated, **workload}, current, tuned=tuned)
         facts = {name: value for name, value in facts.items() if name not in tuned}
         own = {item.name: current[item.name] for item in self.parameters if item.when and item.name in current}
-        if self._legal_cache is not None and facts == self.facts and own == self.own:
-            return self  # with what was worked out of it
-        bound = replace(self, facts=facts, own=own)
+        same = facts == self.facts and own == self.own
+        bound = self if same else replace(self, facts=facts, own=own)  # with what was worked out of it
         bound._legal().refuse_empty()
         return bound
 

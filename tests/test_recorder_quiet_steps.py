@@ -11,7 +11,8 @@ import torch
 from torch import nn
 from torch._dynamo import callback
 
-from torchx_cubicml.recorder.quiet_steps import QuietSteps, on_every_compilation, quiet_optimizer
+from torchx_cubicml.recorder import quiet_steps
+from torchx_cubicml.recorder.quiet_steps import QuietOptimizers, QuietSteps, on_every_compilation
 from torchx_cubicml.recorder.training import Training
 from torchx_cubicml.store import TrialStore
 
@@ -25,10 +26,12 @@ def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
-def launch(folder: Path, *recorder: str, **changes: str) -> subprocess.CompletedProcess[str]:
+def launch(
+    folder: Path, *recorder: str, words: tuple[str, ...] = ("AdamW",), **changes: str
+) -> subprocess.CompletedProcess[str]:
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", **changes}
     return subprocess.run(
-        [sys.executable, *recorder, str(JOB)],
+        [sys.executable, *recorder, str(JOB), *words],
         cwd=folder,
         env=environment,
         capture_output=True,
@@ -39,14 +42,16 @@ def launch(folder: Path, *recorder: str, **changes: str) -> subprocess.Completed
 
 
 @pytest.mark.launch
-def test_a_compiled_step_is_seen_by_what_it_writes(tmp_path: Path) -> None:
-    plain, done = launch(tmp_path), launch(tmp_path, "-m", "torchx_cubicml.recorder", "--")
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"], ids=["with state", "without"])
+def test_a_compiled_step_is_seen_by_what_it_writes(optimizer: str, tmp_path: Path) -> None:
+    plain = launch(tmp_path, words=(optimizer,))
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", words=(optimizer,))
     assert (done.returncode, done.stdout) == (0, plain.stdout)
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.observed == {
         **trial.observed,
         "n_params": 90,
-        "optimizer": "AdamW",
+        "optimizer": optimizer,
         "compile": True,
         "micro_batch_size": 6,
         "gradient_accumulation_steps": 2,
@@ -57,6 +62,17 @@ def test_a_compiled_step_is_seen_by_what_it_writes(tmp_path: Path) -> None:
     assert measured.steps_counted + measured.warmup_steps == 20 - 1  # in the first it was compiled
     assert measured.samples_per_second == pytest.approx(12 / measured.step_time_s[1], rel=0.1)
     assert measured.share_outside_steps is None  # where such a step ends is not seen
+
+
+@pytest.mark.launch
+def test_a_step_compiled_as_a_whole_shows_its_model_and_no_steps(tmp_path: Path) -> None:
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", words=("SGD", "whole"))
+    assert done.returncode == 0
+    assert "warning" not in done.stderr.replace("UserWarning", "")
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.observed == {**trial.observed, "n_params": 90, "optimizer": "SGD", "compile": True}
+    assert not {"micro_batch_size", "global_batch_size"} & trial.observed.keys()
+    assert trial.measurement is None
 
 
 @pytest.mark.launch
@@ -88,7 +104,7 @@ def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.Mon
     model = nn.Linear(8, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.state[model.weight] = {"step": torch.zeros(())}  # as a checkpoint has left it
-    monkeypatch.setattr("torchx_cubicml.recorder.training.quiet_optimizer", lambda: optimizer)
+    monkeypatch.setattr("torchx_cubicml.recorder.training.QuietOptimizers.find", lambda self: optimizer)
     training.compiled()
     for _ in range(12):
         model(torch.randn(4, 8)).sum().backward()
@@ -100,9 +116,17 @@ def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.Mon
     assert training.measurement().share_outside_steps is not None
 
 
-def test_only_an_optimizer_with_a_state_can_have_stepped() -> None:
-    fresh = torch.optim.AdamW(nn.Linear(2, 1).parameters())
-    assert quiet_optimizer() is not fresh
+def test_an_optimizer_without_a_state_has_stepped_where_its_parameter_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Linear(2, 1)
+    fresh = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(quiet_steps, "live_instances", lambda kind: [fresh])  # none of another test
+    quiet = QuietOptimizers()
+    model(torch.ones(1, 2)).sum().backward()
+    assert [quiet.find(), quiet.find()] == [None, None]
+    fresh.step()
+    assert [quiet.find(), quiet.find()] == [fresh, None]
 
 
 def test_the_place_of_the_compiler_is_there_and_can_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:

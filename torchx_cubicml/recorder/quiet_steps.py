@@ -23,14 +23,25 @@ def on_every_compilation(call: Callable[[object], None]) -> None:
         register(call)
 
 
-def quiet_optimizer() -> Optimizer | None:
-    """Return an optimizer that has taken a step or is about to, where none was seen stepping: one that was compiled.
+class QuietOptimizers:
+    """Finds an optimizer that has stepped, or is about to, where none was seen stepping: one that was compiled."""
 
-    Its state shows it, which plain SGD has none of.
-    """
-    from torch.optim import Optimizer
+    def __init__(self) -> None:
+        self._written: list[tuple[weakref.ref[Optimizer], QuietSteps]] = []
 
-    return next((each for each in live_instances(Optimizer) if each.state and _trained(each)), None)
+    def find(self) -> Optimizer | None:
+        """Return such an optimizer; ``None`` without one.
+
+        Its state shows it. Of those without any, as plain SGD is, one has stepped where its parameter was written since
+        the last call.
+        """
+        from torch.optim import Optimizer
+
+        written = [optimizer() for optimizer, quiet in self._written if quiet.has_stepped()]
+        found = [each for each in live_instances(Optimizer) if _trained(each)]
+        self._written = [(weakref.ref(each), QuietSteps(each)) for each in found if not each.state]
+        quiet = [each for each in found if each.state or any(each is other for other in written)]
+        return quiet[0] if quiet else None
 
 
 class QuietSteps:

@@ -14,7 +14,7 @@ from torchx_cubicml.recorder.first_look import FirstLook, parameters_of
 from torchx_cubicml.recorder.forwards import Forwards
 from torchx_cubicml.recorder.layers import modules_around
 from torchx_cubicml.recorder.observe import software_facts
-from torchx_cubicml.recorder.quiet_steps import QuietSteps, quiet_optimizer
+from torchx_cubicml.recorder.quiet_steps import QuietOptimizers, QuietSteps
 from torchx_cubicml.recorder.settled import Notes, has_rate
 from torchx_cubicml.recorder.step_times import StepTimes
 from torchx_cubicml.recorder.watching import Watching
@@ -74,6 +74,7 @@ class Training:
         self._next_report = FIRST_REPORT
         self._is_explicit = False
         self._has_compiled = False
+        self._quiet_optimizers = QuietOptimizers()
         self._quiet: QuietSteps | None = None
 
     @property
@@ -96,7 +97,7 @@ class Training:
         self._has_compiled = True
         if self._leading is not None or self._is_explicit:
             return
-        optimizer = quiet_optimizer()
+        optimizer = self._quiet_optimizers.find()
         if optimizer is not None:
             self._follow(optimizer)
             self._quiet = QuietSteps(optimizer)

@@ -22,7 +22,7 @@ from torchx_cubicml.recorder.failures import state_of
 from torchx_cubicml.recorder.hardware import hardware_facts
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.optimizers import read_optimizer
-from torchx_cubicml.recorder.settled import Notes, NotingHook, StepHook
+from torchx_cubicml.recorder.settled import Notes, NotingHook, make_step_hook
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State, Trial
 
@@ -110,7 +110,7 @@ def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
     def bare(hook: object) -> object:
         return hook
 
-    step, forward = StepHook(notes, print, bare), NotingHook(notes, (0,), bare)
+    step, forward = make_step_hook(notes, print, bare), NotingHook(notes, (0,), bare)
     fastest = float("inf")
     for _ in range(20):
         notes.left = 1000

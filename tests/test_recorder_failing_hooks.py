@@ -104,7 +104,7 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
     [
         "peers.Peers",
         "scripting.keep_out_of_scripts",
-        "settled.StepHook",
+        "settled.make_step_hook",
         "clipping.Clipping.install",
         "clipping.Clipping.watch_fsdp",
         "training.Training._follow",

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchx_cubicml.recorder.settled import NotedStep, Notes, NotingHook, StepHook
+from torchx_cubicml.recorder.settled import NotedStep, Notes, NotingHook, make_step_hook
 from torchx_cubicml.recorder.training import Training
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_what_is_noted_comes_back_once() -> None:
     leading = object()
     notes = open_notes(leading)
     model = nn.Linear(2, 1)
-    step, forward = StepHook(notes, print, bare), NotingHook(notes, (0,), bare)
+    step, forward = make_step_hook(notes, print, bare), NotingHook(notes, (0,), bare)
     forward(model, (torch.zeros(3, 2),), {})
     forward(model, (torch.zeros(4, 2),), {})
     step(leading, (), {})
@@ -91,7 +91,7 @@ def test_steps_are_handed_on_when_it_is_time_to_look() -> None:
     leading, other = object(), object()
     handed: list[object] = []
     notes = open_notes(leading, left=3, strangers=1)
-    hook = StepHook(notes, lambda optimizer, *_: handed.append(optimizer), bare)
+    hook = make_step_hook(notes, lambda optimizer, *_: handed.append(optimizer), bare)
     for optimizer in (leading, other, leading, other):
         hook(optimizer, (), {})
     assert handed == []
@@ -123,7 +123,7 @@ def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
     leading = object()
     notes = open_notes(leading)
     notes.now = fail
-    StepHook(notes, print, guard)(leading, (), {})
+    make_step_hook(notes, print, guard)(leading, (), {})
     NotingHook(notes, (0,), guard)(nn.Linear(2, 1), (torch.zeros(3, 2),), {})
     assert [str(error) for error in told] == ["CUDA error: device-side assert triggered"] * 2
 
@@ -135,7 +135,7 @@ def test_forwards_without_steps_take_no_memory_for_ever() -> None:
     for _ in range(70_000):
         hook(model, inputs, {})
     assert len(notes.entries) == 1 << 16
-    StepHook(notes, print, bare)(leading, (), {})
+    make_step_hook(notes, print, bare)(leading, (), {})
     assert list(notes.take()) == []  # how many forwards there were is not known
 
 
@@ -155,7 +155,7 @@ def training() -> Iterator[Training]:
 
 
 def run(training: Training, model: nn.Module, optimizer: Optimizer, batches: list[int]) -> list[bool]:
-    hook, news = StepHook(training.notes, lambda *args: news.append(training.step(args[0])), bare), []
+    hook, news = make_step_hook(training.notes, lambda *args: news.append(training.step(args[0])), bare), []
     for batch in batches:
         model(torch.randn(batch, 8)).sum().backward()
         optimizer.step()
@@ -190,7 +190,7 @@ def test_batches_that_change_later_count_as_they_are(training: Training) -> None
 def test_a_settled_training_stops_counting_forwards_that_begin_to_share_a_backward(training: Training) -> None:
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    hook = StepHook(training.notes, lambda *args: training.step(args[0]), bare)
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
     for step in range(70):
         loss = model(torch.randn(4, 8)).sum()
         if step > 20:
@@ -208,7 +208,7 @@ def test_a_step_limit_is_met_exactly() -> None:
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     seen: list[int] = []
-    hook = StepHook(training.notes, lambda *args: (training.step(args[0]), seen.append(training.steps)), bare)
+    hook = make_step_hook(training.notes, lambda *args: (training.step(args[0]), seen.append(training.steps)), bare)
     for _ in range(23):
         model(torch.randn(4, 8)).sum().backward()
         optimizer.step()
@@ -220,7 +220,7 @@ def test_a_step_limit_is_met_exactly() -> None:
 def test_two_optimizers_stay_settled_and_a_new_one_is_followed(training: Training) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     first, second = (torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model)
-    hook = StepHook(training.notes, lambda *args: training.step(args[0]), bare)
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
 
     def go(steps: int, *optimizers: Optimizer) -> None:
         for _ in range(steps):

@@ -11,7 +11,7 @@ from torch import nn
 from torchx_cubicml.recorder import step_times, watching
 from torchx_cubicml.recorder.clocks import HostClock
 from torchx_cubicml.recorder.forwards import Work
-from torchx_cubicml.recorder.settled import StepHook
+from torchx_cubicml.recorder.settled import make_step_hook
 from torchx_cubicml.recorder.steps import Step, fill_unwatched, steady_state
 from torchx_cubicml.recorder.training import Training
 from torchx_cubicml.recorder.watching import STEPS_ALIKE, STEPS_OF_A_LOOK, Watching
@@ -34,7 +34,7 @@ class Job:
         self.model: nn.Module = nn.Linear(8, 2)
         self.optimizer: Optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
         self.training = Training(bare, world_size=1, step_limit=step_limit)
-        self.hook = StepHook(self.training.notes, lambda *args: self.training.step(args[0]), bare)
+        self.hook = make_step_hook(self.training.notes, lambda *args: self.training.step(args[0]), bare)
         self.truth: list[int] = []
 
     @property
@@ -54,6 +54,10 @@ class Job:
     def until_unwatched(self, **kind: Any) -> None:
         while self.is_watched:
             self.steps(1, **kind)
+
+    def until_watched(self) -> None:
+        while not self.is_watched:
+            self.steps(1)
 
     def evaluate(self, seconds: float) -> None:
         self.model.eval()
@@ -129,7 +133,9 @@ def test_an_evaluation_that_nobody_sees_is_time_outside_of_steps(job: Job) -> No
     job.steps(2)
     assert not job.is_watched
     job.evaluate(0.1)
-    job.steps(150)
+    job.steps(220)
+    job.until_watched()
+    job.steps(1)
     assert job.counted == len(job.truth)
     measured = job.training.measurement()
     assert measured is not None
@@ -143,7 +149,10 @@ def test_accumulation_that_changes_unseen_is_noticed(job: Job) -> None:
     job.until_unwatched()
     job.steps(2)
     assert not job.is_watched
-    job.steps(120, forwards=4)
+    job.steps(20, forwards=4)
+    assert not job.is_watched
+    assert_true(job)
+    job.steps(300, forwards=4)
     assert job.counted == len(job.truth)
     assert_true(job)
     assert job.training.measurement().share_outside_steps is None  # of steps between looks that differ
@@ -189,7 +198,9 @@ def test_another_optimizer_that_goes_on_unseen_is_followed(job: Job) -> None:
     job.steps(60)
     assert len(job.truth) - 30 < job.counted < len(job.truth)
     job.steps(20)
-    assert fill_unwatched(job.kept())[-1].samples == 4
+    job.until_watched()
+    job.steps(1)
+    assert job.kept()[-1].samples == 4
     assert_true(job)
 
 
@@ -270,7 +281,7 @@ def test_looks_come_again_and_take_their_share_of_the_time() -> None:
         for _ in range(count):
             found.saw(work()) if is_watched else found.rested()
     assert counts[True] == 25 * STEPS_OF_A_LOOK
-    assert 0.15 < counts[True] / sum(counts.values()) < 0.25
+    assert 0.08 < counts[True] / sum(counts.values()) < 0.2
     assert len(lengths) > 3  # no rhythm of the training's own stays unseen
     found.saw(work(samples=5))
     assert found.plan(0.005)[0]
@@ -281,7 +292,7 @@ def test_what_cannot_be_told_of_unwatched_steps_is_left_out() -> None:
     unseen = Step(seconds=1.0, is_watched=False)
     assert fill_unwatched([unseen, unseen]) == [unseen, unseen]
     assert fill_unwatched([seen, unseen, other]) == [seen, unseen, other]
-    assert fill_unwatched([seen, unseen])[1].samples == 8
+    assert [step.samples for step in fill_unwatched([unseen, seen, unseen, seen, unseen])] == [None, 8, 8, 8, None]
     found = steady_state([*[seen] * 6, unseen, other])
     assert (found.samples_per_second, found.share_outside, found.counted) == (8.0, None, 6)
     assert steady_state([*[seen] * 6, Step(seconds=1.0)]).samples_per_second is None

@@ -143,7 +143,7 @@ class Session:
         from torchx_cubicml.recorder.module_hook import make_lookout
         from torchx_cubicml.recorder.peers import Peers
         from torchx_cubicml.recorder.scripting import keep_out_of_scripts
-        from torchx_cubicml.recorder.settled import StepHook
+        from torchx_cubicml.recorder.settled import make_step_hook
 
         self._is_looked_at = make_lookout()
         self._peers = Peers(self._assignment.job)
@@ -154,7 +154,7 @@ class Session:
         self._training.clipping.install()
         self._training.on_quiet_step = self._on_quiet_step
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
-        hook = StepHook(self._training.notes, self._on_step, self.guarded)
+        hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)

@@ -79,6 +79,11 @@ class Notes:
         self.is_between, self.is_watched, self.strangers = True, True, 0
         self.patience = _STRANGERS_FOR_ONE * (strangers + 1)
 
+    def wait_on(self) -> bool:
+        """Note a step of another optimizer; return whether the leading one may still come."""
+        self.strangers += 1
+        return self.strangers < self.patience
+
     def end_step(self) -> None:
         """Note that a step of the leading optimizer has ended."""
         self.strangers = 0
@@ -104,44 +109,41 @@ class Notes:
         self.entries.extend(waiting)
 
 
-class StepHook:
-    """Runs after each step of any optimizer.
+def make_step_hook(
+    notes: Notes, full: Callable[[Optimizer, object, object], None], guard: Guard
+) -> Callable[[Optimizer, object, object], None]:
+    """Return what runs after each step of any optimizer: a function, which finds all it needs in few places.
 
     Args:
         notes: to which a step of a settled training goes.
         full: takes every other step.
         guard: for what may fail.
     """
+    from torch import compiler
 
-    __slots__ = ("_fail", "_full", "_is_compiling", "_notes")
+    hand_on, fail = guard(full), guard(_fail)
+    is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
 
-    def __init__(self, notes: Notes, full: Callable[[Optimizer, object, object], None], guard: Guard) -> None:
-        from torch import compiler
-
-        self._notes = notes
-        self._full = guard(full)
-        self._fail = guard(_fail)
-        self._is_compiling = compiler.is_compiling
-
-    def __call__(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
-        """Note the step, or hand it on."""
-        if self._is_compiling():
+    def hook(optimizer: Optimizer, args: object, kwargs: object) -> None:
+        if is_compiling():
             return
-        notes = self._notes
-        if notes.left:
-            if optimizer is not notes.leading():
-                notes.strangers += 1
-                if notes.strangers < notes.patience:
+        try:
+            if notes.left > 1 and optimizer is notes.leading():
+                # As in has_rate and in end_step: a call is a good part of what this costs.
+                rate = None if notes.is_watched else optimizer.param_groups[0].get("lr")
+                if rate.__class__ is not float or rate != 0.0:
+                    notes.left -= 1
+                    notes.strangers, notes.is_between = 0, True
+                    notes.add((notes.now(),))
                     return
-            elif notes.left > 1 and (notes.is_watched or has_rate(optimizer)):
-                notes.left -= 1
-                notes.strangers, notes.is_between = 0, True
-                try:
-                    notes.add((notes.now(),))  # as in end_step: a call is a good part of what this costs
-                except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
-                    self._fail(error)
+            elif notes.left and optimizer is not notes.leading() and notes.wait_on():
                 return
-        self._full(optimizer, args, kwargs)
+        except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
+            fail(error)
+            return
+        hand_on(optimizer, args, kwargs)
+
+    return hook
 
 
 class NotingHook(ModuleHook):

@@ -116,7 +116,7 @@ def fill_unwatched(steps: Sequence[Step]) -> list[Step]:
 
     What such a step took longer than they did from their first forward to their end is time outside of it: a hidden
     evaluation is, and single steps may be taken to have a little less than none. Where the steps on both sides differ
-    in what they consumed, nothing is filled in.
+    in what they consumed, or one side is not known yet, nothing is filled in.
 
     >>> seen = [Step(seconds=1.0, samples=8, outside_s=0.25)] * 2
     >>> fill_unwatched([*seen, Step(seconds=3.0, is_watched=False), *seen])[2]
@@ -128,9 +128,10 @@ def fill_unwatched(steps: Sequence[Step]) -> list[Step]:
         place = len(filled)
         filled += members
         if not is_watched:
-            before, after = reversed(steps[max(place - _NEIGHBOURS, 0) : place]), steps[place + len(members) :]
-            around = [*_watched(before), *_watched(after[:_NEIGHBOURS])]
-            filled[place:] = _alike(members, around)
+            end = place + len(members)
+            before, after = steps[max(place - _NEIGHBOURS, 0) : place], steps[end : end + _NEIGHBOURS]
+            if before and after:
+                filled[place:] = _alike(members, [*_watched(reversed(before)), *_watched(after)])
     return filled
 
 
@@ -178,6 +179,9 @@ def _drift(seconds: Sequence[float]) -> float | None:
 
 
 def _share_outside(steps: Sequence[Step]) -> float | None:
-    outside = [step.outside_s for step in steps if step.outside_s is not None]
-    whole = sum(step.seconds for step in steps)
-    return min(max(sum(outside) / whole, 0.0), 1.0) if len(outside) == len(steps) else None
+    watched = [place for place, step in enumerate(steps) if step.is_watched]
+    known = steps[watched[0] : watched[-1] + 1] if watched else ()  # beyond these, one side is not known
+    outside = [step.outside_s for step in known if step.outside_s is not None]
+    if not known or len(outside) != len(known):
+        return None
+    return min(max(sum(outside) / sum(step.seconds for step in known), 0.0), 1.0)

@@ -28,8 +28,9 @@ test-kill: setup ## the tuner killed at fifty random instants, on this machine a
 test-integrations: $(INTEGRATIONS)/.ready ## trainings by other libraries' trainers, in an environment of their own
 	PATH="$(INTEGRATIONS)/bin:$$PATH" $(INTEGRATIONS)/bin/pytest tests/integrations
 
-test-nightly: $(NIGHTLY)/.ready ## the component under the nightly build of TorchX, in an environment of its own
+test-nightly: setup $(NIGHTLY)/.ready ## the component, and tunes on Slurm, under the nightly build of TorchX
 	PATH="$(NIGHTLY)/bin:$$PATH" $(NIGHTLY)/bin/pytest -W 'ignore:[Deprecated] dist:UserWarning' $(TORCHX_TESTS)
+	TORCHX=nightly scripts/test-slurm -k 'not killed_at_random'
 
 check: test ## the same as test
 

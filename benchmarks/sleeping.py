@@ -22,7 +22,7 @@ def main() -> None:
     seconds = args.seconds * (0.9 + 0.2 * (17 * args.batch_size + 31 * args.width) % 10 / 10)
     for _ in range(STEPS):
         time.sleep(seconds / STEPS)
-        measure.step(samples=seconds * (1000.0 + args.batch_size - args.width))
+        measure.step(samples=seconds * (1e5 + args.batch_size - args.width))
     with Path(args.ends).open("a") as ends:
         ends.write(f"{time.time()}\n")
 

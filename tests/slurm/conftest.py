@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -16,9 +17,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-# No command tells when the batch step of a first run is gone, and until then a second start fails.
-_CLEANED_UP_S = 8.0
 NEEDED = ("munged", "mariadbd", "slurmdbd", "slurmctld", "slurmd", "sbatch")
+
+
+def pytest_report_header() -> str:
+    """Tell which TorchX is tested: the nightly build comes by another search path."""
+    found = next(Path(folder) for folder in sys.path if (Path(folder) / "torchx" / "version.py").exists())
+    return f"TorchX: {', '.join(path.stem for path in found.glob('torchx*.dist-info') if 'cubicml' not in path.name)}"
 
 
 @pytest.fixture(scope="session")
@@ -28,14 +33,23 @@ def slurm() -> Iterator[Path]:
     if missing or os.geteuid() != 0:
         pytest.skip(f"a Slurm cannot be started here: {'root is wanted' if not missing else ', '.join(missing)}")
     folder = Path(tempfile.mkdtemp(prefix="cubicml-slurm-"))
+    keeper = keep(folder)
     os.environ["SLURM_CONF"] = str(folder / "slurm.conf")
     try:
-        subprocess.run([ROOT / "scripts" / "slurm_up", folder], check=True, timeout=120)
         yield folder
     finally:
-        subprocess.run([ROOT / "scripts" / "slurm_down", folder], check=False, timeout=120)
         del os.environ["SLURM_CONF"]
-        shutil.rmtree(folder, ignore_errors=True)
+        keeper.communicate(timeout=120)
+
+
+def keep(folder: Path) -> subprocess.Popen[str]:
+    """Start a Slurm in ``folder`` that ends when this process closes the pipe, or dies."""
+    words = [ROOT / "scripts" / "slurm_until_eof", folder]
+    keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True)
+    if keeper.stdout is None or keeper.stdout.readline() != "up\n":
+        keeper.communicate(timeout=120)
+        raise RuntimeError(f"no Slurm came up in {folder}")
+    return keeper
 
 
 @pytest.fixture
@@ -43,7 +57,18 @@ def start_again() -> Callable[[str], None]:
     """Return what starts a requeued job before its usual two minutes."""
 
     def start(number: str) -> None:
-        time.sleep(_CLEANED_UP_S)
+        for _ in range(600):  # a job whose first run is not cleaned up yet is COMPLETING, although it waits too
+            told = subprocess.run(
+                ["squeue", "-h", "-j", number, "-o", "%T"], capture_output=True, text=True, check=True
+            )
+            if told.stdout.strip() == "PENDING":
+                break
+            time.sleep(0.1)
+        revoked = int(
+            time.time()
+        )  # the node refuses a second run that is granted in the second in which the first ended
+        while int(time.time()) <= revoked:
+            time.sleep(0.05)
         subprocess.run(["scontrol", "update", f"jobid={number}", "StartTime=now"], check=True, timeout=30)
 
     return start

@@ -81,15 +81,16 @@ def trials(workspace: Path) -> list[Trial]:
     return sorted(TrialStore(str(workspace / "store")), key=lambda trial: trial.launch_id)
 
 
-def jobs() -> list[list[str]]:
-    told = run(["sacct", "-X", "-n", "-P", "-o", "JobID,State,Start,End"], timeout=30).stdout
-    return [line.split("|") for line in told.splitlines()]
+def jobs_of(recorded: list[Trial]) -> list[list[str]]:
+    """Return id, state, begin and end of each component of the jobs of launches, in the order of their ids."""
+    fields = "JobID,State,Start,End,Comment,SubmitLine"
+    rows = [line.split("|") for line in run(["sacct", "-X", "-n", "-P", "-o", fields], timeout=30).stdout.splitlines()]
+    return [row[:4] for row in rows if any(trial.launch_id in " ".join(row[4:]) for trial in recorded)]
 
 
 def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     space = workspace / "space.toml"
     space.write_text(FSDP_SPACE)
-    before = len(jobs())
     script = str(ROOT / "examples" / "train_gpt.py")
     sizes = "--n_layer 2 --n_embd 32 --block_size 32 --steps 8 --batch_size 1 --accumulate 8 --sharding FULL_SHARD"
     args = ["--script", script, "--", *sizes.split(), "--out_dir", "out"]
@@ -105,7 +106,7 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     assert {trial.observed["world_size"] for trial in recorded} == {2}
     assert {trial.observed["global_batch_size"] for trial in recorded} == {16}
     assert all(trial.trial_id.startswith("slurm-cubicml-") for trial in recorded)
-    fresh = jobs()[before:]
+    fresh = jobs_of(recorded)
     assert len({job[0].partition("+")[0] for job in fresh}) == 8
     spans = sorted({(job[2], job[3]) for job in fresh})
     assert any(later[0] < earlier[1] for earlier, later in pairwise(spans)), "never two in flight"
@@ -118,7 +119,8 @@ def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
     assert done.returncode == 2
     assert "3 launches in a row ended as timeout" in done.stderr
     assert {trial.state for trial in trials(workspace)} == {State.TIMEOUT}
-    assert jobs()[-1][1].startswith("CANCELLED")
+    assert all(job[1].startswith("CANCELLED") for job in jobs_of(trials(workspace)))
+    assert len(jobs_of(trials(workspace))) == 3
 
 
 def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:

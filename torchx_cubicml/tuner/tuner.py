@@ -19,12 +19,13 @@ from torchx_cubicml.tuner.failures import refuse_to_go_on
 from torchx_cubicml.tuner.flight import Landed
 from torchx_cubicml.tuner.flights import Flights
 from torchx_cubicml.tuner.foresight import Foresight
+from torchx_cubicml.tuner.glance import glance, throughput_of
 from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.ledger import Ledger
 from torchx_cubicml.tuner.plan import next_launch, winner_of
-from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
+from torchx_cubicml.tuner.steps import Begun, Ended, Launching, Step, TuneResult
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -35,7 +36,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.adviser import Adviser
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.clock import Clock
-    from torchx_cubicml.tuner.flight import Flight
     from torchx_cubicml.tuner.request import Prepared
 
 _POLL_S = 0.2
@@ -131,7 +131,7 @@ class _Loop:
             self._end_hopeless()
             self._think_ahead()
             if self._flights.under_way:
-                yield self._waiting()
+                yield glance(self._prepared, self._books, self._flights, spent=self._spent(), best=self._best)
             self._sleep()
 
     def _refill(self) -> Iterator[Step]:
@@ -222,39 +222,13 @@ class _Loop:
         self._note_best(trial)
         return Ended(number=flight.number, trial=trial, throughput=self._throughput(trial), expected=expected)
 
-    def _waiting(self) -> Waiting:
-        now, budget = self._clock.now(), self._prepared.request.budget
-        spent, parallel = self._spent(), self._prepared.request.parallel
-        left = budget.launches_left(spent, parallel=parallel) if spent.launch_hours else 0
-        waves = (left + len(self._flights.under_way)) / parallel
-        return Waiting(
-            in_flight=tuple(self._shown(flight, now) for flight in self._flights.under_way),
-            best=self._throughput(self._best) if self._best is not None else None,
-            best_config=self._best.config if self._best is not None else None,
-            budget_left=budget.told_left(spent),
-            time_left_s=waves * spent.launch_hours * 3600 if spent.launch_hours else None,
-        )
-
-    def _shown(self, flight: Flight, now: datetime) -> InFlight:
-        trial = self._books.ledger.of_launch(flight.launch_id)
-        return InFlight(
-            number=flight.number,
-            purpose=flight.purpose,
-            config=flight.config,
-            phase="ending" if flight.doom or flight.ended else str(flight.state.phase) if flight.state else "submitted",
-            since_s=(now - (flight.running_since or flight.submitted_at)).total_seconds(),
-            expected=flight.suggestion.throughput if flight.suggestion is not None else None,
-            measured=self._throughput(trial) if trial is not None else None,
-        )
-
     def _note_best(self, trial: Trial) -> None:
-        best = self._throughput(self._best) if self._best is not None else None
-        value = self._throughput(trial)
+        best, value = self._throughput(self._best), self._throughput(trial)
         if value is not None and (best is None or value > best):
             self._best = trial
 
-    def _throughput(self, trial: Trial) -> float | None:
-        return trial.measurement.throughput(self._prepared.space.objective) if trial.measurement else None
+    def _throughput(self, trial: Trial | None) -> float | None:
+        return throughput_of(trial, self._prepared.space.objective)
 
     def _result(self) -> TuneResult:
         self._books.ledger.refresh()

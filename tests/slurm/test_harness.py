@@ -33,7 +33,7 @@ def test_a_killed_test_run_leaves_no_slurm(slurm: Path) -> None:
     assert len(daemons) == 6
     assert all(map(lives, daemons))
     run.send_signal(signal.SIGKILL)
-    run.wait(timeout=30)
+    run.communicate(timeout=30)
     for _ in range(600):
         if not folder.exists() and not any(map(lives, daemons)):
             return

@@ -54,6 +54,23 @@ def test_good_rows_become_trials_of_the_whole_job(table: Path) -> None:
     assert [trial.state for trial in (first, second, third)] == [State.COMPLETED, State.OUT_OF_MEMORY, State.UNKNOWN]
 
 
+def test_what_a_table_leaves_out_is_no_value(table: Path) -> None:
+    table.write_text("n_gpus,tp,mbs,recompute,speed\n8,NaN,4,none,10\n8,2,n/a,full,20\n")
+    parameters = named_columns(["tp", "mbs", "recompute"])
+    given = mapping(
+        parameters=parameters,
+        workload={},
+        status="",
+        completed=(),
+        out_of_memory=(),
+        time="",
+        peak_memory_gib="",
+        unit="tokens_per_second",
+    )
+    configs = [trial.config for trial in read_table(table, given).trials]
+    assert configs == [{"micro_batch_size": 4, "recompute": "none"}, {"tp_degree": 2, "recompute": "full"}]
+
+
 def test_bad_rows_are_named_by_line_and_reason(table: Path) -> None:
     assert read_table(table, mapping()).problems == [
         "line 5: speed must be a positive number, got 'fast'",

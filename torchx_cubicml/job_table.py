@@ -50,6 +50,9 @@ _STANDARD = {
     "sequence_length": "seq_len",
 }
 
+# As programs that write tables spell it, in lower case; "none" may be a value.
+_MISSING = frozenset({"", "-", "?", "na", "n/a", "#n/a", "<na>", "nan"})
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMapping:
@@ -251,14 +254,15 @@ def _positive(row: Mapping[str, str], column: str) -> float:
 
 
 def _values(row: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, Scalar]:
-    return {name: _value(text) for name, column in columns.items() if (text := row[column].strip())}
+    cells = {name: row[column].strip() for name, column in columns.items()}
+    return {name: _value(text) for name, text in cells.items() if text.lower() not in _MISSING}
 
 
 def _value(text: str) -> Scalar:
     """Return a cell as what it reads as.
 
-    >>> [_value(text) for text in ("8", "8.0", "0.5", "True", "bf16", "nan")]
-    [8, 8, 0.5, True, 'bf16', 'nan']
+    >>> [_value(text) for text in ("8", "8.0", "0.5", "True", "bf16", "inf")]
+    [8, 8, 0.5, True, 'bf16', 'inf']
     """
     if text.lower() in {"true", "false"}:
         return text.lower() == "true"

@@ -106,7 +106,7 @@ def _state_of_os_error(error: OSError) -> State:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  it is the user's class, and may do anything
+    except Exception:  # noqa: BLE001 - it is the user's class, and may do anything
         return ""
 
 

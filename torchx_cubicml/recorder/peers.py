@@ -175,7 +175,7 @@ class Peers:
         def run() -> None:
             try:
                 call()
-            except Exception:  # noqa: BLE001  a store that is gone tells nothing, and there is nobody to tell of it
+            except Exception:  # noqa: BLE001 - a store that is gone tells nothing, and there is nobody to tell of it
                 return
 
         self._threads = [each for each in self._threads if each.is_alive()]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
 USAGE = "usage: python -m torchx_cubicml.recorder -- (SCRIPT | -m MODULE) [ARGUMENT ...]"
-_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120  as code objects spell it
+_PACKAGE_FOLDER = os.path.dirname(os.path.dirname(__file__)) + os.sep  # noqa: PTH120 - as code objects spell it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -124,7 +124,7 @@ def _run_script(name: str) -> None:
     main = sys.modules["__main__"]
     main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     code = compile(source, path, "exec", dont_inherit=True)
-    exec(code, main.__dict__)  # noqa: S102  this is what running a script is
+    exec(code, main.__dict__)  # noqa: S102 - this is what running a script is
 
 
 def _is_container(program: Program) -> bool:
@@ -137,7 +137,7 @@ def _is_container(program: Program) -> bool:
 
 
 def _as_python_spells(name: str) -> str:
-    return os.path.join(str(Path.cwd()), name)  # noqa: PTH118  keeps "./" and "..", as Python does
+    return os.path.join(str(Path.cwd()), name)  # noqa: PTH118 - keeps "./" and "..", as Python does
 
 
 def _end(message: str) -> NoReturn:

@@ -117,7 +117,7 @@ class Session:
                 return
             try:
                 hook(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001  no failure of ours may reach the training
+            except Exception as error:  # noqa: BLE001 - no failure of ours may reach the training
                 self._give_up(error)
 
         return call
@@ -169,7 +169,7 @@ class Session:
             return
         try:  # not guarded as the others are: here the compiler is known to look on
             self._training.compiled()
-        except Exception as error:  # noqa: BLE001  no failure of ours may reach the training
+        except Exception as error:  # noqa: BLE001 - no failure of ours may reach the training
             self._give_up(error)
 
     def _on_quiet_step(self, news: bool) -> None:
@@ -343,7 +343,7 @@ class Session:
                 self._peers.close()
             if self._reporter is not None:
                 self._reporter.close()
-        except Exception as error:  # noqa: BLE001  as above, on the way out
+        except Exception as error:  # noqa: BLE001 - as above, on the way out
             warn(f"the end of this launch was not recorded: {error}")
 
     def _abandon(self) -> None:
@@ -362,7 +362,7 @@ class Session:
             try:
                 if unhook is not None:
                     unhook()
-            except Exception:  # noqa: BLE001, S112  a hook that stays does nothing any more
+            except Exception:  # noqa: BLE001, S112 - a hook that stays does nothing any more
                 continue
 
 

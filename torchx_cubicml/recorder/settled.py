@@ -138,7 +138,7 @@ def make_step_hook(
                     return
             elif notes.left and optimizer is not notes.leading() and notes.wait_on():
                 return
-        except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
+        except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
             fail(error)
             return
         hand_on(optimizer, args, kwargs)
@@ -182,7 +182,7 @@ class NotingHook(ModuleHook):
             notes.add((began, value.shape))
         except _ELSEWHERE:
             notes.add((began, None))
-        except Exception as error:  # noqa: BLE001  a device that has failed fails here, too
+        except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
             self._tell(error)
 
 

@@ -92,7 +92,7 @@ class Writer:
             try:
                 store = store or TrialStore(self._store)
                 store.append(event)
-            except Exception as error:  # noqa: BLE001  a file system may raise anything; the next event may succeed
+            except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
                 self._tell(f"{type(error).__name__}: {error}")
 
     def _tell(self, problem: str) -> None:

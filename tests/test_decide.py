@@ -107,9 +107,11 @@ def test_a_second_launch_of_the_same_command_works_nothing_out(filled: Place) ->
     assert first.choice == choose(replace(CASE, trials=list(filled.store)), now=NOW)
 
 
-def test_a_kept_decision_loads_no_library(filled: Place) -> None:
+@pytest.mark.parametrize("news", [0, 1], ids=["nothing new", "a launch elsewhere since"])
+def test_a_kept_decision_loads_no_library(filled: Place, news: int) -> None:
     """It takes a few milliseconds, where NumPy alone takes eighty to load."""
     filled.decide()
+    filled.add(*(ran(1, program="other.py", throughput=9.0 + number) for number in range(news)))
     script = f"""
 import sys
 for name in ("numpy", "scipy", "sklearn", "torch", "fsspec", "pandas"):

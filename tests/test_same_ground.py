@@ -7,7 +7,7 @@ import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.advisor.same_ground import same_ground, under_way
+from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Measurement, State, Trial, Value
 

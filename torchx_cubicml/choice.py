@@ -22,6 +22,7 @@ from torchx_cubicml.guards import (
     why_not,
 )
 from torchx_cubicml.launch import same_value
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.trial import Origin
 
 if TYPE_CHECKING:
@@ -161,8 +162,6 @@ def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
 
 def n_launched(case: Case) -> int:
     """Return how many launches of the workload are known, those under way with them."""
-    from torchx_cubicml.history import matches  # and with it numpy, which most launches need not load
-
     return sum(matches(trial, case.workload) for trial in case.trials)
 
 

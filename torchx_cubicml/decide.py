@@ -10,6 +10,8 @@ from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.guards import explores
 from torchx_cubicml.masking import mask
+from torchx_cubicml.same_ground import same_ground, under_way
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.choices import latest_choice
 from torchx_cubicml.store.deadline import read_within
@@ -98,9 +100,6 @@ def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
     if not is_program_measured(case):
         nothing = Kept(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
         return _Thought(kept=replace(nothing, predictor=case.predictor))
-    from torchx_cubicml.advisor.same_ground import same_ground, under_way
-    from torchx_cubicml.history import matches
-
     explored, note = explore(case, now=now)
     own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
     own = [trial for trial in own if has_shown_something(trial)]

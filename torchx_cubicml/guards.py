@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.rules import NOT_DATA_PARALLEL
@@ -79,8 +80,6 @@ def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchS
 
 def comparable(trials: Iterable[Trial], held_space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
     """Return the trials without those of this workload that had another value where the held space has a fact."""
-    from torchx_cubicml.history import matches  # and with it numpy, which most launches need not load
-
     tuned = {parameter.name for parameter in held_space.parameters}
     facts = [name for name in current if name not in tuned]
     return [trial for trial in trials if not matches(trial, workload) or _alike(trial.config, current, facts)]
@@ -170,8 +169,6 @@ def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetim
 
 def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
     """Return what the longest ended launch of a workload took; 0 where none is known."""
-    from torchx_cubicml.history import matches
-
     own = [trial for trial in trials if matches(trial, workload)]
     return max(((_hours(trial, None) or 0.0) * _devices(trial) for trial in own), default=0.0)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.features import Columns
+from torchx_cubicml.same_workload import value_key
 from torchx_cubicml.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 from torchx_cubicml.trial import OBJECTIVES, State
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
+    from torchx_cubicml.trial import Config, Scalar, Trial, Value
 
 _OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
 _NONE: Mapping[str, str] = MappingProxyType({})
@@ -155,19 +156,9 @@ def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str
     observed: defaultdict[str, set[Hashable]] = defaultdict(set)
     for trial in trials:
         for parameter, fact in _observed_parameters(trial, observe):
-            requested[parameter].add(_value_key(_collapsed(trial.config[parameter])))
-            observed[parameter].add(_value_key(_collapsed(trial.observed[fact])))
+            requested[parameter].add(value_key(_collapsed(trial.config[parameter])))
+            observed[parameter].add(value_key(_collapsed(trial.observed[fact])))
     return tuple(sorted(name for name in requested if len(requested[name]) > 1 and len(observed[name]) == 1))
-
-
-def matches(trial: Trial, workload: Workload) -> bool:
-    """Return whether every fact of ``workload`` equals what the trial knows under that name."""
-    declared = trial.workload
-    for name, value in workload.items():
-        known = declared[name] if name in declared else trial.fact(name)
-        if known is None or (known is not value and _value_key(known) != _value_key(value)):
-            return False
-    return True
 
 
 def config_key(config: Config) -> str:
@@ -206,13 +197,6 @@ def _kind(value: Scalar) -> type[bool | float | str]:
     return bool if isinstance(value, bool) else str if isinstance(value, str) else float
 
 
-def _value_key(value: Value) -> Hashable:
-    """Return what two values share exactly when they are equal and of one kind: ``True`` is not 1, and 4.0 is 4."""
-    if isinstance(value, tuple):
-        return tuple(map(_value_key, value))
-    return value if isinstance(value, str) else (isinstance(value, bool), value)
-
-
 def _canonical(value: Value) -> object:
     if isinstance(value, tuple):
         return [_canonical(item) for item in value]
@@ -221,6 +205,6 @@ def _canonical(value: Value) -> object:
 
 def _collapsed(value: Value) -> Value:
     """Return one value for a tuple whose entries are all alike: asking for it per layer asks for the same."""
-    if isinstance(value, tuple) and value and all(_value_key(item) == _value_key(value[0]) for item in value):
+    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
         return value[0]
     return value

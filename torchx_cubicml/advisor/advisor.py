@@ -15,8 +15,8 @@ from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, faste
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.advisor.promise import promised
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import matches
 from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.history import matches
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.trainers import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:

@@ -12,10 +12,11 @@ import numpy as np
 
 from torchx_cubicml.advisor.knowledge import Lesson, learn
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
-from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import ineffective_parameters, matches, training_row
+from torchx_cubicml.history import ineffective_parameters, training_row
 from torchx_cubicml.noise import Belief, believe, repeat_noise
+from torchx_cubicml.same_ground import same_ground, under_way
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.moves import Moves
 from torchx_cubicml.searchers.ranking import as_legal

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.advisor import Study, expected_gain, sensitivity, verdict
-from torchx_cubicml.history import matches
+from torchx_cubicml.same_workload import matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

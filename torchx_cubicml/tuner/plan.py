@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.same_ground import same_ground, under_way
 from torchx_cubicml.comparison import Comparison, Repeats, compare
-from torchx_cubicml.history import config_key, matches
+from torchx_cubicml.history import config_key
 from torchx_cubicml.noise import repeat_noise
+from torchx_cubicml.same_ground import same_ground, under_way
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.suggestion import Suggestion
 from torchx_cubicml.trial import State
 from torchx_cubicml.tuner.adviser import Advisor

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.history import matches
 from torchx_cubicml.launch.jobs import JobRunner, interruptions
 from torchx_cubicml.rewriter import place_config
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.trial import Origin, State
 from torchx_cubicml.tuner.adoption import adopt_all
 from torchx_cubicml.tuner.adviser import Account, Advisor

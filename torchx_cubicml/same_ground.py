@@ -10,7 +10,7 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.history import matches
+from torchx_cubicml.same_workload import matches
 from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ import argparse
 import statistics
 import time
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -197,7 +198,34 @@ def table(runs: dict[tuple[str, str], list[Run]]) -> str:
             cells = [_mean([measure(run.round(number)) for run in group]) for number in range(ROUNDS + 1)]
             lines.append(f"{family:9s}{method:12s}{name:8s}" + "".join(f"{cell:7.2f}" for cell in cells))
         lines.append(f"{family:9s}{method:12s}a round takes {_mean([run.seconds for run in group]):.1f} s of one core")
+    for method in dict.fromkeys(method for _, method in runs):
+        lines += [
+            "",
+            f"{method}, all families:",
+            *orderings([run for (_, by), g in runs.items() if by == method for run in g]),
+        ]
     return "\n".join(lines)
+
+
+def orderings(group: Sequence[Run]) -> list[str]:
+    """Return what the runs of one method show of the paper's orderings, with standard errors over runs."""
+    steps = [RANDOM_JOBS // 4, RANDOM_JOBS // 2, *_MARKS[2:]]
+    lines = [
+        f"  best measured, {here} jobs to {then}: {_told([run.best(then) - run.best(here) for run in group])}"
+        for here, then in pairwise(steps)
+    ]
+    for number in range(1, ROUNDS + 1):
+        jumps = [float(np.median(run.round(number)) - np.median(run.round(number - 1))) for run in group]
+        lines.append(f"  median of round {number} over that before: {_told(jumps)}")
+    taus = [falls(run.round(number)) for run in group for number in range(1, ROUNDS + 1)]
+    lines.append(f"  tau of launch order and measurement within a round: {_told(taus)}")
+    return lines
+
+
+def _told(values: Sequence[float]) -> str:
+    error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
+    up = sum(value > 0 for value in values)
+    return f"{_mean(values):+.3f} +- {error:.3f}, above 0 in {up} of {len(values)}"
 
 
 def draw(runs: dict[tuple[str, str], list[Run]], path: Path) -> None:

@@ -15,13 +15,14 @@ import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar
 
 import numpy as np
 from tables import h100_jobs
 
-from torchx_cubicml.advisor import suggest, verdict
+from torchx_cubicml.advisor import Study
 from torchx_cubicml.history import config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -100,20 +101,6 @@ def propose_random(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], 
     return left[int(np.random.default_rng([seed, len(known)]).integers(len(left)))]
 
 
-def propose_ours(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
-    """Return what the advisor suggests; warm, the user's own config is left for later."""
-    current = {} if others and not known else cell.current
-    found = suggest(
-        cell.space,
-        workload=cell.workload,
-        current=current,
-        trials=[*known, *others],
-        seed=seed + len(known),
-        predictor=ONCE,
-    )
-    return found[0].config if found else propose_random(cell, known, others, seed)
-
-
 class Once:
     """The default predictor, which learns the same table once: other workloads stay as they are through a search."""
 
@@ -161,27 +148,39 @@ def propose_tpe(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], see
     return _only(min(left, key=distance))
 
 
-def handed_over(cell: Cell, known: Sequence[Trial], others: Sequence[Trial]) -> Config | None:
-    """Return the launched config of highest posterior mean."""
-    trials = [*known, *others]
-    told = verdict(cell.space, workload=cell.workload, current=cell.current, trials=trials, predictor=ONCE)
-    return told.winner.config if told is not None else None
-
-
 def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, seed: int) -> list[float]:
-    """Return the share of the fastest row after each of ``MARKS``."""
+    """Return the share of the fastest row after each of ``MARKS``, the row of the highest measurement handed over."""
+    known: list[Trial] = []
+    for _ in range(MARKS[-1]):
+        known.append(cell.rows[_key(propose(cell, known, others, seed))])
+    return [max(map(_speed, known[:mark])) / cell.fastest for mark in MARKS]
+
+
+def search_ours(cell: Cell, others: Sequence[Trial], *, seed: int) -> list[float]:
+    """Return the same of the advisor, which hands over the row of highest posterior mean.
+
+    Warm, the user's own config is left for later.
+    """
     known: list[Trial] = []
     shares = []
-    for mark in MARKS:
-        while len(known) < min(mark, len(cell.rows)):
-            known.append(cell.rows[_key(propose(cell, known, others, seed))])
-        best: Config | None = None
-        if propose is propose_ours:
-            best = handed_over(cell, known, others)
-        elif any(trial.measurement for trial in known):
-            best = max(known, key=_speed).config
-        shares.append(cell.share(best) if best is not None else 0.0)
-    return shares
+    while True:
+        study = Study.of(
+            cell.space,
+            workload=cell.workload,
+            current={} if others and not known else cell.current,
+            trials=[*known, *others],
+            seed=seed + len(known),
+            predictor=ONCE,
+        )
+        if len(known) in MARKS:
+            measured = study.outlook.measured()
+            beliefs = [belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)]
+            shares.append(cell.share(measured[int(np.argmax(beliefs))]) if measured else 0.0)
+        if len(known) == MARKS[-1]:
+            return shares
+        found = study.suggest()
+        config = found[0].config if found else propose_random(cell, known, others, seed)
+        known.append(cell.rows[_key(config)])
 
 
 def main() -> None:
@@ -200,17 +199,18 @@ def main() -> None:
     lines.append(f"{'search':14s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'CPU s':>9s}")
     print("\n".join(lines), flush=True)
     PREDICTORS[ONCE] = Once
-    for name, propose, warm in (
-        ("random", propose_random, False),
-        ("tpe", propose_tpe, False),
-        ("ours, cold", propose_ours, False),
-        ("ours, warm", propose_ours, True),
-    ):
+    searches: dict[str, tuple[Callable[..., list[float]], bool]] = {
+        "random": (partial(search, propose=propose_random), False),
+        "tpe": (partial(search, propose=propose_tpe), False),
+        "ours, cold": (search_ours, False),
+        "ours, warm": (search_ours, True),
+    }
+    for name, (launched, warm) in searches.items():
         started = time.process_time()
         runs = []
         for key in keys:
             others = [_bare(row) for other in groups if other != key for row in groups[other]] if warm else []
-            runs += [search(Cell(groups[key], seed=seed), propose, others, seed=seed) for seed in range(args.seeds)]
+            runs += [launched(Cell(groups[key], seed=seed), others=others, seed=seed) for seed in range(args.seeds)]
         seconds = (time.process_time() - started) / len(runs)
         lines.append(f"{name:14s}" + "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + f"{seconds:9.0f}")
         print(lines[-1], flush=True)

@@ -217,3 +217,25 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     studies.clear()
     adviser.suggest(prepared.space, trials=list(told), **facts)  # other trials may have come
     assert len(studies) == 1
+
+
+def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared: Prepared) -> None:
+    own, fast = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    under_way = replace(
+        own,
+        trial_id=new_id("t"),
+        state=State.RUNNING,
+        measurement=None,
+        config={"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+    )
+    trials = [own, measured(prepared, fast, 200.0), under_way]
+    planned = next_launch(prepared, trials, launches_left=3)
+    assert planned is not None
+    assert planned[0] == "confirm"
+    assert planned[1].config == prepared.current
+    again = replace(own, trial_id=new_id("t"), state=State.RUNNING, measurement=None)
+    assert next_launch(prepared, [*trials, again], launches_left=2) is None
+    known = [replace(under_way, state=State.OUT_OF_MEMORY), *trials[:2], again]
+    planned = next_launch(prepared, known, launches_left=2)
+    assert planned is not None
+    assert planned[1].config == fast

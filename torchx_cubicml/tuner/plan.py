@@ -87,8 +87,8 @@ def next_launch(
         found = adviser.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
         if found:
             return "search", found[0]
-    if repeats and repeats[0] is not own and _searching(evidence, current, best):
-        return None  # what is in flight may turn out to be better
+    if repeats and _searching(evidence, current, best):
+        repeats = [each for each in repeats if each is own]  # what is in flight may turn out to be better than the best
     return ("confirm", repeats[0]) if repeats else None
 
 

@@ -181,9 +181,9 @@ def tell_slots(arguments: argparse.Namespace) -> tuple[list[str], list[float]]:
 def main() -> int:
     """Measure, print, and write the result where asked; exit status 1 where a bound is broken."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10_000], help="sizes of stores")
+    parser.add_argument("--trials", type=int, nargs="+", default=[1000, 10_000], help="sizes of stores")
     parser.add_argument("--beside", type=int, nargs="+", default=[0, 1000], help="sizes of stores of sleeping jobs")
-    parser.add_argument("--launches", type=int, default=24, help="of each tune (default: 24)")
+    parser.add_argument("--launches", type=int, default=20, help="of each tune (default: 20)")
     parser.add_argument("--seconds", type=float, default=30.0, help="that a job sleeps, about (default: 30)")
     parser.add_argument("--output", type=Path, help="file to write the result to, besides printing it")
     arguments = parser.parse_args()

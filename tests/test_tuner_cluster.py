@@ -16,7 +16,7 @@ import pytest
 
 from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.trial import State
-from torchx_cubicml.tuner import Budget, Prepared, TuneResult, Waiting, tune
+from torchx_cubicml.tuner import Begun, Budget, Prepared, TuneResult, Waiting, tune
 
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
@@ -84,6 +84,22 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, s
     assert isinstance(steps[-1], TuneResult)
     assert steps[-1].launches == 80
     check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 80)
+
+
+def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
+    cluster = SimulatedCluster(seed=2, fates=("done",))
+    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+    first = next(step for step in steps if isinstance(step, TuneResult))
+    cluster.kill_in = 1
+    with pytest.raises(Killed):
+        steps.close()
+    again = go(asked, cluster)
+    assert again[-1] == first
+    assert len(cluster.jobs) == 12
+    begun = go(asked, cluster)[0]  # what was told is over
+    assert isinstance(begun, Begun)
+    assert not begun.resumed
 
 
 def test_four_stay_in_flight(prepared: Prepared) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from torchx_cubicml import State, TrialStore
 from torchx_cubicml.contract import decode_contract
+from torchx_cubicml.tuner.journal import Journal, NoteKind
 
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
@@ -59,6 +60,8 @@ def kill_until_it_ends(folder: Path, scheduler: str, rng: random.Random, *, at_m
             return kills
         tune.send_signal(signal.SIGKILL)
         tune.wait(timeout=30)
+        if any(note.kind is NoteKind.FINISHED for note in Journal(str(folder / "store")).read()):
+            return kills + 1  # it was only leaving
     assert start(folder, scheduler).wait(timeout=300) == 0, told(folder)
     return at_most
 

@@ -64,17 +64,20 @@ def run(args: argparse.Namespace) -> int:
     prepared = prepare(_request(args))
     _ask(prepared, yes=args.yes, console=console)
     prepared = _choosing(prepared, console)
+    steps = tune(prepared)
     result: TuneResult | None = None
     try:
         with open_display(console, prepared) as display:
-            for step in tune(prepared):
+            while result is None:
+                step = next(steps)
                 display.show(step)
-                if isinstance(step, TuneResult):
-                    result = step
+                result = step if isinstance(step, TuneResult) else None
+        status = _tell_result(result, prepared, args)
+        steps.close()  # the tune is finished when its result was told
     except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
-    return _tell_result(result, prepared, args) if result is not None else 1
+    return status
 
 
 def _choosing(prepared: Prepared, console: Console) -> Prepared:

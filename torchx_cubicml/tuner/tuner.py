@@ -28,7 +28,7 @@ from torchx_cubicml.tuner.plan import next_launch, winner_of
 from torchx_cubicml.tuner.steps import Begun, Ended, Launching, Step, TuneResult
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
@@ -45,10 +45,11 @@ _STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 def tune(
     prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, adviser: Adviser | None = None
-) -> Iterator[Step]:
+) -> Generator[Step, None, None]:
     """Launch within the budget, yielding each step, and the result at last.
 
-    A tune of the same request that a dead process left unfinished is gone on with.
+    A tune of the same request that a dead process left unfinished is gone on with. It is finished when the generator is
+    closed, or asked on, after the result.
 
     Args:
         prepared: the request.
@@ -114,8 +115,10 @@ class _Loop:
             self._books.finished({"error": str(error)})
             raise
         result = self._result()
-        self._books.finished({"result": _as_json(result)})
-        yield result
+        try:
+            yield result
+        finally:  # once it was told: a tune that is killed before is gone on with, and tells it again
+            self._books.finished({"result": _as_json(result)})
 
     def _rounds(self) -> Iterator[Step]:
         while True:

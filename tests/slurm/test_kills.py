@@ -94,6 +94,8 @@ def check(workspace: Path, kills: int) -> None:
     for launch_id in ran:
         assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, told(workspace))
         assert trials[launch_id].measurement is not None
-    assert all(trials[launch_id].state is State.STOPPED_EARLY for launch_id in trials.keys() - ran.keys())
+    unmade = {State.STOPPED_EARLY, State.INFRASTRUCTURE}  # never submitted; killed as it was being submitted
+    for launch_id in trials.keys() - ran.keys():
+        assert trials[launch_id].state in unmade, (trials[launch_id], kills, told(workspace))
     configs = {(trials[name].config["micro_batch_size"], trials[name].config["width"]) for name in ran}
     assert configs == {(size, width) for size in (1, 2, 4, 8) for width in (1, 2)}

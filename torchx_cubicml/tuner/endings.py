@@ -32,7 +32,9 @@ def verdict_of(flight: Flight, state: JobState, trial: Trial, *, out_of_memory: 
         return State.TIMEOUT, f"the scheduler's own time limit ended the job{why}"
     if trial.state.ended and trial.state is not State.UNKNOWN:
         return None
-    if state.end in _BY_THE_MACHINES:
+    # A local job that its tuner was starting when it was killed has logs, and may never have had a process.
+    never_began = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
+    if state.end in _BY_THE_MACHINES or never_began:
         return State.INFRASTRUCTURE, f"the job {_as_verb(state.end)}{why}"
     return (
         None if trial.state.ended else (State.UNKNOWN, f"the job {_as_verb(state.end)}, and its training said no more")

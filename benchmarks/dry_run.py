@@ -143,6 +143,7 @@ def main() -> int:
     parser.add_argument("--trials", type=int, nargs="+", default=[100, 1000, 10_000], help="sizes of stores")
     parser.add_argument("--output", type=Path, help="file to write the result to, besides printing it")
     arguments = parser.parse_args()
+    load_before = os.getloadavg()[0]
     lines = [f"{arguments.rounds} rounds of `torchx run --dryrun -s local_cwd ...`, medians", ""]
     for n_trials in arguments.trials:
         bench, costs = measure(n_trials, arguments.rounds)
@@ -156,7 +157,8 @@ def main() -> int:
         f"a refit adds at most {REFIT_BOUND_MS:.0f} ms": 1000 * (refit - alone) < REFIT_BOUND_MS,
     }
     lines += [f"{bound}: {'held' if holds else 'BROKEN'}" for bound, holds in held.items()]
-    lines.append(f"python {platform.python_version()}, torchx {version('torchx')}, {os.cpu_count()} cores")
+    load = f"load {load_before:.1f} before and {os.getloadavg()[0]:.1f} after"
+    lines.append(f"python {platform.python_version()}, torchx {version('torchx')}, {os.cpu_count()} cores, {load}")
     text = "\n".join(lines)
     print(text)
     if arguments.output is not None:

@@ -188,7 +188,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=1, help="searches of each workload")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
-    parser.add_argument("--output", type=Path, default=None, help="file to append to besides")
+    parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     groups: defaultdict[object, list[Trial]] = defaultdict(list)
     for trial in h100_jobs():
@@ -214,9 +214,9 @@ def main() -> None:
         seconds = (time.process_time() - started) / len(runs)
         lines.append(f"{name:14s}" + "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + f"{seconds:9.0f}")
         print(lines[-1], flush=True)
-    if args.output is not None:
-        args.output.parent.mkdir(parents=True, exist_ok=True)
-        args.output.write_text("\n".join(lines) + "\n")
+        if args.output is not None:
+            args.output.parent.mkdir(parents=True, exist_ok=True)
+            args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

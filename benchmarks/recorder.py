@@ -3,7 +3,7 @@
     python benchmarks/recorder.py --output benchmarks/results/recorder.txt
 
 Hooks and memory are measured on the hooks of a really recorded process, called directly. Steps of a fixed amount of
-work run in one recorded process in pairs, one with the hooks in place and one with them taken away, in an order drawn
+work run in recorded processes in pairs, one with the hooks in place and one with them taken away, in an order drawn
 by chance: what else the machine does meets both alike. Of short steps the recorder watches the forwards of some only:
 how many it watches is counted while the training runs undisturbed, both kinds of steps have their own median, and the
 cost is the mean of the two at that share. Start-up is compared between pairs of processes. CPU time stands beside wall
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 HOOK_BOUND_US = 20.0
 WALL_BOUND_PERCENT = 0.5
 START_BOUND_MS = 150.0
+PROCESSES = 4  # that share the pairs: where a process happens to lie in memory is luck, too
 GROWTH_BOUND_MIB = 1.0  # over all counted steps: an allocator's own breathing, not a leak
 
 # The recorded training: the hooks are found where torch keeps them.
@@ -236,11 +237,10 @@ def measure_hooks(folder: Path, steps: int) -> tuple[str, bool]:
 
 def measure_pairs(folder: Path, step_s: float, seconds: float) -> tuple[str, bool]:
     """Return by how much steps of ``step_s`` grow and whether the bound holds."""
-    (line,) = recorded(
-        TRAINING + TOGGLED + PAIRS, {"step_s": step_s, "pairs": max(round(seconds / step_s / 2), 10)}, folder
-    )
-    told = json.loads(line)
-    pairs, share = told["pairs"], told["share"]
+    order = {"step_s": step_s, "pairs": max(round(seconds / step_s / 2 / PROCESSES), 10)}
+    told = [json.loads(*recorded(TRAINING + TOGGLED + PAIRS, order, folder)) for _ in range(PROCESSES)]
+    pairs = [pair for each in told for pair in each["pairs"]]
+    share = sum(each["share"] for each in told) / PROCESSES
     without = median(pair[3] for pair in pairs)
     rows: list[str] = []
     for name, column in (("CPU time ", 2), ("wall time", 1)):

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.decision import agreement, rank
 from torchx_cubicml.decision.agreement import Command, Deciding, answer_of
-from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, COUNTED_ON, Answer, deadline_s
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.own_process import own_command
 from torchx_cubicml.rewriter import Options
@@ -214,7 +214,7 @@ def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path) -
 def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Program] = []
 
-    def ask(program: Program) -> Answer:
+    def ask(program: Program, *, counted_on: bool) -> Answer:
         asked.append(program)
         if len(asked) == 1:
             raise subprocess.CalledProcessError(-signal.SIGKILL, "child")
@@ -244,15 +244,28 @@ def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPa
 def test_a_rank_on_which_others_may_count_is_asked_for_longer(
     monkeypatch: pytest.MonkeyPatch, failure: Exception, asked: int
 ) -> None:
-    tries: list[Program] = []
+    tries: list[bool] = []
 
-    def ask(program: Program) -> Answer:
-        tries.append(program)
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        tries.append(counted_on)
         raise failure
 
     monkeypatch.setattr(rank, "_ask", ask)
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
-    assert len(tries) == asked
+    assert tries == [False, *([asked > 2] * (asked - 1))]
+
+
+def test_at_a_restart_the_others_count_on_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        tries.append(counted_on)
+        raise OSError("no process")
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert tries == [True] * 6
 
 
 def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another(
@@ -276,10 +289,30 @@ def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another
     assert capsys.readouterr().out == COMES
 
 
+@pytest.mark.parametrize("words", [[], [COUNTED_ON]], ids=["not counted on", "counted on"])
+def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def answer_of(*given: object, comes: Callable[[], None]) -> Answer:
+        raise ConnectionError("the store is gone")
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "argv", ["child", *words])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
+    with pytest.raises(SystemExit) as left:
+        agreement.main()
+    assert left.value.code == len(words)
+    assert bool(capsys.readouterr().out) == (not words)
+
+
 def test_a_rank_whose_child_does_not_answer_runs_as_typed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def ask(program: Program) -> Answer:
+    def ask(program: Program, *, counted_on: bool) -> Answer:
         raise OSError("no process")
 
     monkeypatch.setattr(rank, "_ask", ask)

@@ -52,7 +52,7 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def training() -> list[str]:
     # One sample at a time in eight accumulated steps: slower than one batch of eight on any machine.
     return shlex.split(
-        "dist.ddp -j 1x2 --script train_gpt.py -- --n_layer 2 --n_embd 64 --block_size 32 --steps 8 "
+        "dist.ddp -j 1x2 --script train_gpt.py -- --n_layer 2 --n_embd 64 --block_size 32 --steps 40 "
         "--batch_size 1 --accumulate 8 --sharding FULL_SHARD --out_dir out"
     )
 

@@ -52,11 +52,18 @@ def test_what_is_no_number_is_missing(row: dict[str, object]) -> None:
 
 
 def test_numbers_stay_numbers_beside_a_word() -> None:
-    columns = Columns.from_rows([{"groups": 4}, {"groups": "auto"}, {"groups": 8}, {"groups": True}])
+    columns = Columns.from_rows([{"groups": 4}, {"groups": "auto"}, {"groups": 8}, {"groups": 16}, {"groups": True}])
     assert dict(zip(columns.names, columns.categorical, strict=True)) == {"groups": False, "groups.other": True}
     assert by_name(columns, {"groups": 5}) == pytest.approx({"groups": 5.0, "groups.other": math.nan}, nan_ok=True)
     assert by_name(columns, {"groups": "auto"}) == pytest.approx({"groups": math.nan, "groups.other": 1.0}, nan_ok=True)
     assert columns.of(["groups"]) == [0, 1]
+
+
+def test_words_stay_words_beside_a_number() -> None:
+    columns = Columns.from_rows([{"precision": "bf16"}, {"precision": "fp32"}, {"precision": 32}])
+    assert dict(zip(columns.names, columns.categorical, strict=True)) == {"precision": True}
+    codes = {by_name(columns, {"precision": value})["precision"] for value in ("bf16", "fp32", 32)}
+    assert len(codes) == 3
 
 
 def test_true_is_not_one() -> None:

@@ -171,6 +171,31 @@ def test_nothing_is_removed_where_a_segment_does_not_read_back(
     assert [path for path in files(store) if path.startswith("/events/")] == before
 
 
+def test_what_another_has_folded_and_not_removed_is_not_folded_again(store: TrialStore) -> None:
+    fill(store)
+    before = list(store)
+    remove = type(store.folder).remove
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store.folder), "remove", lambda self, places: None)
+        compact(store, before="2026-01-04")
+    n_segments = len([path for path in files(store) if path.endswith(SUFFIX)])
+    assert type(store.folder).remove is remove
+    again = compact(store, before="2026-01-04")
+    assert (again.n_segments, again.n_events > 0) == (0, True)
+    assert len([path for path in files(store) if path.endswith(SUFFIX)]) == n_segments
+    assert list(store) == before
+    assert compact(store, before="2026-01-04").n_events == 0
+
+
+def test_what_is_no_event_stays_where_it_is(store: TrialStore) -> None:
+    fill(store)
+    odd = {"0-odd.json", "0-huge.json"}
+    put(store, "2026-01-01", "0-odd.json", b'{"no": "event"}')
+    put(store, "2026-01-01", "0-huge.json", b'{"a": 1e999}')
+    compact(store, before="2026-01-04")
+    assert {path.rpartition("/")[2] for path in files(store) if path.startswith("/events/2026-01-01")} == odd
+
+
 def test_a_store_that_was_compacted_is_another_to_who_knew_it_and_then_stays_the_same(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)

@@ -181,6 +181,32 @@ def test_the_measurement_that_chose_the_winner_does_not_count(prepared: Prepared
     assert comparison.best.throughputs == (300.0, 300.0)
 
 
+def test_an_own_config_that_fails_does_not_eat_the_launches_that_confirm(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    failed = [
+        replace(measured(prepared, prepared.current, 1.0), state=State.OUT_OF_MEMORY, measurement=None)
+        for _ in range(3)
+    ]
+    planned = next_launch(prepared, [*failed, measured(prepared, best, 300.0)], launches_left=2)
+    assert planned is not None
+    assert planned[0] == "confirm"
+    assert planned[1].config == best
+
+
+def test_a_confirmation_under_way_counts_once(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    own = measured(prepared, prepared.current, 100.0)
+    running = replace(measured(prepared, prepared.current, 101.0), state=State.RUNNING, ended_at="")
+    trials = [own, measured(prepared, best, 300.0), measured(prepared, best, 300.0), running]
+    planned = [
+        next_launch(prepared, [*trials[:-1], each], launches_left=1)
+        for each in (running, replace(running, measurement=None))
+    ]
+    assert planned[0] is not None
+    assert planned[1] is not None
+    assert planned[0][0] == planned[1][0] == "confirm"
+
+
 def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None:
     own = measured(prepared, prepared.current, 100.0)
     stopped = replace(own, state=State.STOPPED_EARLY, measurement=None, reason="interrupted by the user")

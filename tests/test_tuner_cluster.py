@@ -93,13 +93,23 @@ def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
     first = next(step for step in steps if isinstance(step, TuneResult))
     cluster.kill_in = 1
     with pytest.raises(Killed):
-        steps.close()
+        next(steps)
     again = go(asked, cluster)
     assert again[-1] == first
     assert len(cluster.jobs) == 12
     begun = go(asked, cluster)[0]  # what was told is over
     assert isinstance(begun, Begun)
     assert not begun.resumed
+
+
+def test_a_result_whose_telling_failed_is_told_again(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
+    cluster = SimulatedCluster(seed=2, fates=("done",))
+    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+    first = next(step for step in steps if isinstance(step, TuneResult))
+    steps.close()
+    assert go(asked, cluster)[-1] == first
+    assert len(cluster.jobs) == 12
 
 
 def test_four_stay_in_flight(prepared: Prepared) -> None:

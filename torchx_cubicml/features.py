@@ -234,8 +234,10 @@ def _learn(name: str, values: Sequence[Value]) -> _Block:
         others = [value for value in scalars if not _all_numbers([value])]
         if not others:
             return _Number(name)
-        words = _Category(name, _codes(others))
-        return words if len(others) == len(scalars) else _Mixed(_Number(name), words)
+        n_numbers = len({value for value in scalars if _all_numbers([value])})
+        if n_numbers > len(set(map(_label, others))):
+            return _Mixed(_Number(name), _Category(name, _codes(others)))
+        return _Category(name, _codes(scalars))
     entries = [*scalars, *(entry for value in tuples for entry in value)]
     shares = _frequent(entries, MAX_SHARES + 1)
     return _Entries(

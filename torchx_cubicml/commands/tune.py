@@ -73,7 +73,9 @@ def run(args: argparse.Namespace) -> int:
                 display.show(step)
                 result = step if isinstance(step, TuneResult) else None
         status = _tell_result(result, prepared, args)
-        steps.close()  # the tune is finished when its result was told
+        next(steps, None)  # the tune is finished when its result was told
+        if args.write_config:
+            _write_default(Path(args.write_config), result.command if _claims(result) else ())
     except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
@@ -153,9 +155,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
     from torchx_cubicml.commands.base import wide_console
     from torchx_cubicml.commands.tables import comparison_table
 
-    claims = bool(result.comparison and result.comparison.claims_gain)
-    if args.write_config:
-        _write_default(Path(args.write_config), result.command if claims else ())
+    claims = _claims(result)
     if args.json:
         print_json({**asdict(result), "claims_gain": claims})
         return 0
@@ -182,6 +182,10 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"the command to run:\n  {shlex.join(words)}", soft_wrap=True)
     return 0
+
+
+def _claims(result: TuneResult) -> bool:
+    return bool(result.comparison and result.comparison.claims_gain)
 
 
 def _write_default(path: Path, command: Sequence[str]) -> None:

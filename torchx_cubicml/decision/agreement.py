@@ -16,7 +16,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, COUNTED_ON, Answer, deadline_s
 from torchx_cubicml.decision.ballot import NOTHING, Ballot
 from torchx_cubicml.recorder.agent_store import connected
 from torchx_cubicml.settings import child_environment, option, read_job_environment
@@ -45,7 +45,7 @@ class Decides(Protocol):
 def main() -> NoReturn:
     """Read a command from standard input, and write the answer for this rank to standard output.
 
-    A failure after this rank has come is an exit status: whoever asks, asks another process.
+    A failure after this rank has come, in this process or in one before, is an exit status: whoever asks, asks another.
     """
     question = sys.stdin.read()
     job = read_job_environment()
@@ -59,7 +59,7 @@ def main() -> NoReturn:
     try:
         answer = answer_of(job, question, Deciding(Command.read(job, question)), comes=lambda: tell(COMES))
     except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
-        if told:
+        if told or COUNTED_ON in sys.argv[1:]:
             os._exit(1)
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
         answer = Answer() if job.rank else Answer().because(why)

@@ -13,7 +13,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE
-from torchx_cubicml.decision.answer import COMES, Answer, deadline_s
+from torchx_cubicml.decision.answer import COMES, COUNTED_ON, Answer, deadline_s
 from torchx_cubicml.own_process import own_command, own_environment
 from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.recorder.run_program import parse_program
@@ -58,11 +58,12 @@ def _ask_again(program: Program) -> Answer:
     As soon as one has said that this rank comes, the others may count on it: then it is asked for more often, and after
     one that hangs too.
     """
-    comes, failed = False, 0
+    # What the attempt before agreed on still stands, and the other ranks read it at once.
+    comes, failed = read_job_environment().attempt[1] > 0, 0
     while True:
         try:
-            return _ask(program)
-        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError) as error:
+            return _ask(program, counted_on=comes)
+        except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError, OSError) as error:
             comes = comes or _said_so(error)
             failed += 1
             if failed >= (_ASKED_FOR_ALL if comes else _ASKED) or (_hung(error) and not comes):
@@ -78,10 +79,10 @@ def _said_so(error: Exception) -> bool:
     return (said if isinstance(said, bytes) else said.encode()).startswith(COMES.encode())
 
 
-def _ask(program: Program) -> Answer:
+def _ask(program: Program, *, counted_on: bool) -> Answer:
     question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
     done = subprocess.run(
-        own_command("torchx_cubicml.decision.agreement"),
+        own_command("torchx_cubicml.decision.agreement", *([COUNTED_ON] if counted_on else [])),
         input=json.dumps(question),
         env=own_environment(),
         stdout=subprocess.PIPE,

@@ -56,7 +56,7 @@ class Boosting:
         dense = self.inputs_.dense(features)
         self.trend_ = Trend.fit(dense, target)
         rest = target - self.trend_.predict(dense)
-        self.learns_rest_ = self.inputs_.width > 0 and self.n_measured_ > 2
+        self.learns_rest_ = dense.shape[1] > 0 and self.n_measured_ > 2
         if self.learns_rest_:
             self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)

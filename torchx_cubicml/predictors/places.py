@@ -148,7 +148,7 @@ class Places:
             found = _ENTRY.fullmatch(name)
             if found:
                 entries[found[1]].append(index)
-            elif ".share(" in name or (name not in tuned and _alike(features[:, index])):
+            elif ".share(" in name or (name.removesuffix(".other") not in tuned and _alike(features[:, index])):
                 continue
             elif columns.categorical[index]:
                 categories.append(index)

@@ -24,10 +24,12 @@ def looking_like(folder: Path, *, up: int, inside: Path) -> Path:
         inside: empty, of this process alone.
 
     Raises:
-        LaunchError: too much is in these folders.
+        LaunchError: too much is in these folders, or there are not as many.
         OSError: one cannot be read.
     """
     theirs = folder.resolve()
+    if up > len(theirs.parents):
+        raise LaunchError(f"a path in a file of {folder} leads further up than there are folders")
     chain = [theirs, *theirs.parents][: up + 1]
     ours, n_links = inside, 0
     for place, below in zip(reversed(chain), [*reversed(chain[:-1]), None], strict=True):

@@ -30,8 +30,9 @@ _STARTING_S = 60.0
 # When the last process that holds the other end of its input is gone. What the program wrote there stays.
 _SWEEPS = """cat >/dev/null
 folder="$1"; shift
+for last do :; done
+find "$folder" -type l ! -newer "${last:-$folder}" -exec rm -f -- {} +
 rm -f -- "$@"
-find "$folder" -type l -exec rm -f -- {} +
 find "$folder" -depth -type d -exec rmdir -- {} +
 """
 _sweepers: list[subprocess.Popen[bytes]] = []

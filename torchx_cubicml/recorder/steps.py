@@ -143,7 +143,7 @@ def _alike(unwatched: Sequence[Step], around: Sequence[Step]) -> Sequence[Step]:
     if len({(step.samples, step.tokens) for step in around}) != 1:
         return unwatched
     inside = [step.seconds - step.outside_s for step in around if step.outside_s is not None]
-    inside_s = fmean(inside) if len(inside) == len(around) else None
+    inside_s = median(inside) if len(inside) == len(around) else None  # one may have stalled
     return [
         replace(
             step,

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.masking import mask
-from torchx_cubicml.store.segment import SUFFIX, encode_segment
+from torchx_cubicml.store.segment import SUFFIX, encode_segment, line_of
 from torchx_cubicml.store.trial_store import decode_event
 
 if TYPE_CHECKING:
@@ -52,14 +52,19 @@ def compact(store: TrialStore, *, before: str) -> Compacted:
             is still there.
     """
     n_events = n_segments = 0
-    for shelf in store.folder.list_objects().shelves.values():
+    shelves = store.folder.list_objects().shelves.values()
+    segments = [shelf for shelf in shelves if shelf.place.endswith(SUFFIX)]
+    for shelf in shelves:
         day = shelf.place.rpartition("/")[2]
         if not _DAY.fullmatch(day) or day >= before or len(shelf.names) < _FEWEST:
             continue
-        for events in _parts(store, [f"{shelf.place}/{name}" for name in shelf.names]):
+        of_day = [segment for segment in segments if segment.place.rpartition("/")[2].startswith(f"{day}-")]
+        held = {name: segment.place for segment in of_day for name in segment.names}
+        for events in _parts(store, [f"{shelf.place}/{name}" for name in shelf.names if name not in held]):
             _fold(store, day, events)
             n_events += len(events)
             n_segments += 1
+        n_events += _finish(store, {f"{shelf.place}/{name}": held[name] for name in shelf.names if name in held})
     return Compacted(n_events=n_events, n_segments=n_segments)
 
 
@@ -68,7 +73,7 @@ def _parts(store: TrialStore, places: list[str]) -> Iterator[dict[str, bytes]]:
     part: dict[str, bytes] = {}
     size = 0
     for place, content in store.folder.read(places):
-        if isinstance(content, Exception) or not _is_event(content):
+        if isinstance(content, Exception) or not _folds(place.rpartition("/")[2], content):
             continue
         if size + len(content) > _MOST_BYTES and len(part) >= _FEWEST:
             yield part
@@ -84,15 +89,41 @@ def _fold(store: TrialStore, day: str, events: Mapping[str, bytes]) -> None:
     data = encode_segment(named)
     place = store.folder.publish_segment(f"{day}-{secrets.token_hex(8)}{SUFFIX}", data)
     for name, written in store.folder.read([f"{place}/{name}" for name in named]):
-        original = named[name.rpartition("/")[2]]
-        if isinstance(written, Exception) or decode_event(written) != decode_event(original):
+        if not _are_one_event(written, named[name.rpartition("/")[2]]):
             raise StoreError(f"store {mask(store.url)}: segment {place} does not read back; nothing was removed")
     store.folder.remove(list(events))
 
 
-def _is_event(content: bytes) -> bool:
+def _finish(store: TrialStore, held: Mapping[str, str]) -> int:
+    """Remove events that a segment holds already, for whoever folded them came no further; return how many.
+
+    Args:
+        store: whose events they are.
+        held: place of an object -> segment with an object of that name.
+    """
+    originals = dict(store.folder.read(list(held)))
+    folded = dict(store.folder.read([f"{segment}/{place.rpartition('/')[2]}" for place, segment in held.items()]))
+    done = [
+        place
+        for place, segment in held.items()
+        if _are_one_event(folded[f"{segment}/{place.rpartition('/')[2]}"], originals[place])
+    ]
+    store.folder.remove(done)
+    return len(done)
+
+
+def _are_one_event(written: bytes | Exception, original: bytes | Exception) -> bool:
+    if isinstance(written, Exception) or isinstance(original, Exception):
+        return False
     try:
-        decode_event(content)
+        return decode_event(written) == decode_event(original)
     except RecordError:
         return False
-    return True
+
+
+def _folds(name: str, content: bytes) -> bool:
+    """Whether an object is an event that stays what it is in a segment."""
+    try:
+        return name.isascii() and _are_one_event(line_of(content), content)
+    except ValueError:  # no JSON
+        return False

@@ -25,7 +25,7 @@ class LocalFolder:
 
     def __init__(self, path: str) -> None:
         self._root = Path(path)
-        self._segments = Segments(_read_segment)
+        self._segments = Segments(_read_segments)
 
     def publish(self, day: str, name: str, data: bytes) -> None:
         """Write beside the name, then rename: a reader sees a whole file or none."""
@@ -85,6 +85,7 @@ class LocalFolder:
         try:
             if not folder.is_dir():
                 self._make_folder(folder)
+            _sync(self._root)
             with hidden.open("wb") as file:
                 file.write(data)
                 file.flush()
@@ -149,9 +150,16 @@ def _segments_in(folder: str, known: Shelf | None) -> Shelf:
     return Shelf(place=folder, names=(), folders=places, stamp=stamp)
 
 
-def _read_segment(place: str) -> bytes:
-    with Path(place).open("rb") as file:
-        return file.read(MAX_SEGMENT_BYTES + 1)
+def _read_segments(places: Sequence[str]) -> dict[str, bytes | Exception]:
+    return {place: _read_segment(place) for place in places}
+
+
+def _read_segment(place: str) -> bytes | Exception:
+    try:
+        with Path(place).open("rb") as file:
+            return file.read(MAX_SEGMENT_BYTES + 1)
+    except OSError as error:
+        return error
 
 
 def _sync(folder: Path) -> None:

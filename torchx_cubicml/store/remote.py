@@ -95,10 +95,16 @@ class RemoteFolder:
         segments = self._segment_places()[0] if gone else []
         return contents | {place: self._segments.found(place, segments) or contents[place] for place in gone}
 
-    def _fetch(self, place: str) -> bytes:
+    def _fetch(self, segments: Sequence[str]) -> dict[str, bytes | Exception]:
+        """Fetch segments concurrently, where the protocol can."""
         with self._failing_as("cannot be read"):
             system, _ = self._connect()
-            return bytes(system.cat_file(place, 0, MAX_SEGMENT_BYTES + 1))
+            places = list(segments)
+            fetched = system.cat_ranges(places, 0, MAX_SEGMENT_BYTES + 1, on_error="return")
+        return {
+            place: data if isinstance(data, Exception) else bytes(data)
+            for place, data in zip(places, fetched, strict=True)
+        }
 
     def _segment_places(self) -> tuple[list[str], list[str]]:
         infos, problems = self._infos(SEGMENTS)

@@ -43,8 +43,17 @@ def encode_segment(objects: Mapping[str, bytes]) -> bytes:
     """
     import gzip  # no launch writes one
 
-    lines = (f"{name}\t{json.dumps(json.loads(content), separators=(',', ':'))}\n" for name, content in objects.items())
-    return gzip.compress("".join(lines).encode("ascii"), mtime=0)
+    lines = (name.encode("ascii") + b"\t" + line_of(content) + b"\n" for name, content in objects.items())
+    return gzip.compress(b"".join(lines), mtime=0)
+
+
+def line_of(content: bytes) -> bytes:
+    """Return an event as it stands in a segment.
+
+    Raises:
+        ValueError: it is no JSON.
+    """
+    return json.dumps(json.loads(content), separators=(",", ":")).encode("ascii")
 
 
 def decode_segment(data: bytes) -> dict[str, bytes]:

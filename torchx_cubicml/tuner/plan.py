@@ -165,6 +165,12 @@ def _in_flight(trial: Trial, config: Config) -> bool:
     return not trial.state.ended and config_key(trial.config) == config_key(config)
 
 
+def _is_no_measurement(trial: Trial, config: Config) -> bool:
+    """Whether a launch of ``config`` is yet to be measured, or failed by itself, as another is likely to do."""
+    counts = not trial.state.ended or trial.state not in _NOTHING_LEARNED
+    return counts and trial.measurement is None and config_key(trial.config) == config_key(config)
+
+
 def _searching(evidence: Evidence, current: Config, best: Suggestion | None) -> bool:
     contenders = [current, *([best.config] if best is not None else [])]
     return any(
@@ -219,7 +225,7 @@ def _lacking_repeats(
     lacking: list[tuple[int, int, Suggestion]] = []
     for order, (contender, chosen) in enumerate(contenders):
         have = len(evidence.measured(contender.config, prepared.space.objective, chosen=chosen))
-        have += sum(_in_flight(trial, contender.config) for trial in evidence.own)
+        have += sum(_is_no_measurement(trial, contender.config) for trial in evidence.own)
         lacking += [(repeat, order, contender) for repeat in range(have, prepared.request.repeats_made)]
     return [contender for _, _, contender in sorted(lacking, key=lambda item: item[:2])]
 

@@ -49,7 +49,7 @@ def tune(
     """Launch within the budget, yielding each step, and the result at last.
 
     A tune of the same request that a dead process left unfinished is gone on with. It is finished when the generator is
-    closed, or asked on, after the result.
+    asked on after the result.
 
     Args:
         prepared: the request.
@@ -115,10 +115,9 @@ class _Loop:
             self._books.finished({"error": str(error)})
             raise
         result = self._result()
-        try:
-            yield result
-        finally:  # once it was told: a tune that is killed before is gone on with, and tells it again
-            self._books.finished({"result": _as_json(result)})
+        yield result
+        # Asked on, it was told: a tune that ends before, in whatever way, is gone on with, and tells it again.
+        self._books.finished({"result": _as_json(result)})
 
     def _rounds(self) -> Iterator[Step]:
         while True:

@@ -165,7 +165,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
         console.print(f"{result.launches} launches, and too few of them were measured to compare; see `history list`")
         return 1
     if comparison.best.config == comparison.baseline.config:
-        console.print(f"nothing faster than your own config was found in {result.launches} launches")
+        console.print(f"nothing surely faster than your own config was found in {result.launches} launches")
         return 0
     console.print(comparison_table(comparison))
     console.print(str(comparison))

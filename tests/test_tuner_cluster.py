@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,7 +17,7 @@ import pytest
 
 from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.trial import State
-from torchx_cubicml.tuner import Begun, Budget, Prepared, TuneResult, Waiting, tune
+from torchx_cubicml.tuner import Begun, Budget, Launching, Prepared, TuneResult, Waiting, tune
 
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
@@ -84,6 +85,25 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, s
     assert isinstance(steps[-1], TuneResult)
     assert steps[-1].launches == 80
     check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 80)
+
+
+def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
+    asked = replace(prepared.request, budget=Budget(launches=10), parallel=2, queue_timeout_s=1e6, trial_timeout_s=1e6)
+    cluster = SimulatedCluster(seed=2, fates=("done",), run_s=(17_000.0, 18_000.0))
+    purposes = []
+    for step in tune(
+        replace(prepared, request=asked),
+        jobs=JobRunner("sim", runner=runner_of(cluster)),
+        clock=cluster,
+        adviser=Draws(),
+    ):
+        if isinstance(step, Launching):
+            purposes.append(step.purpose)
+            if len(cluster.jobs) == 1:
+                first = cluster.jobs["job-1"]
+                first.begins += timedelta(hours=40)
+                first.ends += timedelta(hours=40)
+    assert purposes.count("baseline") == 1
 
 
 def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -161,13 +161,21 @@ class _Loop:
         self._books.ledger.refresh()
         planned = next_launch(
             self._prepared,
-            self._books.ledger.trials(),
+            self._trials(),
             launches_left=left,
             known=self._books.others(),
             adviser=self._adviser,
         )
         self._foresight.thought_s = (self._clock.now() - began).total_seconds()
         return planned
+
+    def _trials(self) -> list[Trial]:
+        """Return all trials; what is in flight starts now: here it is known not to be lost, however long it queues."""
+        found = [self._books.ledger.of_launch(flight.launch_id) for flight in self._flights.under_way]
+        waiting = {trial.trial_id for trial in found if trial is not None and not trial.state.ended}
+        now = self._books.now().isoformat()
+        trials = self._books.ledger.trials()
+        return [replace(trial, started_at=now) if trial.trial_id in waiting else trial for trial in trials]
 
     def _think_ahead(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel

@@ -31,6 +31,7 @@ HELP_TIMEOUT_S = 60.0  # a script may import torch before it looks at its argume
 _PARSER = re.compile(r"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
 _PLACE = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
 _RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
+_TEXT = re.compile(r"token|seq_?len|block_?size|vocab|transformer|language|llm|gpt", re.IGNORECASE)
 _NAMES_NOTHING = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
 
 
@@ -49,14 +50,21 @@ def starter_space(launch: Launch, help_text: str) -> str:
         flags.append(flag)
         meanings.add(flag.meaning)
     uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
-    trainer = recognised(launch, _source(launch)[0])
+    source = _source(launch)[0]
+    trainer = recognised(launch, source)
     if trainer is not None:
         outputs = _with_outputs([flag for flag in flags if flag.destination], trainer) + _outputs_in_files(launch)
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
         if text is not None:
             return text
     flags += keys_in_files(launch, lambda *found: _known_key(*found, free_meanings=meanings))
-    return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
+    return starter_text(
+        flags,
+        program=launch.program,
+        world_size=launch.world_size,
+        uses_wandb=uses_wandb,
+        counts_tokens=not source or bool(_TEXT.search(source) or meanings & {"seq_len", "vocab_size", "n_heads"}),
+    )
 
 
 def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason: None) -> str:

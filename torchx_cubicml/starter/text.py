@@ -56,7 +56,9 @@ class KnownFlag:
         return self.present if self.present is not None else self.default
 
 
-def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | None, uses_wandb: bool) -> str:
+def starter_text(
+    flags: Sequence[KnownFlag], *, program: str, world_size: int | None, uses_wandb: bool, counts_tokens: bool = True
+) -> str:
     """Return the starter space file: TOML with comments.
 
     Args:
@@ -64,6 +66,7 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         program: for the heading.
         world_size: processes of the job, where known.
         uses_wandb: whether profiling launches are to be kept out of Weights & Biases.
+        counts_tokens: whether the training may be one on text, whose speed is told in tokens.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
     facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
@@ -81,22 +84,24 @@ def starter_text(flags: Sequence[KnownFlag], *, program: str, world_size: int | 
         tune_lines(destinations, uses_wandb=uses_wandb),
         _left_alone(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
-    return headed(program, [], sections)
+    return headed(program, [], sections, counts_tokens=counts_tokens)
 
 
-def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
+def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True) -> str:
     """Return the text of a starter file.
 
     Args:
         program: what the command starts.
         first: lines that come before all tables.
         sections: lines of each further section; an empty one is left out.
+        counts_tokens: see ``starter_text``.
     """
     head = [
         f"# Search space for {one_line(program)}: what may be tuned, and where it stands in the command.",
         "# Written by `torchx cubicml init`: take away what must not change, and add values worth a try.",
     ]
-    objective = 'objective = "tokens_per_second" # of the whole job; or "samples_per_second"'
+    units = ("tokens_per_second", "samples_per_second")
+    objective = 'objective = "{}" # of the whole job; or "{}"'.format(*(units if counts_tokens else reversed(units)))
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 

@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from torchx_cubicml import advisor
-from torchx_cubicml.choice import Case, Choice, choose
+from torchx_cubicml.choice import Case, Choice, advise, explore, judge
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.guards import explores
 from torchx_cubicml.space import RewriteRules, SearchSpace
@@ -32,6 +32,15 @@ SPACE = parse_space(
 )
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def choose(case: Case, *, now: datetime) -> Choice | None:
+    """What `decide` does between reading the trials and keeping what came of them."""
+    found, note = explore(case, now=now)
+    if found is None:
+        suggestion = advise(case)
+        found = judge(case, suggestion) if suggestion is not None else None
+    return replace(found, note=note) if found is not None else None
 
 
 def config(batch: int, precision: str) -> dict[str, Value]:

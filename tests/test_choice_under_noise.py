@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from itertools import product
 
 import numpy as np
 import pytest
 
-from torchx_cubicml.choice import Case, Choice, choose
+from torchx_cubicml.choice import Case, Choice, advise, judge
 from torchx_cubicml.space_file import parse_space
 from torchx_cubicml.trial import Config, Trial, Value
 
@@ -37,11 +36,10 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
         for config in (own, faster, *others)
         for _ in range(repeats)
     ]
-    choice = choose(
-        Case(space=SPACE, workload=WORKLOAD, current=own, trials=trials), now=datetime(2026, 1, 1, tzinfo=UTC)
-    )
-    assert choice is not None
-    return choice, faster
+    case = Case(space=SPACE, workload=WORKLOAD, current=own, trials=trials)
+    suggestion = advise(case)
+    assert suggestion is not None
+    return judge(case, suggestion), faster
 
 
 @pytest.mark.parametrize(

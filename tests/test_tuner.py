@@ -10,7 +10,7 @@ from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.adviser import Advisor
+from torchx_cubicml.tuner.advisor import StudyingAdvisor
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -233,15 +233,15 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     monkeypatch.setattr(Study, "of", counted)
     told = [trial for _, trial in simulate(prepared, 3)]
     studies.clear()
-    adviser = Advisor(predictor="")
+    advisor = StudyingAdvisor(predictor="")
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
-    best = adviser.best_known(prepared.space, trials=told, **facts)
-    (proposed,) = adviser.suggest(prepared.space, trials=told, **facts)
+    best = advisor.best_known(prepared.space, trials=told, **facts)
+    (proposed,) = advisor.suggest(prepared.space, trials=told, **facts)
     assert len(studies) == 1
     assert best == best_known(prepared.space, trials=told, **facts)
     assert proposed == suggest(prepared.space, trials=told, **facts)[0]
     studies.clear()
-    adviser.suggest(prepared.space, trials=list(told), **facts)  # other trials may have come
+    advisor.suggest(prepared.space, trials=list(told), **facts)  # other trials may have come
     assert len(studies) == 1
 
 

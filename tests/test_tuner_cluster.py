@@ -95,7 +95,7 @@ def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
         replace(prepared, request=asked),
         jobs=JobRunner("sim", runner=runner_of(cluster)),
         clock=cluster,
-        adviser=Draws(),
+        advisor=Draws(),
     ):
         if isinstance(step, Launching):
             purposes.append(step.purpose)
@@ -109,7 +109,7 @@ def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
 def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
-    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
     first = next(step for step in steps if isinstance(step, TuneResult))
     cluster.kill_in = 1
     with pytest.raises(Killed):
@@ -125,7 +125,7 @@ def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
 def test_a_result_whose_telling_failed_is_told_again(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
-    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+    steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
     first = next(step for step in steps if isinstance(step, TuneResult))
     steps.close()
     assert go(asked, cluster)[-1] == first
@@ -147,7 +147,7 @@ def test_two_tunes_of_one_command_do_not_disturb_each_other(prepared: Prepared) 
     prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=20), parallel=4))
     cluster = SimulatedCluster(seed=4, fates=("done", "oom"))
     both = [
-        tune(prepared, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, adviser=Draws())
+        tune(prepared, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
         for _ in range(2)
     ]
     results = []
@@ -168,7 +168,7 @@ def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
     cluster = SimulatedCluster(seed=5, fates=("done",))
     runner = runner_of(cluster, contained=True)
     jobs = JobRunner("sim", runner=runner, workspace=request.workspace)
-    list(tune(replace(prepared, request=request), jobs=jobs, clock=cluster, adviser=Draws()))
+    list(tune(replace(prepared, request=request), jobs=jobs, clock=cluster, advisor=Draws()))
     assert cluster.builds == 1
     assert cluster.images == ["built"] * 5
 

@@ -49,8 +49,8 @@ class Ponders(Draws):
 def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **changes: object) -> tuple[float, Ponders]:
     """Return the share of slots that were filled until the last search, by what really ran."""
     asked = replace(prepared.request, budget=Budget(launches=40), parallel=PARALLEL, **changes)
-    adviser = Ponders(cluster=cluster, seconds=seconds, known=[])
-    go(replace(prepared, request=asked), cluster, adviser)
+    advisor = Ponders(cluster=cluster, seconds=seconds, known=[])
+    go(replace(prepared, request=asked), cluster, advisor)
     measured = Counter(config_key(trial.config) for trial in stored(prepared) if trial.measurement is not None)
     assert max(measured.values()) <= 1 + asked.repeats_made
     assert cluster.launched_twice() == []
@@ -60,7 +60,7 @@ def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **chan
     first, last = starts[PARALLEL - 1], starts[-1 - 2 * asked.repeats_made]
     under_way = [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
     busy = sum((end - start).total_seconds() for start, end in under_way)
-    return busy / (PARALLEL * (last - first).total_seconds()), adviser
+    return busy / (PARALLEL * (last - first).total_seconds()), advisor
 
 
 @pytest.fixture
@@ -82,28 +82,28 @@ def test_no_more_are_in_flight_than_were_asked_for(prepared: Prepared) -> None:
 
 
 def test_a_quick_thought_knows_all_results(prepared: Prepared) -> None:
-    _, adviser = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 0.1)
-    assert max(launches - results for launches, results in adviser.known) == PARALLEL - 1
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 0.1)
+    assert max(launches - results for launches, results in advisor.known) == PARALLEL - 1
 
 
 def test_a_slow_thought_knows_one_result_less(prepared: Prepared) -> None:
-    _, adviser = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0)
-    pending = Counter(launches - results for launches, results in adviser.known[2 * PARALLEL :])
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0)
+    pending = Counter(launches - results for launches, results in advisor.known[2 * PARALLEL :])
     assert pending.most_common(1)[0][0] == PARALLEL
     assert max(pending) == PARALLEL
 
 
 @pytest.mark.parametrize("changes", [{"target_gain": 9.0}, {"rounds": True}], ids=["target", "rounds"])
 def test_who_waits_for_results_has_them_all(prepared: Prepared, changes: dict[str, object]) -> None:
-    _, adviser = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0, **changes)
-    assert max(launches - results for launches, results in adviser.known) < PARALLEL
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0, **changes)
+    assert max(launches - results for launches, results in advisor.known) < PARALLEL
 
 
 def test_a_failure_is_thought_about_before_the_next_launch(prepared: Prepared) -> None:
     cluster = SimulatedCluster(seed=3, fates=("done", "oom"), late_s=0.0)
-    _, adviser = filled(prepared, cluster, 5.0)
+    _, advisor = filled(prepared, cluster, 5.0)
     failed = sum(trial.state is State.OUT_OF_MEMORY for trial in stored(prepared))
-    fresh = sum(launches - results < PARALLEL for launches, results in adviser.known)
+    fresh = sum(launches - results < PARALLEL for launches, results in advisor.known)
     assert fresh >= failed - 2 * prepared.request.repeats
 
 

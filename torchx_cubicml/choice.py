@@ -5,7 +5,7 @@ Law 4 of the design: a config is made here of the literals of the user's own spa
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
@@ -78,31 +78,13 @@ class Choice:
     note: str = ""
 
 
-def choose(case: Case, *, now: datetime) -> Choice | None:
-    """Return the config for the next launch; ``None`` where no launch of its workload was measured yet.
-
-    Args:
-        case: what is known.
-        now: the time, by which launches under way are charged to the budget of exploring.
-
-    Raises:
-        SpaceError: the space cannot be bound to the workload, or what is frozen leaves no legal config.
-        LaunchError: the best config known may not run.
-    """
-    found, note = explore(case, now=now)
-    if found is None:
-        suggestion = advise(case)
-        found = judge(case, suggestion) if suggestion is not None else None
-    return replace(found, note=note) if found is not None else None
-
-
 def advise(case: Case) -> Suggestion | None:
     """Return what is known to be best among the configs that an ordinary launch may run; it is yet to be judged.
 
     Only what ended or was measured counts: a launch under way changes nothing before it has shown something.
 
     Raises:
-        SpaceError: see ``choose``.
+        SpaceError: the space cannot be bound to the workload, or what is frozen leaves no legal config.
     """
     if not is_program_measured(case):
         return None
@@ -139,10 +121,10 @@ def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
 
     Args:
         case: what is known.
-        now: see ``choose``.
+        now: the time, by which launches under way are charged to the budget of exploring.
 
     Raises:
-        SpaceError: see ``choose``.
+        SpaceError: see ``advise``.
     """
     rules = case.space.rewrite
     if not rules.explore or not is_program_measured(case):

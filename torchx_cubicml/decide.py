@@ -62,12 +62,12 @@ def decide(case: Case, url: str, *, limits: Limits, now: datetime) -> Decision:
         case: the launch; its trials are read here.
         url: of the store.
         limits: what it may take.
-        now: the time, see ``choose``.
+        now: the time, see ``explore``.
 
     Raises:
         StoreError: the store cannot be read, or not in time.
-        SpaceError: see ``choose``.
-        LaunchError: see ``choose``; or choosing took too long.
+        SpaceError: see ``advise``.
+        LaunchError: see ``judge``; or choosing took too long.
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     kept = recall(path, case) if path is not None else None

@@ -1,4 +1,4 @@
-"""A tune on the simulated cluster: its request, and an adviser that needs no time."""
+"""A tune on the simulated cluster: its request, and an advisor that needs no time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torchx_cubicml.history import config_key
 from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.store import read_trials
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare, tune
-from torchx_cubicml.tuner.adviser import Account
+from torchx_cubicml.tuner.advisor import Account
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Trial, Workload
     from torchx_cubicml.tuner import Step
-    from torchx_cubicml.tuner.adviser import Adviser
+    from torchx_cubicml.tuner.advisor import Advisor
 
 TUNE = Path(__file__).resolve().parent
 SPACE = """
@@ -41,7 +41,7 @@ flag = "--width"
 
 
 class Draws:
-    """A quick adviser: draws what was not launched, and knows the best by its mean."""
+    """A quick advisor: draws what was not launched, and knows the best by its mean."""
 
     def suggest(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
@@ -95,10 +95,10 @@ def prepare_in(folder: Path) -> Prepared:
     return prepare(request)
 
 
-def go(prepared: Prepared, cluster: SimulatedCluster, adviser: Adviser | None = None) -> list[Step]:
+def go(prepared: Prepared, cluster: SimulatedCluster, advisor: Advisor | None = None) -> list[Step]:
     """Return the steps of a whole tune on ``cluster``."""
     jobs = JobRunner("sim", runner=runner_of(cluster))
-    return list(tune(prepared, jobs=jobs, clock=cluster, adviser=adviser or Draws()))
+    return list(tune(prepared, jobs=jobs, clock=cluster, advisor=advisor or Draws()))
 
 
 def stored(prepared: Prepared) -> list[Trial]:

@@ -14,13 +14,13 @@ from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.suggestion import Suggestion
 from torchx_cubicml.trial import State
-from torchx_cubicml.tuner.adviser import Advisor
+from torchx_cubicml.tuner.advisor import StudyingAdvisor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.trial import Config, Trial
-    from torchx_cubicml.tuner.adviser import Adviser
+    from torchx_cubicml.tuner.advisor import Advisor
     from torchx_cubicml.tuner.request import Prepared
 
 _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INFRASTRUCTURE}
@@ -60,7 +60,7 @@ def next_launch(
     *,
     launches_left: int,
     known: frozenset[str] = frozenset(),
-    adviser: Adviser | None = None,
+    advisor: Advisor | None = None,
 ) -> tuple[str, Suggestion] | None:
     """Return why and what to launch next; ``None`` when nothing is left to learn, or not before what is in flight ends.
 
@@ -68,7 +68,7 @@ def next_launch(
     config and the winner again, in turn, so that a gain can be told from noise.
     """
     space, workload, current = prepared.space, prepared.workload, prepared.current
-    adviser = adviser or Advisor(predictor=prepared.predictor)
+    advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
     if not any(_settles(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)):
@@ -77,14 +77,14 @@ def next_launch(
     if again is not None:
         return "again", again
     seed = prepared.request.seed + len(trials)
-    best = adviser.best_known(space, workload=workload, current=current, trials=trials, seed=seed)
+    best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=seed)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
         return None
     searches = len(repeats) < launches_left and not (enough and repeats)
-    if searches and not _is_idle(prepared, trials, adviser, seed):
-        found = adviser.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
+    if searches and not _is_idle(prepared, trials, advisor, seed):
+        found = advisor.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
         if found:
             return "search", found[0]
     if repeats and _searching(evidence, current, best):
@@ -93,12 +93,12 @@ def next_launch(
 
 
 def winner_of(
-    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], adviser: Adviser | None = None
+    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Advisor | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
     """Return the config of highest posterior mean, and how its confirmations compare with the user's own config."""
     space, workload, current = prepared.space, prepared.workload, prepared.current
-    adviser = adviser or Advisor(predictor=prepared.predictor)
-    best = adviser.best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)
+    advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
+    best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)
     if best is None:
         return None, None
     evidence = Evidence.of(prepared, trials, known)
@@ -199,12 +199,12 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     return target is not None and best is not None and best.gain is not None and best.gain >= target
 
 
-def _is_idle(prepared: Prepared, trials: Sequence[Trial], adviser: Adviser, seed: int) -> bool:
+def _is_idle(prepared: Prepared, trials: Sequence[Trial], advisor: Advisor, seed: int) -> bool:
     """Whether another launch is expected to bring less than the user wants to wait for."""
     least = prepared.request.stop_under
     if least is None:
         return False
-    expected = adviser.expected_gain(
+    expected = advisor.expected_gain(
         prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
     )
     return expected is not None and expected < least

@@ -12,7 +12,7 @@ from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.trial import Origin, State
 from torchx_cubicml.tuner.adoption import adopt_all
-from torchx_cubicml.tuner.adviser import Account, Advisor
+from torchx_cubicml.tuner.advisor import Account, StudyingAdvisor
 from torchx_cubicml.tuner.books import Books
 from torchx_cubicml.tuner.clock import SystemClock
 from torchx_cubicml.tuner.failures import refuse_to_go_on
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.trial import Trial
-    from torchx_cubicml.tuner.adviser import Adviser
+    from torchx_cubicml.tuner.advisor import Advisor
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.request import Prepared
@@ -44,7 +44,7 @@ _STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 
 def tune(
-    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, adviser: Adviser | None = None
+    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, advisor: Advisor | None = None
 ) -> Generator[Step, None, None]:
     """Launch within the budget, yielding each step, and the result at last.
 
@@ -55,7 +55,7 @@ def tune(
         prepared: the request.
         jobs: the scheduler, in place of the request's own.
         clock: in place of this machine's.
-        adviser: says what to launch, in place of the advisor.
+        advisor: says what to launch, in place of the advisor.
 
     Raises:
         LaunchError: the first launch fails by the user's own error or measures nothing, or one failure repeats.
@@ -74,9 +74,9 @@ def tune(
     try:
         with runner:
             books = Books(lease.tune_id, Ledger(prepared.store_url), journal, clock)
-            yield from _Loop(prepared, books, runner, clock, adviser or Advisor(predictor=prepared.predictor)).run(
-                resumed=lease.resumed
-            )
+            yield from _Loop(
+                prepared, books, runner, clock, advisor or StudyingAdvisor(predictor=prepared.predictor)
+            ).run(resumed=lease.resumed)
     finally:
         lease.close()
 
@@ -84,12 +84,12 @@ def tune(
 class _Loop:
     """One process's lead of a tune."""
 
-    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock, adviser: Adviser) -> None:
+    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock, advisor: Advisor) -> None:
         self._prepared = prepared
         self._books = books
         self._jobs = jobs
         self._clock = clock
-        self._adviser = adviser
+        self._advisor = advisor
         self._flights = Flights(prepared, books, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
         self._foresight = Foresight(request=prepared.request)
@@ -164,7 +164,7 @@ class _Loop:
             self._trials(),
             launches_left=left,
             known=self._books.others(),
-            adviser=self._adviser,
+            advisor=self._advisor,
         )
         self._foresight.thought_s = (self._clock.now() - began).total_seconds()
         return planned
@@ -243,11 +243,11 @@ class _Loop:
     def _result(self) -> TuneResult:
         self._books.ledger.refresh()
         best, comparison = winner_of(
-            self._prepared, self._books.ledger.trials(), known=self._books.others(), adviser=self._adviser
+            self._prepared, self._books.ledger.trials(), known=self._books.others(), advisor=self._advisor
         )
         prepared, account = self._prepared, Account()
         if best is not None:
-            account = self._adviser.account(
+            account = self._advisor.account(
                 prepared.space,
                 workload=prepared.workload,
                 current=prepared.current,

@@ -30,7 +30,7 @@ class Account:
     worths: tuple[ParameterWorth, ...] = ()
 
 
-class Adviser(Protocol):
+class Advisor(Protocol):
     """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
 
     def suggest(
@@ -55,8 +55,8 @@ class Adviser(Protocol):
 
 
 @dataclass(slots=True, kw_only=True)
-class Advisor:
-    """See ``Adviser``. Questions that follow each other on the same trials share what was learned for the first.
+class StudyingAdvisor:
+    """See ``Advisor``. Questions that follow each other on the same trials share what was learned for the first.
 
     Args:
         predictor: name of the predictor.
@@ -70,13 +70,13 @@ class Advisor:
     def suggest(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> list[Suggestion]:
-        """See ``Adviser``."""
+        """See ``Advisor``."""
         return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).suggest()
 
     def best_known(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Suggestion | None:
-        """See ``Adviser``."""
+        """See ``Advisor``."""
         if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
             return None  # without the time that learning takes
         return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).best_known()
@@ -84,7 +84,7 @@ class Advisor:
     def expected_gain(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> float | None:
-        """See ``Adviser``."""
+        """See ``Advisor``."""
         return expected_gain(
             space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
         )
@@ -92,7 +92,7 @@ class Advisor:
     def account(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Account:
-        """See ``Adviser``."""
+        """See ``Advisor``."""
         trials = list(trials)
         by = self.predictor
         found = verdict(space, workload=workload, current=current, trials=trials, seed=seed, predictor=by)

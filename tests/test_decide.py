@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml import advisor
-from torchx_cubicml.choice import Case, choose
+from torchx_cubicml.choice import Case, Choice, advise, judge
 from torchx_cubicml.decide import Decision, Limits, decide
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.space import RewriteRules
@@ -44,6 +44,12 @@ SPACE = parse_space(
 )
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def chosen(case: Case) -> Choice | None:
+    """What is decided of the trials of a case, without a store, a cache or a deadline."""
+    suggestion = advise(case)
+    return judge(case, suggestion) if suggestion is not None else None
 
 
 def config(batch: int, mode: str) -> dict[str, Value]:
@@ -104,7 +110,7 @@ def test_a_second_launch_of_the_same_command_works_nothing_out(filled: Place) ->
     assert first.choice is not None
     assert first.choice.config["micro_batch_size"] == 8
     assert filled.n_learned == 1
-    assert first.choice == choose(replace(CASE, trials=list(filled.store)), now=NOW)
+    assert first.choice == chosen(replace(CASE, trials=list(filled.store)))
 
 
 @pytest.mark.parametrize("news", [0, 1], ids=["nothing new", "a launch elsewhere since"])
@@ -177,8 +183,8 @@ def test_only_what_can_matter_is_learned_from(filled: Place, news: list[Trial], 
 def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled: Place) -> None:
     """So that a decision kept and one worked out anew are the same."""
     filled.add(replace(ran(8, "a"), state=State.RUNNING, measurement=None))
-    with_it = choose(replace(CASE, trials=list(filled.store)), now=NOW)
-    without = choose(replace(CASE, trials=[t for t in filled.store if t.state.ended]), now=NOW)
+    with_it = chosen(replace(CASE, trials=list(filled.store)))
+    without = chosen(replace(CASE, trials=[t for t in filled.store if t.state.ended]))
     assert with_it == without
 
 
@@ -196,7 +202,7 @@ def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled:
 def test_another_command_or_space_has_its_own(filled: Place, changed: Case) -> None:
     assert filled.kept() != filled.kept(changed)
     filled.decide()
-    assert filled.decide(changed).choice == choose(replace(changed, trials=list(filled.store)), now=NOW)
+    assert filled.decide(changed).choice == chosen(replace(changed, trials=list(filled.store)))
 
 
 def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:

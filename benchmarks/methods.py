@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
+from torchx_cubicml.features import UNSEEN
 from torchx_cubicml.history import History, training_row
 from torchx_cubicml.predictors import PREDICTORS, Feasibility
 
@@ -83,7 +84,7 @@ def library(
     regressor, _ = make(seed)
     measured = np.isfinite(history.throughput)
     regressor.fit(_without_gaps(history.features[measured]), np.log(history.throughput[measured]))
-    return Told(throughput=np.exp(regressor.predict(_without_gaps(features))))
+    return Told(throughput=np.exp(regressor.predict(_without_gaps(_unseen_as_gaps(history, features)))))
 
 
 def library_judge(
@@ -101,12 +102,16 @@ def library_judge(
     if len(np.unique(outcomes)) < 2:
         return np.ones(len(features))
     inputs = _without_gaps(np.vstack([history.features, failures]))
-    return classifier.fit(inputs, outcomes).predict_proba(_without_gaps(features))[:, 1]
+    return classifier.fit(inputs, outcomes).predict_proba(_without_gaps(_unseen_as_gaps(history, features)))[:, 1]
 
 
 def _encoded(train: Sequence[Trial], test: Sequence[Trial]) -> tuple[History, NDArray[np.float64]]:
     history = History.from_trials(train, objective=OBJECTIVE)
     return history, history.columns.encode([training_row(trial) for trial in test])
+
+
+def _unseen_as_gaps(history: History, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.where(np.array(history.columns.categorical) & (features >= UNSEEN), np.nan, features)
 
 
 def _without_gaps(features: NDArray[np.float64]) -> NDArray[np.float64]:

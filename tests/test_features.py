@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchx_cubicml.features import MAX_CATEGORIES, MAX_ENTRIES, MAX_SHARES, VOLATILE_FACTS, Columns
+from torchx_cubicml.features import MAX_CATEGORIES, MAX_ENTRIES, MAX_SHARES, VOLATILE_FACTS, Columns, unseen_word
 
 ROWS = [
     {"micro_batch_size": 4, "lr": 0.5, "precision": "bf16", "compile": True},
@@ -37,7 +37,7 @@ def test_numbers_stay_numbers_and_words_become_categories() -> None:
 
 @pytest.mark.parametrize(
     "row",
-    [{}, {"precision": "fp8"}, {"precision": 4}, {"precision": True}, {"precision": ("bf16",)}],
+    [{}, {"precision": "int4"}, {"precision": 4}, {"precision": True}, {"precision": ("bf16",)}],
     ids=["missing", "unseen", "number", "boolean", "tuple"],
 )
 def test_a_category_that_was_never_seen_is_missing(row: dict[str, object]) -> None:
@@ -166,3 +166,20 @@ def test_any_rows_fit_any_columns(rows, others) -> None:
     columns = Columns.from_rows(rows)
     table = columns.encode(others)
     assert table.shape == (len(others), len(columns.names)) == (len(others), len(columns.categorical))
+
+
+@pytest.mark.parametrize(
+    ("name", "seen", "asked", "word"),
+    [("precision", "bf16", "fp8", "fp8"), ("device", "NVIDIA A100-SXM4-80GB", "NVIDIA GB300", "gb300")],
+)
+def test_a_standard_word_keeps_its_meaning_though_no_trial_had_it(name: str, seen: str, asked: str, word: str) -> None:
+    columns = Columns.from_rows([{name: seen}])
+    codes = columns.encode([{name: seen}, {name: asked}])[:, columns.names.index(name)]
+    assert [unseen_word(name, code) for code in codes] == [None, word]
+
+
+def test_a_known_device_is_told_by_what_it_can_do() -> None:
+    columns = Columns.from_rows([{"device": "H100"}, {"device": "abacus"}])
+    assert columns.names == ("device", "device.tflops", "device.memory_gb")
+    assert columns.encode([{"device": "H100"}])[0].tolist() == [0.0, 989.4, 80.0]
+    assert np.isnan(columns.encode([{"device": "abacus"}])[0, 1:]).all()

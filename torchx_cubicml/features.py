@@ -2,7 +2,8 @@
 
 Numbers stay numbers, also where another trial says a text in their place; booleans and texts become categories. A value
 per layer becomes one column per layer, and, since few trials know each layer alone, the share of the layers that each
-choice takes.
+choice takes. A device is told by its name and, where that is a known one, by its peak and its memory: what was learned
+on one generation of devices says something of the next.
 """
 
 from __future__ import annotations
@@ -12,6 +13,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
+
+from torchx_cubicml.hardware import find_hardware, hardware_names
+from torchx_cubicml.trainers import STANDARD_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -41,6 +45,15 @@ VOLATILE_FACTS = (
 MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255
 MAX_ENTRIES = 256  # columns for the entries of one tuple; deeper models are told by their shares
 MAX_SHARES = 16
+
+DEVICE = "device"
+UNSEEN = 1000.0
+"""Code of the first of the words that have a meaning of their own; the history saw none of those with such a code."""
+
+_WORDS: dict[str, tuple[str, ...]] = {
+    DEVICE: hardware_names(),
+    **{name: tuple(sorted(words)) for name, words in STANDARD_WORDS.items()},
+}
 
 _Label: TypeAlias = tuple[int, float | str]
 
@@ -82,7 +95,7 @@ class Columns:
         >>> columns = Columns.from_rows([{"precision": "bf16", "tp_degree": 1}, {"precision": "fp32", "tp_degree": 8}])
         >>> columns.names, columns.categorical
         (('precision', 'tp_degree'), (True, False))
-        >>> columns.encode([{"precision": "fp32", "tp_degree": 2}, {"precision": "fp8"}]).tolist()
+        >>> columns.encode([{"precision": "fp32", "tp_degree": 2}, {"precision": "int4"}]).tolist()
         [[1.0, 2.0], [nan, nan]]
         """
         known: defaultdict[str, list[Value]] = defaultdict(list)
@@ -97,7 +110,11 @@ class Columns:
         )
 
     def encode(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return ``rows`` as float64 ``[n, n_columns]``; NaN where a value is missing or was never seen."""
+        """Return ``rows`` as float64 ``[n, n_columns]``; NaN where a value is missing or was never seen.
+
+        A category that was never seen but is a standard word, or a known device, has a code from ``UNSEEN`` on: see
+        ``unseen_word``.
+        """
         table = np.full((len(rows), len(self.names)), np.nan)
         start = 0
         for block in self.blocks:
@@ -146,13 +163,44 @@ class _Category:
         return (True,)
 
     def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
-        out[:, 0] = [
-            np.nan if value is None or isinstance(value, tuple) else self.codes.get(_label(value), np.nan)
-            for value in values
-        ]
+        out[:, 0] = [np.nan if value is None or isinstance(value, tuple) else self._code(value) for value in values]
+
+    def _code(self, value: Scalar) -> float:
+        code = self.codes.get(_label(value))
+        return _unseen_code(self.source, value) if code is None else code
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
         """A tuple is none of the categories."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Device:
+    """The name of a device, and what is publicly known of it."""
+
+    category: _Category
+
+    @property
+    def source(self) -> str:
+        return self.category.source
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return (self.source, f"{self.source}.tflops", f"{self.source}.memory_gb")
+
+    @property
+    def categorical(self) -> tuple[bool, ...]:
+        return (True, False, False)
+
+    def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
+        self.category.encode(values, out[:, :1])
+        facts = {value: find_hardware(value) for value in set(values) if isinstance(value, str)}
+        for row, value in zip(out, values, strict=True):
+            found = facts.get(value) if isinstance(value, str) else None
+            if found is not None:
+                row[1:] = found.peak("bf16") / 1e12, found.memory / 1e9
+
+    def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
+        """A tuple is no device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +275,27 @@ class _Entries:
             row[self.width :] = [labels.count(label) / len(labels) for label in self.shares]
 
 
+def unseen_word(name: str, code: float) -> str | None:
+    """Return the standard word that stands behind a code of the fact ``name``; ``None`` for a code of the history.
+
+    >>> columns = Columns.from_rows([{"device": "A100"}, {"device": "H100"}])
+    >>> [unseen_word("device", code) for code in columns.encode([{"device": "A100"}, {"device": "GB300"}])[:, 0]]
+    [None, 'gb300']
+    """
+    words = _WORDS.get(name, ())
+    place = code - UNSEEN
+    return words[int(place)] if 0 <= place < len(words) else None
+
+
+def _unseen_code(name: str, value: Scalar) -> float:
+    word = str(value)
+    if name == DEVICE:
+        found = find_hardware(word)
+        word = found.name if found else ""
+    words = _WORDS.get(name, ())
+    return UNSEEN + words.index(word) if word in words else np.nan
+
+
 def _learn(name: str, values: Sequence[Value]) -> _Block:
     scalars = [value for value in values if not isinstance(value, tuple)]
     tuples = [value for value in values if isinstance(value, tuple)]
@@ -237,7 +306,8 @@ def _learn(name: str, values: Sequence[Value]) -> _Block:
         n_numbers = len({value for value in scalars if _all_numbers([value])})
         if n_numbers > len(set(map(_label, others))):
             return _Mixed(_Number(name), _Category(name, _codes(others)))
-        return _Category(name, _codes(scalars))
+        category = _Category(name, _codes(scalars))
+        return _Device(category) if name == DEVICE else category
     entries = [*scalars, *(entry for value in tuples for entry in value)]
     shares = _frequent(entries, MAX_SHARES + 1)
     return _Entries(

@@ -56,6 +56,6 @@ class Predictor(Protocol):
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for rows that ``history.columns`` encoded, float64 ``[n, n_columns]``.
 
-        NaN in ``features`` is a missing value or a category that the history never saw. A predictor fitted on no
-        measurement answers NaN.
+        NaN in ``features`` is a missing value or a category that the history never saw, a code from ``UNSEEN`` on
+        a standard word that it never saw. A predictor fitted on no measurement answers NaN.
         """

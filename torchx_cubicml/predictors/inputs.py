@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.features import UNSEEN
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -70,7 +72,8 @@ class Inputs:
 
     def gapped(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return numbers, then codes, with NaN where missing, float64 ``[n, n_gapped]``."""
-        return features[:, self.numeric + self.codes]
+        codes = features[:, self.codes]
+        return np.hstack([features[:, self.numeric], np.where(codes >= UNSEEN, np.nan, codes)])
 
     @property
     def width(self) -> int:

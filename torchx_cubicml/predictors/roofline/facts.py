@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.features import UNSEEN, unseen_word
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
@@ -91,9 +93,10 @@ class Facts:
         return np.where(value > 0, value, default)
 
     def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
-        """Return the share of layers under any of ``words``, float64 ``[n]``; 0 where unknown."""
+        """Return the share of layers under any of ``words``, however capitalised, float64 ``[n]``; 0 where unknown."""
+        wanted = {word.lower() for word in words}
         known = self.shares.get(name, {})
-        return sum((known[word] for word in words if word in known), np.zeros(self.n))
+        return sum((share for word, share in known.items() if word.lower() in wanted), np.zeros(self.n))
 
     def known(self, name: str) -> NDArray[np.bool_]:
         """Return where a fact in words is known, bool ``[n]``."""
@@ -113,11 +116,13 @@ class Decoder:
         self.numbers = {name: place[name] for name in NUMBERS if name in place and not columns.categorical[place[name]]}
         self.shares: dict[tuple[str, str], int] = {}
         self.codes: dict[tuple[str, str], tuple[int, float]] = {}
+        self.words: dict[str, int] = {}
         for name in WORDS:
             prefix = f"{name}.share("
             found = {text[len(prefix) : -1]: index for text, index in place.items() if text.startswith(prefix)}
             self.shares |= {(name, word): index for word, index in found.items()}
-            if name in place and columns.categorical[place[name]]:
+            if name in place:
+                self.words[name] = place[name]
                 self._learn_codes(name, place[name], columns, rows)
 
     def _learn_codes(self, name: str, place: int, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
@@ -135,6 +140,10 @@ class Decoder:
             shares[name][word] = np.nan_to_num(features[:, place])
         for (name, word), (place, code) in self.codes.items():
             shares[name][word] = (features[:, place] == code).astype(np.float64)
+        for name, place in self.words.items():
+            column = features[:, place]
+            for code in np.unique(column[column >= UNSEEN]).tolist():
+                shares[name][unseen_word(name, code) or ""] = (column == code).astype(np.float64)
         numbers = {name: features[:, place] for name, place in self.numbers.items()}
         return Facts(n=len(features), numbers=numbers, shares=shares)
 

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors.roofline.hardware import REFERENCE, find_hardware
+from torchx_cubicml.hardware import REFERENCE, find_hardware
 
 if TYPE_CHECKING:
+    from torchx_cubicml.hardware import Hardware
     from torchx_cubicml.predictors.roofline.facts import Facts
-    from torchx_cubicml.predictors.roofline.hardware import Hardware
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
@@ -272,9 +272,11 @@ def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
         word = next((word for word, parts in _PRECISIONS if any(part in text.lower() for part in parts)), "bf16")
         found[word] = found[word] + facts.share("precision", (text,))
     cpu = facts.share("device", [name for name in devices if _known(name).name == "cpu"])
+    old = facts.share("device", [name for name in devices if _known(name).fp16])  # without bf16: trained in fp16
     missing = 1.0 - facts.known("precision")
     found["fp32"] = found["fp32"] + missing * cpu
-    found["bf16"] = found["bf16"] + missing * (1.0 - cpu)
+    found["fp16"] = found["fp16"] + missing * old
+    found["bf16"] = found["bf16"] + missing * (1.0 - cpu - old)
     return found
 
 
@@ -317,9 +319,9 @@ def _pipeline(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
 def _kernels(facts: Facts) -> dict[str, Array]:
     plain = ("eager", "math", "torch", "naive", "plain", "none")
     return {
-        "full_recompute": facts.share("activation_checkpointing", ("full", "True", "1.0")),
+        "full_recompute": facts.share("activation_checkpointing", ("full", "True", "1.0", "1", "yes", "on")),
         "selective_recompute": facts.share("activation_checkpointing", ("selective",)),
         "plain_attention": facts.share("attention_kernel", plain),
-        "sequence_parallel": 1.0 - facts.share("sequence_parallel", ("False", "no", "0.0")),
-        "compiled": facts.share("compile", ("True", "1.0")),
+        "sequence_parallel": 1.0 - facts.share("sequence_parallel", ("False", "0.0", "0", "no", "off")),
+        "compiled": facts.share("compile", ("True", "1.0", "1", "yes", "on")),
     }

@@ -11,14 +11,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.hardware import REFERENCE, find_hardware
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
-from torchx_cubicml.predictors.roofline.hardware import REFERENCE, find_hardware
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.hardware import Hardware
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.predictors.roofline.hardware import Hardware
     from torchx_cubicml.trial import Value
 
 _EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")  # gathered for forward and again for backward

@@ -152,3 +152,12 @@ def find_hardware(device: str) -> Hardware | None:
     # "40gb" is the number 40 and a unit; "a10g" is one word.
     words = {re.sub(r"^(\d+)gi?b?$", r"\1", word) for word in re.findall(r"[a-z0-9]+", device.lower())}
     return next((facts for key, facts in _TABLE if words.issuperset(key.split())), None)
+
+
+def hardware_names() -> tuple[str, ...]:
+    """Return the short names of all that is known; each is found by its own name.
+
+    >>> all(find_hardware(name).name == name for name in hardware_names())
+    True
+    """
+    return tuple(facts.name for _, facts in _TABLE)

@@ -129,7 +129,13 @@ def test_no_trials_are_refused(split: str) -> None:
 def test_trials_that_do_not_say_when_have_no_time_split() -> None:
     undated = [Trial(**{**_fields(trial), "started_at": ""}) for trial in TRIALS[:3]]
     with pytest.raises(RecordError, match="3 do not"):
-        evaluate([*TRIALS, *undated], split="time")
+        evaluate(undated, split="time")
+    assert "(3 without a date left aside)" in evaluate([*TRIALS, *undated], split="time").split
+
+
+def test_trials_of_unknown_size_are_left_aside_by_the_scale_split() -> None:
+    unsized = Trial.completed(workload={"program": "a.py"}, config={"micro_batch_size": 4}, tokens_per_second=1.0)
+    assert "(1 without a world_size left aside)" in evaluate([*TRIALS, unsized], split="scale").split
 
 
 def test_regret_is_what_the_first_proposal_loses() -> None:

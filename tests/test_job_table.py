@@ -68,7 +68,10 @@ def test_what_a_table_leaves_out_is_no_value(table: Path) -> None:
         unit="tokens_per_second",
     )
     configs = [trial.config for trial in read_table(table, given).trials]
-    assert configs == [{"micro_batch_size": 4, "recompute": "none"}, {"tp_degree": 2, "recompute": "full"}]
+    assert configs == [
+        {"micro_batch_size": 4, "activation_checkpointing": "none"},
+        {"tp_degree": 2, "activation_checkpointing": "full"},
+    ]
 
 
 def test_bad_rows_are_named_by_line_and_reason(table: Path) -> None:
@@ -125,3 +128,21 @@ def test_a_row_of_another_length_is_named(table: Path) -> None:
 def test_two_columns_of_one_name_are_refused() -> None:
     with pytest.raises(RecordError, match="two columns are named tp_degree"):
         named_columns(["tp", "tp_degree"])
+
+
+def test_how_a_status_is_capitalised_does_not_matter_and_others_are_counted(table: Path) -> None:
+    read = read_table(table, mapping(completed=("Done",), out_of_memory=("OOM",)))
+    assert [trial.state for trial in read.trials] == [State.COMPLETED, State.OUT_OF_MEMORY, State.UNKNOWN]
+    assert read.other_statuses == {"crash": 1}
+
+
+def test_a_time_that_is_none_is_a_bad_row(table: Path) -> None:
+    table.write_text(TABLE.replace("2026-01-01T00:00:00Z", "yesterday"))
+    assert "the time must be ISO 8601" in read_table(table, mapping()).problems[0]
+
+
+def test_a_peak_that_was_not_measured_costs_no_row(table: Path) -> None:
+    table.write_text(TABLE.replace("40.5", "nan"))
+    first = read_table(table, mapping()).trials[0]
+    assert first.measurement is not None
+    assert first.measurement.peak_memory_gib is None

@@ -6,11 +6,14 @@ import csv
 import hashlib
 import json
 import math
+import re
 import tomllib
 from collections import Counter
 from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.column_names import standard_name
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.trial import Measurement, Origin, State, Trial, freeze_values
 
@@ -28,28 +31,6 @@ UNITS = {
 }
 """Unit of a throughput column -> objective, and whether it is per device."""
 
-# Usual short names of columns -> the standard name under which predictors know their meaning.
-_STANDARD = {
-    "tp": "tp_degree",
-    "pp": "pp_degree",
-    "dp": "dp_degree",
-    "cp": "cp_degree",
-    "ep": "ep_degree",
-    "n_gpus": "world_size",
-    "num_gpus": "world_size",
-    "gpus": "world_size",
-    "n_nodes": "nnodes",
-    "gpu_type": "device",
-    "gpu": "device",
-    "mbs": "micro_batch_size",
-    "gbs": "global_batch_size",
-    "grad_accum": "gradient_accumulation_steps",
-    "num_layers": "n_layers",
-    "hidden_size": "d_model",
-    "num_heads": "n_heads",
-    "sequence_length": "seq_len",
-}
-
 # As programs that write tables spell it, in lower case; "none" may be a value.
 _MISSING = frozenset({"", "-", "?", "na", "n/a", "#n/a", "<na>", "nan"})
 
@@ -65,9 +46,9 @@ class TableMapping:
         unit: of it, a name in ``UNITS``.
         program: what was trained, where no column of the workload says so.
         status: column; empty where each row with a throughput ran.
-        completed: its values for jobs that ran.
+        completed: its values for jobs that ran, however capitalised.
         out_of_memory: its values for jobs that ran out of memory; any other failed for an unknown cause.
-        time: column that says when the job started, ISO 8601; empty for none.
+        time: column that says when the job started, ISO 8601 (a day or a month will do); empty for none.
         peak_memory_gib: column; empty for none.
     """
 
@@ -137,10 +118,12 @@ class ReadTable:
     Args:
         trials: of the good rows, in their order.
         problems: of the bad ones: line and reason.
+        other_statuses: what the status column says of jobs that neither ran nor ran out of memory -> how often.
     """
 
     trials: list[Trial] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
+    other_statuses: Counter[str] = field(default_factory=Counter)
 
 
 def named_columns(columns: object) -> dict[str, str]:
@@ -161,7 +144,7 @@ def named_columns(columns: object) -> dict[str, str]:
     found: dict[str, str] = {}
     for text in map(str, columns):
         name, _, column = text.rpartition("=")
-        name = name or _STANDARD.get(column, column)
+        name = name or standard_name(column)
         if name in found:
             raise RecordError(f"two columns are named {name}: {found[name]} and {column}")
         found[name] = column
@@ -186,6 +169,8 @@ def read_table(path: Path, mapping: TableMapping) -> ReadTable:
             for row in reader:
                 try:
                     table.trials.append(_trial(row, mapping, seen, default_program=path.stem))
+                    if table.trials[-1].state is State.UNKNOWN:
+                        table.other_statuses[row[mapping.status].strip()] += 1
                 except RecordError as error:
                     table.problems.append(f"line {reader.line_num}: {error}")
     except (OSError, ValueError, csv.Error) as error:
@@ -214,17 +199,37 @@ def _trial(row: Mapping[str, str], mapping: TableMapping, seen: Counter[str], *,
         state=state,
         measurement=measurement,
         origin=Origin.IMPORT,
-        started_at=row[mapping.time].strip() if mapping.time else "",
+        started_at=_moment(row[mapping.time].strip()) if mapping.time else "",
     )
 
 
 def _state(row: Mapping[str, str], mapping: TableMapping) -> State:
     if not mapping.status:
         return State.COMPLETED
-    status = row[mapping.status].strip()
-    if status in mapping.completed:
+    status = row[mapping.status].strip().lower()
+    if status in map(str.lower, mapping.completed):
         return State.COMPLETED
-    return State.OUT_OF_MEMORY if status in mapping.out_of_memory else State.UNKNOWN
+    return State.OUT_OF_MEMORY if status in map(str.lower, mapping.out_of_memory) else State.UNKNOWN
+
+
+def _moment(text: str) -> str:
+    """Return a moment as texts that sort by it: ISO 8601, in UTC where the text says a time zone.
+
+    Raises:
+        RecordError: it is none.
+
+    >>> [_moment(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "")]
+    ['2025-03', '2025-03-10', '2025-03-09T23:00:00Z', '']
+    """
+    if text.lower() in _MISSING or re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", text):
+        return "" if text.lower() in _MISSING else text
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise RecordError(f"the time must be ISO 8601, such as 2025-03-10, got {text!r:.60}") from error
+    if moment.tzinfo is not None:
+        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+    return text if len(text) == len("2025-03-10") else moment.isoformat()
 
 
 def _measurement(row: Mapping[str, str], mapping: TableMapping, facts: Mapping[str, Scalar]) -> Measurement:
@@ -239,7 +244,7 @@ def _measurement(row: Mapping[str, str], mapping: TableMapping, facts: Mapping[s
     return Measurement(
         tokens_per_second=value if objective == "tokens_per_second" else None,
         samples_per_second=value if objective == "samples_per_second" else None,
-        peak_memory_gib=_positive(row, peak) if peak and row[peak].strip() else None,
+        peak_memory_gib=_positive(row, peak) if peak and row[peak].strip().lower() not in _MISSING else None,
     )
 
 
@@ -255,7 +260,20 @@ def _positive(row: Mapping[str, str], column: str) -> float:
 
 def _values(row: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, Scalar]:
     cells = {name: row[column].strip() for name, column in columns.items()}
-    return {name: _value(text) for name, text in cells.items() if text.lower() not in _MISSING}
+    known = {name: text for name, text in cells.items() if text.lower() not in _MISSING}
+    return {name: _count(text) if name == "n_params" else _value(text) for name, text in known.items()}
+
+
+def _count(text: str) -> Scalar:
+    """Return a number of parameters.
+
+    >>> [_count(text) for text in ("7B", "1.3 b", "350M", "7000000000", "large")]
+    [7000000000, 1300000000, 350000000, 7000000000, 'large']
+    """
+    found = re.fullmatch(r"([\d.]+)\s*([MBT])", text, flags=re.IGNORECASE)
+    if found is None or found[1].count(".") > 1 or found[1] == ".":
+        return _value(text)
+    return _value(str(float(found[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[found[2].upper()]))
 
 
 def _value(text: str) -> Scalar:

@@ -65,26 +65,44 @@ def at_random(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Spli
 
 
 def by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
-    """Return the earlier four fifths known; one moment is never split."""
-    times = sorted(trial.started_at for trial in trials)
-    if not times or not times[0]:
-        raise RecordError(f"the time split needs trials that say when they started; {times.count('')} do not")
+    """Return the earlier four fifths known; one moment is never split, and what has no date is left aside."""
+    dated = [trial for trial in trials if trial.started_at]
+    if not dated:
+        raise RecordError(f"the time split needs trials that say when they started; {len(trials)} do not")
+    times = sorted(trial.started_at for trial in dated)
+    cut = _latest_cut(times)
+    told = "the latest fifth held out" + _left_aside(len(trials) - len(dated), "a date")
+    return [_parted(dated, [trial.started_at < cut for trial in dated])], told
+
+
+def _latest_cut(times: Sequence[str]) -> str:
+    """Return the moment from which trials are held out: where four fifths are over, or the next that leaves any known.
+
+    >>> _latest_cut(["2024", "2024", "2025"]), _latest_cut(["2024", "2025", "2025"])
+    ('2025', '2025')
+    """
     cut = times[min(int(_TRAIN_SHARE * len(times)), len(times) - 1)]
-    return [_parted(trials, [trial.started_at < cut for trial in trials])], "the latest fifth held out"
+    return cut if cut > times[0] else next((time for time in times if time > cut), cut)
 
 
 def by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
     """Return the smaller jobs known, and ``large`` of the larger."""
-    sizes = [size for trial in trials if isinstance(size := trial.fact("world_size"), int)]
-    if len(sizes) < len(trials) or not sizes:
-        raise RecordError(f"the scale split needs trials with a world_size; {len(trials) - len(sizes)} have none")
+    sized = [(trial, size) for trial in trials if isinstance(size := trial.fact("world_size"), int)]
+    if not sized:
+        raise RecordError(f"the scale split needs trials with a world_size; {len(trials)} have none")
+    left_aside = _left_aside(len(trials) - len(sized), "a world_size")
+    trials, sizes = [trial for trial, _ in sized], [size for _, size in sized]
     limit = request.max_world_size if request.max_world_size is not None else sorted(sizes)[(len(sizes) - 1) // 2]
     known = [size <= limit for size in sizes]
     beyond = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
     for index in np.random.default_rng(request.seed).permutation(beyond)[: request.large].tolist():
         known[index] = True
     but = f" but {min(request.large, len(beyond))}" if request.large else ""
-    return [_parted(trials, known)], f"all above {limit} processes{but} held out"
+    return [_parted(trials, known)], f"all above {limit} processes{but} held out{left_aside}"
+
+
+def _left_aside(count: int, lacking: str) -> str:
+    return f" ({count} without {lacking} left aside)" if count else ""
 
 
 def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:

@@ -13,9 +13,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
-    from torchx_cubicml.job_table import TableMapping
+    from torchx_cubicml.job_table import ReadTable, TableMapping
 
 _MOST_TOLD = 20  # bad lines that are named one by one
+_MOST_STATUSES = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,23 +43,26 @@ def run(args: argparse.Namespace) -> int:
     if bool(args.table) == bool(args.log):
         raise RecordError("one of a table and --log is wanted")
     url = store_url(args)
+    remarks: list[str] = []
     if args.log:
         n_new, n_known, problems = _from_log(Path(args.log), url)
     else:
-        n_new, n_known, problems = _from_table(Path(args.table), url, _mapping(args))
+        n_new, n_known, problems, remarks = _from_table(Path(args.table), url, _mapping(args))
     for problem in problems[:_MOST_TOLD]:
         print(f"torchx-cubicml: {problem}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if len(problems) > _MOST_TOLD:
         print(f"torchx-cubicml: and {len(problems) - _MOST_TOLD} more", file=sys.stderr)  # noqa: T201 - likewise
     if args.json:
-        print_json({"imported": n_new, "known": n_known, "problems": problems})
+        print_json({"imported": n_new, "known": n_known, "problems": problems, "remarks": remarks})
     else:
         sys.stdout.write(f"{n_new} trials brought in, {n_known} known already, {len(problems)} lines left out\n")
+        sys.stdout.writelines(f"{remark}\n" for remark in remarks)
     return 0 if n_new or n_known else 1
 
 
-def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, list[str]]:
+def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, list[str], list[str]]:
     from torchx_cubicml.job_table import read_table
+    from torchx_cubicml.predictors.coverage import what_formulas_lack
     from torchx_cubicml.store import TrialStore
 
     table, store = read_table(path, mapping), TrialStore(url)
@@ -66,7 +70,19 @@ def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, 
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
         store.add(trial)
-    return len(new), len(table.trials) - len(new), table.problems
+    remarks = [_outcomes(table), what_formulas_lack(table.trials)] if table.trials else []
+    return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
+
+
+def _outcomes(table: ReadTable) -> str:
+    from torchx_cubicml.trial import State
+
+    n_ran = sum(trial.measurement is not None for trial in table.trials)
+    n_lost = sum(trial.state is State.OUT_OF_MEMORY for trial in table.trials)
+    told = f"of {len(table.trials)} rows {n_ran} were measured and {n_lost} ran out of memory"
+    others = ", ".join(f"{status!r:.40} {count}" for status, count in table.other_statuses.most_common(_MOST_STATUSES))
+    n_others = table.other_statuses.total()
+    return f"{told}; {n_others} failed for an unknown cause, by their status: {others}" if others else told
 
 
 def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:

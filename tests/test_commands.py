@@ -216,6 +216,8 @@ def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None
     told = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
     assert told.stdout.strip() == "2 trials brought in, 0 known already, 1 lines left out"
     assert "line 3: speed must be a positive number, got 'oops'" in told.stderr
+    assert "of 2 rows 2 were measured and 0 ran out of memory" in told.stderr
+    assert "the analytic formulas cover 0 of 2 trials, the others lack n_layers (2)" in told.stderr
     (first, _) = TrialStore(str(tmp_path / "store"))
     begin, end = trial_events(replace(first, trial_id="printed"))
     (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")

@@ -48,15 +48,16 @@ def run(args: argparse.Namespace) -> int:
         n_new, n_known, problems = _from_log(Path(args.log), url)
     else:
         n_new, n_known, problems, remarks = _from_table(Path(args.table), url, _mapping(args))
-    for problem in problems[:_MOST_TOLD]:
-        print(f"torchx-cubicml: {problem}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    shown = problems[:_MOST_TOLD]
     if len(problems) > _MOST_TOLD:
-        print(f"torchx-cubicml: and {len(problems) - _MOST_TOLD} more", file=sys.stderr)  # noqa: T201 - likewise
+        shown.append(f"and {len(problems) - _MOST_TOLD} more")
+    for line in [*shown, *remarks]:
+        print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if args.json:
-        print_json({"imported": n_new, "known": n_known, "problems": problems, "remarks": remarks})
+        told = {"imported": n_new, "known": n_known, "problems": problems}
+        print_json({**told, "remarks": remarks} if remarks else told)
     else:
         sys.stdout.write(f"{n_new} trials brought in, {n_known} known already, {len(problems)} lines left out\n")
-        sys.stdout.writelines(f"{remark}\n" for remark in remarks)
     return 0 if n_new or n_known else 1
 
 

@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space import legal_choices
-from torchx_cubicml.space.legal_choices import Check, LegalChoices
+from torchx_cubicml.space import diagram
+from torchx_cubicml.space.diagram import Check
+from torchx_cubicml.space.legal_choices import LegalChoices
 from torchx_cubicml.space_file import parse_space
 
 if TYPE_CHECKING:
@@ -71,7 +72,7 @@ def test_lists_and_counts_what_is_legal(problem: tuple[list[int], list[Check]]) 
 def test_a_search_finds_the_same_as_the_diagram(problem: tuple[list[int], list[Check]]) -> None:
     sizes, checks = problem
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(legal_choices._DiagramBuilder, "build", lambda builder: None)
+        patch.setattr(diagram.DiagramBuilder, "build", lambda builder: None)
         choices = LegalChoices(sizes, checks)
         assert sorted(choices.vectors()) == listed(sizes, checks)
         assert choices.size() == len(listed(sizes, checks))
@@ -155,7 +156,7 @@ class TestTooLargeToCount:
 @settings(max_examples=20)
 @given(st.integers(0, 2**80), st.integers(1, 30))
 def test_large_ranks_are_in_range(total: int, count: int) -> None:
-    ranks = legal_choices._draw_ranks(total + 1, count, np.random.default_rng(0))
+    ranks = diagram.drawn_ranks(total + 1, count, np.random.default_rng(0))
     assert all(0 <= rank <= total for rank in ranks)
     assert len(ranks) == count
 

@@ -1,46 +1,28 @@
 """Counts, lists and draws the legal vectors of choice indices under checks that tie some of their entries together.
 
 Entries that no check ties to others are independent, so that a hundred layers of three choices beside a few tied
-numbers cost no more than the numbers. Tied entries become a layered diagram: a node stands for all beginnings that
-the open checks cannot tell apart, and knows how many legal ends it has. That makes counts exact and draws uniform.
+numbers cost no more than the numbers. Tied entries become a layered diagram (``diagram``), or are searched depth first
+where that would be too large.
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
-from itertools import accumulate, islice
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space.diagram import MAX_READS, Diagram, DiagramBuilder
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
 
-    _State: TypeAlias = dict[int, Hashable]
+    from torchx_cubicml.space.diagram import Check
 
-MAX_READS = 1_000_000  # entries that checks read to build a diagram, or in one search: a second or two
 MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A rule that ties dimensions together.
-
-    Args:
-        dimensions: those that it reads.
-        holds: whether a vector meets it; entries of other dimensions mean nothing.
-        remainder: what is left to decide while only some dimensions are assigned, ``None`` where it is broken
-            already; equal remainders are met by the same values of the others.
-    """
-
-    dimensions: frozenset[int]
-    holds: Callable[[Sequence[int]], bool]
-    remainder: Callable[[Sequence[int], Collection[int]], Hashable | None]
 
 
 class LegalChoices:
@@ -57,7 +39,7 @@ class LegalChoices:
 
     @property
     def ties(self) -> list[tuple[tuple[int, ...], list[list[list[int]]] | None]]:
-        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``_Diagram``)."""
+        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``Diagram``)."""
         tied = [part for part in self._parts if isinstance(part, _Tied)]
         return [(part.dimensions, part.targets) for part in tied]
 
@@ -193,7 +175,7 @@ class _Tied:
 
     def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
         if self._diagram:
-            return [self._diagram.assignment(rank) for rank in _draw_ranks(self._diagram.total, count, rng)]
+            return self._diagram.draw(count, rng)
         return list(self._search(count, rng))
 
     def _search(self, count: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
@@ -253,110 +235,13 @@ class _Tied:
         return iter(range(self._sizes[level]) if rng is None else rng.permutation(self._sizes[level]).tolist())
 
     @cached_property
-    def _diagram(self) -> _Diagram | None:
+    def _diagram(self) -> Diagram | None:
         checks = [check for level in self._checks for check in level]
-        return _DiagramBuilder(self.dimensions, self._sizes, checks, self._length).build()
+        return DiagramBuilder(self.dimensions, self._sizes, checks, self._length).build()
 
 
 class _TooManyReadsError(Exception):
     """A search ended at its bound before it could tell."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Diagram:
-    """Legal assignments by rank.
-
-    Args:
-        targets: per level, node and choice index: the node it leads to, -1 where illegal.
-        ends: per level, node and choice index: legal ends up to and with this choice.
-        total: legal ends in all.
-    """
-
-    targets: list[list[list[int]]]
-    ends: list[list[list[int]]]
-    total: int
-
-    def assignment(self, rank: int) -> tuple[int, ...]:
-        """Return the assignment of rank ``0 <= rank < total`` in the order of the choices."""
-        node, indices = 0, []
-        for targets, ends in zip(self.targets, self.ends, strict=True):
-            index = bisect_right(ends[node], rank)
-            rank -= ends[node][index - 1] if index else 0
-            indices.append(index)
-            node = targets[node][index]
-        return tuple(indices)
-
-
-class _DiagramBuilder:
-    """Builds the diagram level by level; beginnings whose open checks leave the same to decide become one node."""
-
-    def __init__(self, dimensions: Sequence[int], sizes: Sequence[int], checks: Iterable[Check], length: int) -> None:
-        self._dimensions, self._sizes = dimensions, sizes
-        level_of = {dimension: level for level, dimension in enumerate(dimensions)}
-        self._open_until = [(check, max(level_of[item] for item in check.dimensions)) for check in checks]
-        self._vector, self._assigned = [0] * length, set[int]()
-
-    def build(self) -> _Diagram | None:
-        """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
-        targets: list[list[list[int]]] = []
-        beginnings: list[tuple[tuple[int, ...], _State]] = [((), {})]
-        reads = 0
-        for level, dimension in enumerate(self._dimensions):
-            touched = [(check, last) for check, last in self._open_until if dimension in check.dimensions]
-            reads += len(beginnings) * self._sizes[level] * (1 + sum(len(check.dimensions) for check, _ in touched))
-            if reads > MAX_READS:
-                return None
-            rows, beginnings = self._level(level, beginnings, touched)
-            targets.append(rows)
-        return _count_ends(targets, len(beginnings))
-
-    def _level(
-        self, level: int, beginnings: list[tuple[tuple[int, ...], _State]], touched: list[tuple[Check, int]]
-    ) -> tuple[list[list[int]], list[tuple[tuple[int, ...], _State]]]:
-        rows: list[list[int]] = []
-        nodes: dict[Hashable, int] = {}
-        next_beginnings: list[tuple[tuple[int, ...], _State]] = []
-        self._assigned.add(self._dimensions[level])
-        for indices, state in beginnings:
-            for dimension, index in zip(self._dimensions, indices, strict=False):
-                self._vector[dimension] = index
-            rows.append([])
-            for index in range(self._sizes[level]):
-                self._vector[self._dimensions[level]] = index
-                after = self._state_after(level, state, touched)
-                if after is None:
-                    rows[-1].append(-1)
-                    continue
-                node = nodes.setdefault(frozenset(after.items()), len(nodes))
-                if node == len(next_beginnings):
-                    next_beginnings.append(((*indices, index), after))
-                rows[-1].append(node)
-        return rows, next_beginnings
-
-    def _state_after(self, level: int, state: _State, touched: list[tuple[Check, int]]) -> _State | None:
-        """Return what each open check leaves to decide, ``None`` where one is broken."""
-        after = dict(state)
-        for check, last in touched:
-            if last == level:
-                after.pop(id(check), None)
-                if not check.holds(self._vector):
-                    return None
-            else:
-                remainder = check.remainder(self._vector, self._assigned)
-                if remainder is None:
-                    return None
-                after[id(check)] = remainder
-        return after
-
-
-def _count_ends(targets: list[list[list[int]]], finals: int) -> _Diagram:
-    ends: list[list[list[int]]] = []
-    below = [1] * finals
-    for rows in reversed(targets):
-        ends.append([list(accumulate(below[node] if node >= 0 else 0 for node in row)) for row in rows])
-        below = [row[-1] if row else 0 for row in ends[-1]]
-    ends.reverse()
-    return _Diagram(targets, ends, below[0])
 
 
 def _tied_part(dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Check]) -> _Part:
@@ -390,11 +275,3 @@ def _by_last_dimension(order: Sequence[int], checks: Sequence[Check]) -> list[li
     for check in checks:
         levels[max(level_of[dimension] for dimension in check.dimensions)].append(check)
     return levels
-
-
-def _draw_ranks(total: int, count: int, rng: np.random.Generator) -> list[int]:
-    if total < 2**63:
-        drawn: list[int] = rng.integers(total, size=count).tolist()
-        return drawn
-    n_bytes = total.bit_length() // 8 + 8  # 64 bits to spare, so that the remainder is uniform for all purposes
-    return [int.from_bytes(rng.bytes(n_bytes)) % total for _ in range(count)]

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.conditional import OneIdleChoice
-from torchx_cubicml.space.legal_choices import Check, LegalChoices
+from torchx_cubicml.space.diagram import Check
+from torchx_cubicml.space.legal_choices import LegalChoices
 from torchx_cubicml.space.rules import (
     NOT_DATA_PARALLEL,
     derived_value,

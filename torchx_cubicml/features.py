@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.hardware import find_hardware, hardware_names
+from torchx_cubicml.hardware import find_hardware, hardware_names, precision_word
 from torchx_cubicml.trainers import STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -292,6 +292,8 @@ def _unseen_code(name: str, value: Scalar) -> float:
     if name == DEVICE:
         found = find_hardware(word)
         word = found.name if found else ""
+    elif name == "precision":
+        word = precision_word(word) or ""
     words = _WORDS.get(name, ())
     return UNSEEN + words.index(word) if word in words else np.nan
 

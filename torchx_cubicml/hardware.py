@@ -15,6 +15,14 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass, replace
 
+_PRECISIONS = (
+    ("fp8", ("fp8", "float8")),
+    ("bf16", ("bf16", "bfloat16")),
+    ("fp16", ("fp16", "float16", "half", "16-mixed")),
+    ("tf32", ("tf32",)),
+    ("fp32", ("fp32", "float32", "32-true", "32")),
+)
+PRECISIONS = tuple(word for word, _ in _PRECISIONS)
 _T = 1e12
 _G = 1e9
 
@@ -152,6 +160,15 @@ def find_hardware(device: str) -> Hardware | None:
     # "40gb" is the number 40 and a unit; "a10g" is one word.
     words = {re.sub(r"^(\d+)gi?b?$", r"\1", word) for word in re.findall(r"[a-z0-9]+", device.lower())}
     return next((facts for key, facts in _TABLE if words.issuperset(key.split())), None)
+
+
+def precision_word(text: str) -> str | None:
+    """Return the standard word of a precision by any of its usual names, ``None`` where it is none.
+
+    >>> [precision_word(text) for text in ("amp_fp8", "bf16-mixed", "float16", "int4")]
+    ['fp8', 'bf16', 'fp16', None]
+    """
+    return next((word for word, parts in _PRECISIONS if any(part in text.lower() for part in parts)), None)
 
 
 def hardware_names() -> tuple[str, ...]:

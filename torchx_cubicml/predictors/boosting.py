@@ -16,6 +16,7 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.conformal import FEWEST, NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.trend import Trend
 
@@ -61,6 +62,7 @@ class Boosting:
             self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
         self._calibrate(dense, target)
+        self.novelty_ = Novelty.of(features, history.columns, rest)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -78,7 +80,8 @@ class Boosting:
             middle, disagreement = self.forest_.predict(dense)
             logarithm = logarithm + 0.5 * (middle + self.boosted_.predict(self.inputs_.gapped(features)))
         spread = self.scale_ * self._raw_spread(disagreement, self.trend_.leverage(dense))
-        return Prediction(throughput=np.exp(logarithm), spread=np.maximum(spread, NOISE_FLOOR))
+        strange = self.novelty_.of_categories(features) + self.novelty_.of_numbers(features)
+        return Prediction(throughput=np.exp(logarithm), spread=np.maximum(np.sqrt(spread**2 + strange), NOISE_FLOOR))
 
     def _boost(self, gapped: NDArray[np.float64], rest: NDArray[np.float64], seed: int) -> _Regressor:
         from sklearn.ensemble import HistGradientBoostingRegressor

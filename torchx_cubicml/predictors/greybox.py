@@ -116,7 +116,8 @@ class Greybox:
         inputs = self._inputs(features, outline)
         self.forest_ = Forest(inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_)
         middle, deviation = self.forest_.out_of_bag(inputs)
-        errors = np.abs(rest - middle) * np.sqrt(1.0 + _SPENT / len(rest))
+        alone = rest if self.roofline_.levels_ is None else self.roofline_.levels_.trend.leave_one_out
+        errors = np.abs(alone - middle) * np.sqrt(1.0 + _SPENT / len(rest))
         self.scale_ = conformal_scale(errors, self._raw_spread(outline, deviation))
 
     def _inputs(self, features: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:

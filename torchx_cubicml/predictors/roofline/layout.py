@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.hardware import REFERENCE, find_hardware
+from torchx_cubicml.hardware import PRECISIONS, REFERENCE, find_hardware, precision_word
 
 if TYPE_CHECKING:
     from torchx_cubicml.hardware import Hardware
@@ -24,13 +24,6 @@ _BYTES = {"fp32": 4.0, "tf32": 4.0}  # of a weight, an activation or a gradient 
 _GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")
 _GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
-_PRECISIONS = (
-    ("fp8", ("fp8", "float8")),
-    ("bf16", ("bf16", "bfloat16")),
-    ("fp16", ("fp16", "float16", "half", "16-mixed")),
-    ("tf32", ("tf32",)),
-    ("fp32", ("fp32", "float32", "32-true", "32")),
-)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -267,9 +260,9 @@ def _known(device: str) -> Hardware:
 
 
 def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
-    found: dict[str, Array] = {word: np.zeros(facts.n) for word, _ in _PRECISIONS}
+    found: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
     for text in facts.shares.get("precision", {}):
-        word = next((word for word, parts in _PRECISIONS if any(part in text.lower() for part in parts)), "bf16")
+        word = precision_word(text) or "bf16"
         found[word] = found[word] + facts.share("precision", (text,))
     cpu = facts.share("device", [name for name in devices if _known(name).name == "cpu"])
     old = facts.share("device", [name for name in devices if _known(name).fp16])  # without bf16: trained in fp16

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
+from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
+from torchx_cubicml.predictors.roofline.levels import Levels
 from torchx_cubicml.predictors.roofline.memory import memory_parts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
 from torchx_cubicml.predictors.roofline.step_time import step_time
@@ -31,6 +33,7 @@ _PRIOR_TRIALS = 3.0  # how many trials that belief weighs
 _SPENT = 10.0  # constants that a calibration makes use of, about: its errors on its own rows are that much too small
 _PER_DOUBLING = 0.15  # log error more for each doubling beyond the range of what was measured
 _FORGET = 2.0  # doublings beyond it over which the frequency of the slow mode is forgotten
+_FEWEST_FOR_LEVELS = 10  # measured trials
 _EDGES = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")
 
 
@@ -45,6 +48,7 @@ class Outline:
         slow: probability of the slow mode.
         beyond: doublings outside the range of what was measured.
         thin: doublings outside the range where many were.
+        novel: variance of the logarithm for categories that no trial had.
         traits: what the rows are like in terms that carry over between scales and devices: time shares, both modes'
             throughput per device, tokens per micro batch and the like, ``[n_covered, n_traits]``.
     """
@@ -55,6 +59,7 @@ class Outline:
     slow: NDArray[np.float64]
     beyond: NDArray[np.float64]
     thin: NDArray[np.float64]
+    novel: NDArray[np.float64]
     traits: NDArray[np.float64]
 
 
@@ -70,6 +75,7 @@ class Roofline:
     def __init__(self) -> None:
         self.calibration_ = Calibration()
         self.level_ = 0.0
+        self.levels_: Levels | None = None
         self.n_measured_ = 0
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
@@ -78,7 +84,14 @@ class Roofline:
         features, throughput = measured_in_order(history)
         layout = self._layout(features)
         covered = layout.covered
-        self._calibrate(layout.rows(covered), throughput[covered], rng)
+        layout, features, throughput = layout.rows(covered), features[covered], throughput[covered]
+        self.levels_ = None
+        self._calibrate(layout, throughput, rng)
+        if len(throughput) >= _FEWEST_FOR_LEVELS:
+            self._learn_levels(layout, features, throughput, history.columns.categorical, rng)
+        if self.n_measured_:
+            rest = np.log(throughput) - self._all(layout).logarithm
+            self.novelty_ = Novelty.of(features, history.columns, rest)
         return self
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
@@ -98,7 +111,10 @@ class Roofline:
         """Return what the formulas say of encoded rows."""
         layout = self._layout(features)
         covered = layout.covered
-        return self._outline(layout if covered.all() else layout.rows(covered), covered)
+        outline = self._outline(layout if covered.all() else layout.rows(covered), covered)
+        features = features[covered]
+        level = self.levels_(features) if self.levels_ is not None else 0.0
+        return replace(outline, logarithm=outline.logarithm + level, novel=self.novelty_.of_categories(features))
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step that each part of ``PARTS`` takes; empty where the row is not covered.
@@ -140,13 +156,43 @@ class Roofline:
         places = np.sort(_places(layout), axis=0)
         self.range_ = places[0], places[-1]
         self.dense_range_ = places[few], places[-1 - few]
-        outline = self._outline(layout, np.ones(self.n_measured_, dtype=np.bool_))
-        errors = np.log(throughput) - outline.logarithm
+        errors = np.log(throughput) - self._all(layout).logarithm
         self.level_ = float(np.median(errors))
-        errors = np.abs(errors - self.level_) * np.sqrt(1.0 + _SPENT / self.n_measured_)
+        self._judge(layout, errors - self.level_)
+
+    def _judge(self, layout: Layout, errors: NDArray[np.float64]) -> None:
+        """Learn how far to trust what is predicted from ``errors`` on the rows that were learned from."""
+        errors = np.abs(errors) * np.sqrt(1.0 + _SPENT / self.n_measured_)
         trust = self.n_measured_ / (self.n_measured_ + _PRIOR_TRIALS)
         self.error_ = float(np.sqrt(trust * np.median(errors) ** 2 * 1.4826**2 + (1 - trust) * _PRIOR_SPREAD**2))
-        self.scale_ = conformal_scale(errors, self._raw_spread(outline))
+        self.scale_ = conformal_scale(errors, self._raw_spread(self._all(layout)))
+
+    def _learn_levels(
+        self,
+        layout: Layout,
+        features: NDArray[np.float64],
+        throughput: NDArray[np.float64],
+        categorical: Sequence[bool],
+        rng: np.random.Generator,
+    ) -> None:
+        """Fit the levels of categories, then the constants beside them, which they were pulling at."""
+
+        def found() -> Levels | None:
+            return Levels.of(features, categorical, np.log(throughput) - self._all(layout).logarithm)
+
+        alone, first = dict(vars(self)), found()
+        if first is None:
+            return
+        self._calibrate(layout, throughput / np.exp(first(features)), rng)
+        levels = found()
+        if levels is None or not levels.worth_keeping(first.without):
+            vars(self).update(alone)
+            return
+        self._judge(layout, levels.trend.leave_one_out)
+        self.levels_ = levels
+
+    def _all(self, layout: Layout) -> Outline:
+        return self._outline(layout, np.ones(len(layout.layers), dtype=np.bool_))
 
     def _outline(self, layout: Layout, covered: NDArray[np.bool_]) -> Outline:
         expected = self.calibration_.expect(layout)
@@ -159,6 +205,7 @@ class Roofline:
             slow=expected.chance,
             beyond=_outside(places, *self.range_),
             thin=_outside(places, *self.dense_range_),
+            novel=np.zeros(len(places)),
             traits=_traits(layout, expected, places),
         )
 
@@ -178,7 +225,7 @@ def widened(spread: NDArray[np.float64], outline: Outline) -> NDArray[np.float64
     """
     forgotten = (0.25 - outline.slow * (1.0 - outline.slow)) * outline.slower**2
     share = 1.0 - np.exp(-outline.thin / _FORGET)
-    variance = spread**2 + share * forgotten + (_PER_DOUBLING * outline.thin) ** 2
+    variance = spread**2 + share * forgotten + (_PER_DOUBLING * outline.thin) ** 2 + outline.novel
     return np.asarray(np.maximum(np.sqrt(variance), NOISE_FLOOR))
 
 

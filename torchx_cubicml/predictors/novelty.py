@@ -82,7 +82,7 @@ class Novelty:
         total = _USUAL**2 * self._versions(features).sum(axis=1)
         for columns in self.facts:
             total += np.max([self._of_column(features[:, index], index) for index in columns], axis=0)
-        return total
+        return np.asarray(total, dtype=np.float64)
 
     def of_numbers(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the variance that numbers beyond the range add, float64 ``[n]``."""

@@ -30,12 +30,13 @@ def propose(
 ) -> list[Config]:
     """Return what ``tpe`` or ``gp`` asks for after ``trials``; the study is rebuilt from them.
 
-    A job out of memory is told with a throughput of zero and a broken constraint.
+    A job out of memory is told with a throughput of zero and a broken constraint. Of several asked for at once, TPE
+    takes those before as bad (``constant_liar``), so that they differ.
     """
     seed = int(rng.integers(2**31))
     made: BaseSampler
     if sampler == "tpe":
-        made = TPESampler(seed=seed, constraints_func=_constraints)
+        made = TPESampler(seed=seed, constraints_func=_constraints, constant_liar=True)
     else:
         made = GPSampler(seed=seed, constraints_func=_constraints)
     study = optuna.create_study(direction="maximize", sampler=made)

@@ -97,7 +97,7 @@ METHODS: dict[str, Propose] = {
 
 MARKS = (8, 10, 15, 25, 50, 100, 200)
 # The last of the marks that a method is followed to, and of how many models: what costs much is followed less far.
-LAST = {"tpe": 100, "tpe + first batch": 100, "gp": 50, "gp + first batch": 50}
+LAST = {"tpe": 100, "tpe + first batch": 100, "gp": 25, "gp + first batch": 25}
 MOST_MODELS = {"paper": 3}
 
 
@@ -129,7 +129,7 @@ class Plan:
 _SIMULATED = ("random", "tpe", "tpe + first batch", "ours", "paper")
 TABLES = {
     "black-box": (Plan(methods=_SIMULATED, marks=MARKS, seeds=range(5), n_layers=24, facts=False),),
-    "gp": (Plan(methods=("gp", "gp + first batch"), marks=MARKS[:-2], seeds=range(5), n_layers=24, facts=False),),
+    "gp": (Plan(methods=("gp", "gp + first batch"), marks=MARKS[:-3], seeds=range(5), n_layers=24, facts=False),),
     "known": (Plan(methods=("ours",), marks=MARKS[:-1], seeds=range(5), n_layers=24, facts=True),),
     "layers": tuple(
         Plan(methods=("ours",), marks=MARKS[:-1], seeds=range(20, 22), n_layers=n_layers, facts=facts)

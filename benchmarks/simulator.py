@@ -13,7 +13,7 @@ share of memory reserved for the dense part; a config that does not fit runs out
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import numpy as np
@@ -139,12 +139,13 @@ class Simulator:
             chosen = np.array([[STRATEGIES.index(name) for name in config["sharding_strategy"]]])
             used = self._memory_gib(chosen, np.array([float(config["micro_batch_size"])]))
             peak = float(used[0]) * float(np.exp(np.random.default_rng(number).normal(0.0, PEAK_NOISE)))
-        return Trial.completed(
+        measured = Trial.completed(
             workload=self.workload,
             config=config,
             samples_per_second=speed * float(np.exp(rng.normal(0.0, NOISE))),
             peak_memory_gib=peak,
         )
+        return measured if peak is None else replace(measured, observed={"device_memory_gib": HBM_GIB})
 
     def _memory_gib(self, chosen: np.ndarray, batch: np.ndarray) -> np.ndarray:
         kept = np.choose(chosen, [1.0 / WORLD_SIZE, 0.35 if self.family == "latency" else 0.25, 1.0])

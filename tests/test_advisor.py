@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,6 +117,14 @@ class TestSuggest:
         assert suggest(SMALL, workload={"world_size": 1}, current=own, trials=trials, count=3) == []
         left = suggest(SMALL, workload={"world_size": 1}, current=own, trials=trials[:2], count=3)
         assert [suggestion.config for suggestion in left] == [{"micro_batch_size": 4}]
+
+    def test_a_thousand_failures_later_there_is_still_something_to_launch(self) -> None:
+        ran = [replace(launched(CURRENT, noise=0.001 * (each % 7)), ended_at="2026-01-01") for each in range(301)]
+        unsharded = {**CURRENT, "sharding_strategy": ("NO_SHARD",) * 4, "micro_batch_size": 16}
+        lost = [
+            replace(Trial.infeasible(workload=WORKLOAD, config=unsharded), ended_at="2026-01-02") for _ in range(1000)
+        ]
+        assert len(asked([*ran, *lost], count=2)) == 2
 
     def test_it_is_pure(self) -> None:
         trials = tuned(14)

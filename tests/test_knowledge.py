@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn, nearest
+from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn, nearest, telling
 from torchx_cubicml.trial import Trial, Value
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
@@ -93,6 +93,17 @@ def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
     assert nearest(trials, workload, count=40) == trials
 
 
+def test_failures_however_near_leave_room_for_what_was_measured() -> None:
+    workload: dict[str, Value] = {"program": "a.py"}
+    slow = [Trial.completed(workload={}, config={"batch": each}, tokens_per_second=1.0) for each in range(30)]
+    lost = [Trial.infeasible(workload=workload, config={"batch": each}) for each in range(100)]
+    found = telling([*slow, *lost], workload, count=40)
+    assert [trial.measurement is not None for trial in found].count(True) == 20
+    assert len(found) == 40
+    assert telling([*slow[:3], *lost], workload, count=40)[:3] == slow[:3]
+    assert telling([*slow, *lost], workload, count=200) == [*slow, *lost]
+
+
 def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
     def measured(batch: int) -> Trial:
         config = {"micro_batch_size": batch, "kind": "a"}
@@ -115,3 +126,35 @@ def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
     assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
     assert sober.hoping().forecast(untried).logarithm[0] > np.log(105.0)
     assert sober.hoping().hoping().forecast(untried).logarithm == sober.hoping().forecast(untried).logarithm
+
+
+def test_a_search_hopes_that_memory_buys_speed() -> None:
+    def of(sharding: str, checkpointing: str) -> dict[str, Value]:
+        return {"sharding_strategy": (sharding,) * 4, "activation_checkpointing": checkpointing}
+
+    trials = [
+        Trial.completed(workload=WORKLOAD, config=of("FULL_SHARD", "full"), tokens_per_second=speed)
+        for speed in (99.0, 100.0, 101.0)
+    ]
+    tuned = {
+        "sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+        "activation_checkpointing": ("full", "none"),
+    }
+    lesson = Lesson(
+        everything=trials,
+        own=trials,
+        objective="tokens_per_second",
+        observe={},
+        compare=[],
+        tuned=tuned,
+        noise=None,
+        usual_noise=0.02,
+    )
+    knowledge = learn(lesson, rng=np.random.default_rng(0))
+    asked = [
+        {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))
+    ]
+    assert knowledge.forecast(asked).logarithm == pytest.approx([np.log(100.0)] * 3, abs=0.02)
+    sharded_less, not_sharded, kept = knowledge.hoping().forecast(asked).logarithm
+    assert np.log(101.0) < sharded_less < not_sharded
+    assert kept > np.log(101.0)

@@ -123,3 +123,15 @@ def test_more_rows_than_it_takes_are_thinned() -> None:
     process, _ = fitted(some(450))
     assert len(process.points_) == 400
     assert process.n_measured_ == 450
+
+
+def test_a_large_layer_may_change_more_where_sizes_are_known() -> None:
+    sizes = (100, *(1,) * (LAYERS - 1))
+    process, history = fitted(
+        [trial("F" * LAYERS, layer_n_params=sizes, noise=noise) for noise in (0.0, 0.01, 0.02)],
+        tuned={"kernel": ("F", "N")},
+    )
+    large, small = ("N" + "F" * (LAYERS - 1)), ("F" * (LAYERS - 1) + "N")
+    rows = [dict(trial(word, layer_n_params=sizes).config) for word in (large, small)]
+    _, (of_large, of_small) = process.latent(history.columns.encode(rows))
+    assert of_large > 2.0 * of_small

@@ -137,3 +137,15 @@ def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
         for spread in (0.002, 0.1)
     )
     assert exact.steepness_ > 2 * rough.steepness_
+
+
+def test_the_memory_of_the_device_says_where_the_wall_stands_before_anything_ran_out() -> None:
+    def peak(trial: Trial, device: float | None) -> Trial:
+        measured = replace(trial.measurement, peak_memory_gib=need("FFFFFFFF", trial.config["micro_batch_size"]))
+        return replace(trial, measurement=measured, observed={} if device is None else {"device_memory_gib": device})
+
+    ran = [outcome("FFFFFFFF", batch) for batch in (2, 4, 6, 8)]
+    (unknown,), (small,), (large,) = (
+        chances([peak(trial, device) for trial in ran], config("FFFFFFFF", 16)) for device in (None, 14.0, 80.0)
+    )
+    assert small < 0.2 < unknown < 0.9 < large

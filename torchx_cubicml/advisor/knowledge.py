@@ -16,8 +16,8 @@ import numpy as np
 from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
-from torchx_cubicml.predictors.limits import BATCH
 from torchx_cubicml.predictors.memory_wall import MemoryWall
+from torchx_cubicml.predictors.usual import USUAL
 from torchx_cubicml.vectors import encoded
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
 
 # Measurements of the workload itself with which a Gaussian process knows it better than trees over all workloads.
 _FEWEST_OWN, _MOST_OWN = 3, 300
-_PER_BATCH = 0.3  # log throughput per log micro batch that a search begins with
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
 # Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
 _MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1000
@@ -142,8 +141,8 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
         guided = _process(lesson).fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
     hopeful = None
-    if elsewhere is None and BATCH in lesson.tuned:
-        hopeful = _process(lesson, per_batch=_PER_BATCH).fit(own, rng=rng)
+    if elsewhere is None and USUAL & lesson.tuned.keys():
+        hopeful = _process(lesson, hopeful=True).fit(own, rng=rng)
     return Here(history=own, process=process, wall=wall, elsewhere=elsewhere, hopeful=hopeful)
 
 
@@ -161,8 +160,21 @@ def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[
     return trials[-count:]
 
 
-def _process(lesson: Lesson, *, per_batch: float = 0.0) -> GaussianProcess:
-    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise, per_batch=per_batch)
+def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[Trial]:
+    """Return the trials ``nearest`` to ``workload``, at least half of them measured where there are as many.
+
+    Of failures alone nothing could be learned of speed, however near they are.
+    """
+    near = nearest(trials, workload, count=count)
+    if 2 * sum(trial.measurement is not None for trial in near) >= len(near) or len(near) == len(trials):
+        return near
+    measured = nearest((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
+    others = (trial for trial in trials if trial.measurement is None)
+    return [*measured, *nearest(others, workload, count=count - len(measured))]
+
+
+def _process(lesson: Lesson, *, hopeful: bool = False) -> GaussianProcess:
+    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise, hopeful=hopeful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -177,7 +189,7 @@ class Everywhere:
     @classmethod
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
-        history = lesson.history(nearest(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
+        history = lesson.history(telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
         return cls(
             history=history,
             predictor=lesson.fitted(history, rng=rng),
@@ -322,7 +334,7 @@ class Here:
         return replace(self, process=self.process.believing(encoded(self.history.columns, rows)))
 
     def hoping(self) -> Self:
-        """See ``Knowledge``: larger micro batches waste less."""
+        """See ``Knowledge``: larger micro batches waste less, and memory buys speed."""
         return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:

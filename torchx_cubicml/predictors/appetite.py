@@ -76,13 +76,13 @@ class Appetite:
         sharding: tuple[int, ...] = ()
         layers, steps = np.empty(0), np.empty(0)
         if states is not None:
-            layers, steps = places.layered[states].sizes, _layered_hunger(places, columns, states)
+            layers, steps = places.layered[states].sizes, hunger_of_layers(places, columns, states)
         elif _STATES_OF in places.category_names:
             fact = places.category_names.index(_STATES_OF)
             sharding = tuple(np.flatnonzero(places.category_of == fact).tolist())
-            layers, steps = np.ones(1), _hunger(places, columns)[list(sharding)]
-        others = [_hunger(places, columns)]
-        others += [_layered_hunger(places, columns, at) for at in range(len(names)) if at != states]
+            layers, steps = np.ones(1), hunger_of_indicators(places, columns)[list(sharding)]
+        others = [hunger_of_indicators(places, columns)]
+        others += [hunger_of_layers(places, columns, at) for at in range(len(names)) if at != states]
         hunger = np.concatenate(others)
         hunger[list(sharding)] = np.nan
         kept = np.where(steps > 0, np.log(_STEP) * (_HUNGRIEST - steps), -np.inf)
@@ -155,14 +155,15 @@ class Appetite:
         return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_hungry, n_unknown]))
 
 
-def _hunger(places: Places, columns: Columns) -> NDArray[np.float64]:
-    """Return the hunger of each indicator, ``[n_indicators]``."""
+def hunger_of_indicators(places: Places, columns: Columns) -> NDArray[np.float64]:
+    """Return the hunger of each indicator, ``[n_indicators]``; 0 where nothing is known."""
     names = [places.category_names[fact] for fact in places.category_of]
     found = [_of_code(columns, name, *each) for name, each in zip(names, places.indicators, strict=True)]
     return np.array(found, dtype=np.float64)
 
 
-def _layered_hunger(places: Places, columns: Columns, at: int) -> NDArray[np.float64]:
+def hunger_of_layers(places: Places, columns: Columns, at: int) -> NDArray[np.float64]:
+    """Return the hunger of each choice of the layered parameter ``at``, ``[n_codes]``; 0 where nothing is known."""
     layered = places.layered[at]
     found = [_of_code(columns, layered.name, layered.columns[0], code) for code in layered.codes]
     return np.array(found, dtype=np.float64)

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.limits import BATCH
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.predictors.usual import Usual
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,7 +53,7 @@ class GaussianProcess:
         tuned: parameters that candidates may vary -> their choices, so that one that never varied is not left out.
         noise: standard deviation of the logarithm of one measurement, as repeats tell it; ``None`` before there are
             any.
-        per_batch: log throughput per log micro batch expected before anything is measured.
+        hopeful: whether what is usual of throughput (``usual``) is expected before anything is measured.
     """
 
     def __init__(
@@ -61,11 +61,11 @@ class GaussianProcess:
         *,
         tuned: Mapping[str, Sequence[Scalar]] | None = None,
         noise: float | None = None,
-        per_batch: float = 0.0,
+        hopeful: bool = False,
     ) -> None:
         self.tuned = dict(tuned or {})
         self.noise = noise
-        self.per_batch = per_batch
+        self.hopeful = hopeful
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the measured rows of ``history``; see ``Predictor``."""
@@ -85,6 +85,7 @@ class GaussianProcess:
     ) -> None:
         self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
         self.points_ = self.places_.points(features)
+        self.usual_ = Usual.of(self.places_, history.columns) if self.hopeful else None
         target = target - self._trend(self.points_)
         self.centre_ = float(np.quantile(target, _CENTRE))
         squares = len(target) * float(target.var()) + _USUAL_WEIGHT * _USUAL_SCALE**2
@@ -97,12 +98,8 @@ class GaussianProcess:
         self._condition()
 
     def _trend(self, points: Points) -> NDArray[np.float64]:
-        """Return what is expected before anything is measured, ``[n]``: larger batches waste less."""
-        trend = np.zeros(len(points))
-        for number, values in zip(self.places_.numbers, points.numbers.T, strict=True):
-            if number.name == BATCH:
-                trend = self.per_batch * np.log(np.maximum(number.unscaled(values), 1e-300))
-        return trend
+        """Return what is expected before anything is measured, ``[n]``."""
+        return np.zeros(len(points)) if self.usual_ is None else self.usual_.at(points)
 
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
@@ -329,7 +326,9 @@ class _Kernel:
 
 
 def _centred(members: NDArray[np.float64], layered: Layered) -> NDArray[np.float64]:
-    return np.asarray(members - (members @ layered.weights)[:, :, None], dtype=np.float64)
+    """Return memberships beside their shares, each layer as large as it weighs: what is large has large effects."""
+    apart = members - (members @ layered.weights)[:, :, None]
+    return np.asarray(apart * layered.weights * len(layered.weights), dtype=np.float64)
 
 
 def _flat(members: NDArray[np.float64]) -> NDArray[np.float64]:

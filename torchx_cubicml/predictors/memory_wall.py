@@ -37,6 +37,7 @@ _FEWEST_PEAKS = 6  # from which it is
 _EXACT_STEPS = 4  # of learning it
 _ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest peak
 _ROOM = 0.4
+_USABLE, _USABLE_SD = -0.1, 0.15  # log share of a device's memory that can be allocated
 _STEPS = 60
 
 
@@ -66,7 +67,8 @@ class MemoryWall:
         self.appetite_ = Appetite.of(Places.of(features, history.columns, tuned=self.tuned), history.columns)
         with one_thread():
             meal = self.appetite_.meal(features)
-            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, _PEAK_SD, _STEEPNESS)
+            room = _Room.of(peaks, _device_memory_gib([*history.rows, *history.failures]))
+            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, room, _PEAK_SD, _STEEPNESS)
             self.theta_, self.covariance_ = _most_probable(outcomes)
             for _ in range(_EXACT_STEPS if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS else 0):
                 outcomes = outcomes.as_exact_as(self.theta_, self.covariance_)
@@ -93,6 +95,32 @@ class MemoryWall:
 
 
 @dataclass(frozen=True, slots=True)
+class _Room:
+    """What the memory there is may be, in the unit of peaks: a median and a deviation, of the logarithm."""
+
+    median: float
+    deviation: float
+
+    @classmethod
+    def of(cls, peaks: NDArray[np.float64], device_memory_gib: float | None) -> Self:
+        """Return it by the memory of the device, else by the largest of ``peaks`` (logarithms)."""
+        if device_memory_gib is not None:
+            return cls(math.log(device_memory_gib) + _USABLE, _USABLE_SD)
+        largest = float(np.nanmax(peaks)) if np.isfinite(peaks).any() else 0.0
+        return cls(largest + _ROOM, _ROOM_SD)
+
+    def at(self, theta: float) -> float:
+        """Return its logarithm, ``theta`` deviations off the median."""
+        return self.median + self.deviation * theta
+
+
+def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
+    """Return the memory of the smallest device that launches were seen on; ``None`` where none was."""
+    seen = (row.get("device_memory_gib") for row in rows)
+    return min((float(each) for each in seen if isinstance(each, int | float) and each > 0), default=None)
+
+
+@dataclass(frozen=True, slots=True)
 class _Outcomes:
     """What is learned from; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
 
@@ -101,6 +129,7 @@ class _Outcomes:
     fitted: NDArray[np.float64]
     trust: NDArray[np.float64]
     peaks: NDArray[np.float64]
+    room: _Room
     peak_sd: float
     steepness: float
 
@@ -119,8 +148,8 @@ class _Outcomes:
         """Return how far recorded peaks stand off, ``[n_peaks]``, and how what is made of them moves, in deviations."""
         taken, grows, _ = self.appetite.taken(self.meal, theta[:-1])
         seen = np.isfinite(self.peaks)
-        last = np.full((len(taken), 1), _ROOM_SD)
-        return (self.peaks - self._room(theta) - taken)[seen] / self.peak_sd, np.hstack([grows, last])[
+        last = np.full((len(taken), 1), self.room.deviation)
+        return (self.peaks - self.room.at(float(theta[-1])) - taken)[seen] / self.peak_sd, np.hstack([grows, last])[
             seen
         ] / self.peak_sd
 
@@ -142,10 +171,6 @@ class _Outcomes:
         curvature = (design.T * (self.trust * chance * (1.0 - chance))) @ design + np.eye(len(theta))
         off, told = self._peaks_off(theta)
         return gradient + told.T @ off, curvature + told.T @ told
-
-    def _room(self, theta: NDArray[np.float64]) -> float:
-        largest = np.nanmax(self.peaks) if np.isfinite(self.peaks).any() else 0.0
-        return float(largest + _ROOM + _ROOM_SD * theta[-1])
 
 
 def _most_probable(

@@ -59,7 +59,8 @@ def measured(prepared: Prepared, config: Config, tokens_per_second: float) -> Tr
     return replace(done, origin=Origin.TUNE)
 
 
-def simulate(prepared: Prepared, launches: int) -> list[tuple[str, Trial]]:
+def simulate(prepared: Prepared, launches: int, *, killed: str = "") -> list[tuple[str, Trial]]:
+    """``killed`` is the purpose whose first launch is, so that nothing tells how it ended."""
     told: list[tuple[str, Trial]] = []
     for number in range(launches):
         trials = [trial for _, trial in told]
@@ -72,6 +73,8 @@ def simulate(prepared: Prepared, launches: int) -> list[tuple[str, Trial]]:
             trial = Trial.infeasible(workload=prepared.workload, config=suggestion.config)
         else:
             trial = measured(prepared, suggestion.config, 1000.0 * int(size) + len(trials))
+        if purpose == killed and killed not in [before for before, _ in told]:
+            trial = replace(trial, state=State.UNKNOWN, measurement=None, reason="the process was killed by SIGKILL")
         told.append((purpose, trial))
     return told
 
@@ -191,6 +194,26 @@ def test_an_own_config_that_fails_does_not_eat_the_launches_that_confirm(prepare
     assert planned is not None
     assert planned[0] == "confirm"
     assert planned[1].config == best
+
+
+@pytest.mark.parametrize("killed", ["baseline", "confirm"])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_launch_that_was_killed_is_made_up_for(prepared: Prepared, killed: str, repeats: int) -> None:
+    asked = replace(prepared, request=replace(prepared.request, repeats=repeats))
+    told = simulate(asked, 12, killed=killed)
+    assert len(told) == 4 + repeats - 1 + repeats + 1
+    _, comparison = winner_of(asked, [trial for _, trial in told], known=frozenset())
+    assert comparison is not None
+    assert len(comparison.baseline.throughputs) == len(comparison.best.throughputs) == repeats
+
+
+def test_a_config_that_is_killed_each_time_is_given_up(prepared: Prepared) -> None:
+    own = measured(prepared, prepared.current, 100.0)
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    killed = [replace(measured(prepared, best, 1.0), state=State.UNKNOWN, measurement=None) for _ in range(3)]
+    planned = next_launch(prepared, [own, measured(prepared, best, 300.0), *killed], launches_left=1)
+    assert planned is not None
+    assert planned[1].config == prepared.current
 
 
 def test_a_confirmation_under_way_counts_once(prepared: Prepared) -> None:

@@ -165,10 +165,15 @@ def _in_flight(trial: Trial, config: Config) -> bool:
     return not trial.state.ended and config_key(trial.config) == config_key(config)
 
 
-def _is_no_measurement(trial: Trial, config: Config) -> bool:
-    """Whether a launch of ``config`` is yet to be measured, or failed by itself, as another is likely to do."""
-    counts = not trial.state.ended or trial.state not in _NOTHING_LEARNED
-    return counts and trial.measurement is None and config_key(trial.config) == config_key(config)
+def _unmeasured(trials: Sequence[Trial], config: Config, *, measured: int) -> int:
+    """Return how many launches of ``config`` are yet to be measured, or failed by themselves, as another is likely to.
+
+    One that was killed says little of the next: as many are made up for as were ``measured``, and one in any case.
+    """
+    key = config_key(config)
+    states = [trial.state for trial in trials if trial.measurement is None and config_key(trial.config) == key]
+    counted = sum(not state.ended or state not in _NOTHING_LEARNED for state in states)
+    return counted - min(states.count(State.UNKNOWN), max(1, measured))
 
 
 def _searching(evidence: Evidence, current: Config, best: Suggestion | None) -> bool:
@@ -225,7 +230,7 @@ def _lacking_repeats(
     lacking: list[tuple[int, int, Suggestion]] = []
     for order, (contender, chosen) in enumerate(contenders):
         have = len(evidence.measured(contender.config, prepared.space.objective, chosen=chosen))
-        have += sum(_is_no_measurement(trial, contender.config) for trial in evidence.own)
+        have += _unmeasured(evidence.own, contender.config, measured=have)
         lacking += [(repeat, order, contender) for repeat in range(have, prepared.request.repeats_made)]
     return [contender for _, _, contender in sorted(lacking, key=lambda item: item[:2])]
 

@@ -2,9 +2,9 @@
 
 The truth is in the store and on the scheduler. ``request`` checks what the user asks; ``lease`` says which tune a
 process leads; ``ledger`` and ``journal`` are what the store holds, ``books`` both for one tune; ``adoption`` takes over
-what a process that died has left; ``plan`` says what to launch next, ``foresight`` before a slot is free; ``flights``
-launches and watches, with ``patience``; ``endings`` says how a launch ended, ``glance`` what is shown; ``failures`` and
-``hopeless`` say when to stop; ``tuner`` is the loop.
+what a process that died has left, ``outage`` asks a store again; ``plan`` says what to launch next, ``foresight``
+before a slot is free; ``flights`` launches and watches, with ``patience``; ``endings`` says how a launch ended,
+``glance`` what is shown; ``failures`` and ``hopeless`` say when to stop; ``tuner`` is the loop.
 """
 
 from __future__ import annotations

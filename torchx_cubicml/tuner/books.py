@@ -112,6 +112,10 @@ class Books:
         """Note that this process lives."""
         self._write(NoteKind.ALIVE, "", {})
 
+    def hurry(self) -> None:
+        """Wait no more for a store that does not answer."""
+        self.ledger.patience.hurry()
+
     def finished(self, facts: Mapping[str, object]) -> None:
         """Note that the tune is over, and how it ended; nobody goes on with it."""
         self._write(NoteKind.FINISHED, "", facts)

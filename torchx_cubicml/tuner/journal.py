@@ -19,6 +19,7 @@ from torchx_cubicml.masking import mask
 from torchx_cubicml.store.folder import MAX_OBJECT_BYTES
 from torchx_cubicml.store.trial_store import open_folder
 from torchx_cubicml.tuner.arrivals import Arrivals
+from torchx_cubicml.tuner.outage import StorePatience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -71,9 +72,11 @@ class Journal:
 
     Args:
         store_url: absolute URL of the store.
+        patience: with the store.
     """
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, patience: StorePatience | None = None) -> None:
+        self._patience = patience or StorePatience()
         self._folder = open_folder(f"{store_url.rstrip('/')}/{_FOLDER}")
         self._arrivals = Arrivals(self._folder)
         self._notes: list[Note] = []
@@ -95,7 +98,8 @@ class Journal:
         now = datetime.now(UTC)
         name = f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json"
         text = mask(json.dumps(payload, separators=(",", ":"), default=str))
-        self._folder.publish(f"{now:%Y-%m-%d}", name, text.encode())
+        # Under one name, however often it is tried: what a launch took counts once.
+        self._patience.write(lambda: self._folder.publish(f"{now:%Y-%m-%d}", name, text.encode()))
 
     def read(self) -> Sequence[Note]:
         """Return all notes by name, that is by their writers' clocks; what cannot be read is left out.
@@ -103,10 +107,13 @@ class Journal:
         Raises:
             StoreError: the store cannot be reached.
         """
+        self._patience.read(self._read_on)
+        return self._notes
+
+    def _read_on(self) -> None:
         for content in self._arrivals.read():
             with suppress(RecordError, ValueError, RecursionError):
                 self._notes.append(_decode(content))
-        return self._notes
 
 
 def _decode(content: bytes) -> Note:

@@ -12,6 +12,7 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.trial_store import decode_event
 from torchx_cubicml.tuner.arrivals import Arrivals
 from torchx_cubicml.tuner.clock import instant
+from torchx_cubicml.tuner.outage import StorePatience
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -24,9 +25,11 @@ class Ledger:
 
     Args:
         store_url: of the store.
+        patience: with the store.
     """
 
-    def __init__(self, store_url: str) -> None:
+    def __init__(self, store_url: str, patience: StorePatience | None = None) -> None:
+        self.patience = patience or StorePatience()
         self._store = TrialStore(store_url)
         self._arrivals = Arrivals(self._store.folder)
         self._groups: defaultdict[str, list[Event]] = defaultdict(list)
@@ -39,7 +42,7 @@ class Ledger:
         Raises:
             StoreError: the store cannot be written.
         """
-        self._store.append(event)
+        self.patience.write(lambda: self._store.append(event))
 
     def refresh(self) -> None:
         """Read what is new.
@@ -47,13 +50,7 @@ class Ledger:
         Raises:
             StoreError: the store cannot be read.
         """
-        changed: set[str] = set()
-        for content in self._arrivals.read():
-            with suppress(RecordError):  # a reader of the whole store tells of it
-                changed.add(self._place(decode_event(content)))
-        for key in changed:
-            if key in self._groups:
-                self._folded[key] = fold_events(self._groups[key])
+        self.patience.read(self._read_on)
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh."""
@@ -84,6 +81,17 @@ class Ledger:
         events = (event for event in self._groups.get(launch_id, ()) if event.kind in kinds)
         times = sorted(time for event in events if (time := instant(event.time)) is not None)
         return times[-1 if last else 0] if times else None
+
+    def _read_on(self) -> None:
+        changed: set[str] = set()
+        try:
+            for content in self._arrivals.read():
+                with suppress(RecordError):  # a reader of the whole store tells of it
+                    changed.add(self._place(decode_event(content)))
+        finally:  # what was read before the store failed is not read again
+            for key in changed:
+                if key in self._groups:
+                    self._folded[key] = fold_events(self._groups[key])
 
     def _place(self, event: Event) -> str:
         """Put an event with the others of its launch, and return the name of that group."""

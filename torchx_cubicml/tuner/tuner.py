@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.jobs import JobRunner, interruptions
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.same_workload import matches
@@ -24,6 +25,7 @@ from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.ledger import Ledger
+from torchx_cubicml.tuner.outage import StorePatience
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 from torchx_cubicml.tuner.steps import Begun, Ended, Launching, Step, TuneResult
 
@@ -59,11 +61,12 @@ def tune(
 
     Raises:
         LaunchError: the first launch fails by the user's own error or measures nothing, or one failure repeats.
-        StoreError: the store cannot be read or written.
+        StoreError: the store cannot be read or written for minutes; the tune is left as it is, to be gone on with.
         KeyboardInterrupt: the user ends the tune; what is in flight is cancelled and recorded first.
     """
     request, clock = prepared.request, clock or SystemClock()
-    journal = Journal(prepared.store_url)
+    patience = StorePatience(clock)
+    journal = Journal(prepared.store_url, patience)
     runner = jobs or JobRunner(
         request.scheduler,
         scheduler_args=request.scheduler_args,
@@ -73,7 +76,7 @@ def tune(
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            books = Books(lease.tune_id, Ledger(prepared.store_url), journal, clock)
+            books = Books(lease.tune_id, Ledger(prepared.store_url, patience), journal, clock)
             yield from _Loop(
                 prepared, books, runner, clock, advisor or StudyingAdvisor(predictor=prepared.predictor)
             ).run(resumed=lease.resumed)
@@ -100,6 +103,13 @@ class _Loop:
 
     def run(self, *, resumed: bool) -> Iterator[Step]:
         try:
+            yield from self._lead(resumed=resumed)
+        except StoreError as error:
+            left = "" if self._jobs.is_local else "its jobs are left to run, and "
+            raise StoreError(f"{error}; the tune is not over: {left}the same command goes on with it") from error
+
+    def _lead(self, *, resumed: bool) -> Iterator[Step]:
+        try:
             self._jobs.image = self._books.image()
             watched = adopt_all(self._flights, self._books, self._jobs, self._clock) if resumed else 0
             for trial in self._books.settled_trials():
@@ -108,11 +118,16 @@ class _Loop:
             yield Begun(tune_id=self._books.tune_id, resumed=resumed, launches=made, in_flight=watched)
             yield from self._rounds()
         except interruptions():
-            self._flights.end_all("interrupted by the user")
+            self._books.hurry()
+            with suppress(StoreError):  # the jobs are cancelled first, and are looked at when the tune is gone on with
+                self._flights.end_all("interrupted by the user")
+            raise
+        except StoreError:
             raise
         except CubicMLError as error:
-            self._flights.end_all("the tune ended")
-            self._books.finished({"error": str(error)})
+            with suppress(StoreError):  # why the tune ended is told in any case
+                self._flights.end_all("the tune ended")
+                self._books.finished({"error": str(error)})
             raise
         result = self._result()
         yield result

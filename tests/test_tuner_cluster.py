@@ -106,6 +106,29 @@ def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
     assert purposes.count("baseline") == 1
 
 
+@pytest.mark.parametrize("requeued", ["job-1", "job-3"], ids=["own", "search"])
+def test_what_is_requeued_is_not_launched_again(prepared: Prepared, requeued: str) -> None:
+    asked = replace(prepared.request, budget=Budget(launches=8), parallel=2, queue_timeout_s=1e6, trial_timeout_s=1e6)
+    cluster = SimulatedCluster(seed=2, fates=("done",))
+    made = []
+    for step in tune(
+        replace(prepared, request=asked),
+        jobs=JobRunner("sim", runner=runner_of(cluster)),
+        clock=cluster,
+        advisor=Draws(),
+    ):
+        if requeued in cluster.jobs:
+            cluster.jobs[requeued].fate = "requeued"
+        if isinstance(step, Launching) and requeued in cluster.open:
+            made.append(step.purpose)
+    job = cluster.jobs[requeued]
+    assert job.cut_off is not None
+    assert len(made) > 1
+    assert not {"baseline", "again"}.intersection(made)
+    told = {trial.launch_id: trial for trial in stored(prepared)}
+    assert told[job.contract.launch_id].state is State.COMPLETED
+
+
 def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))

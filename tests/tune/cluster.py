@@ -46,6 +46,7 @@ class Job:
     fate: str
     told: set[str] = field(default_factory=set)
     cancelled: bool = False
+    cut_off: datetime | None = None  # by a fault after which it waits once more
 
 
 FATES = ("done", "done", "done", "done", "done", "oom", "node", "preempted", "lost", "stuck", "silent", "raises")
@@ -120,10 +121,11 @@ class SimulatedCluster:
         if self.time < job.submitted + timedelta(seconds=1):
             return AppState.UNKNOWN
         if self.time < job.begins:
-            return AppState.PENDING
+            ended = job.cut_off is not None and self.time < job.cut_off + timedelta(seconds=1)
+            return AppState.FAILED if ended else AppState.PENDING  # so it looks until it is back in the queue
         if self.time < job.ends + timedelta(seconds=self.late_s):
             return AppState.RUNNING
-        return AppState.SUCCEEDED if job.fate in {"done", "raises"} else AppState.FAILED
+        return AppState.SUCCEEDED if job.fate in {"done", "raises", "requeued"} else AppState.FAILED
 
     def cancel(self, name: str) -> None:
         job = self.jobs[name]
@@ -151,12 +153,23 @@ class SimulatedCluster:
     def _end(self, name: str, job: Job) -> None:
         if job.cancelled or job.fate == "silent":
             return
-        if job.fate in {"done", "raises"}:
+        if job.fate == "requeued" and job.cut_off is None:
+            self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
+            self._requeue(name, job)
+            return
+        if job.fate in {"done", "raises", "requeued"}:
             self._event(name, job, EventKind.ENDED, State.COMPLETED, speed(job.contract.config))
         elif job.fate == "oom":
             self._event(name, job, EventKind.ENDED, State.OUT_OF_MEMORY)
         elif job.fate == "preempted":
             self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
+
+    def _requeue(self, name: str, job: Job) -> None:
+        run_s = job.ends - job.begins
+        job.cut_off, job.begins = self.time, self.time + timedelta(hours=2)
+        job.ends = job.begins + run_s
+        job.told.clear()
+        self.open.add(name)
 
     def _event(
         self, name: str, job: Job, kind: EventKind, state: State | None = None, throughput: float | None = None
@@ -167,6 +180,7 @@ class SimulatedCluster:
                 kind=kind,
                 trial_id=f"sim-{name}",
                 launch_id=contract.launch_id,
+                attempt=(0 if job.cut_off is None else 1, 0),
                 sequence=0 if kind is EventKind.STARTED else 1,
                 writer="rank0",
                 time=self.time.isoformat(),

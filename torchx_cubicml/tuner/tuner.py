@@ -185,12 +185,19 @@ class _Loop:
         return planned
 
     def _trials(self) -> list[Trial]:
-        """Return all trials; what is in flight starts now: here it is known not to be lost, however long it queues."""
+        """Return all trials; what is in flight starts now: here it is known not to be lost, however long it queues.
+
+        The ranks of a job that is requeued tell an end, and the job goes on: while it is in flight it is not over.
+        """
         found = [self._books.ledger.of_launch(flight.launch_id) for flight in self._flights.under_way]
-        waiting = {trial.trial_id for trial in found if trial is not None and not trial.state.ended}
         now = self._books.now().isoformat()
-        trials = self._books.ledger.trials()
-        return [replace(trial, started_at=now) if trial.trial_id in waiting else trial for trial in trials]
+        waiting = {trial.trial_id: replace(trial, started_at=now) for trial in found if trial and not trial.state.ended}
+        waiting |= {
+            trial.trial_id: replace(trial, state=State.RUNNING, started_at=now, ended_at="", reason="")
+            for trial in found
+            if trial is not None and trial.state in {State.INFRASTRUCTURE, State.UNKNOWN}
+        }
+        return [waiting.get(trial.trial_id, trial) for trial in self._books.ledger.trials()]
 
     def _think_ahead(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import gc
-import sys
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, TypeAlias
+
+from torchx_cubicml.recorder.live import live_instances_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,12 +84,7 @@ def first_node(output: object) -> Node | None:
 
 def loader_batch_size() -> int | None:
     """Return the batch size that all live DataLoaders have in common; ``None`` where there is none."""
-    module = sys.modules.get("torch.utils.data")
-    loader_type = getattr(module, "DataLoader", None)
-    if loader_type is None:
-        return None
-    loaders = [item for item in gc.get_objects() if issubclass(type(item), loader_type)]
-    sizes = {_batch_size(loader) for loader in loaders}
+    sizes = {_batch_size(loader) for loader in live_instances_of("torch.utils.data", "DataLoader")}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) and size > 0 else None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.attention import attention_kernel
 from torchx_cubicml.recorder.compilation import is_compiled
 from torchx_cubicml.recorder.layers import holds_all, modules_around, outermost, repeated_blocks
+from torchx_cubicml.recorder.live import Survey
 from torchx_cubicml.recorder.observe import Seen, observe, observe_stage
 from torchx_cubicml.recorder.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.probe import Probe, autocast_type
@@ -68,6 +69,16 @@ class FirstLook:
             leading: optimizer that steps the model; ``None`` where none is known.
             work: of the first step; ``None`` where no step was seen.
         """
+        survey, self._forwards.survey = self._forwards.survey or Survey(), None
+        with survey.in_place_of_walks():
+            self._read(leading, work)
+
+    def release(self) -> None:
+        """Take every hook off the layers."""
+        if self._probe is not None:
+            self._probe.release()
+
+    def _read(self, leading: Optimizer | None, work: Work | None) -> None:
         model = self._forwards.model if self._forwards.is_whole else None
         # A trainer may call the user's module through a wrapper that is itself in evaluation mode: Lightning does.
         model = outermost(model) if model is not None else _all_around(parameters_of(leading))
@@ -81,11 +92,6 @@ class FirstLook:
         self.facts = facts
         if pipeline is not None:
             self._tell_stages(pipeline)
-
-    def release(self) -> None:
-        """Take every hook off the layers."""
-        if self._probe is not None:
-            self._probe.release()
 
     def _seen(self, work: Work | None) -> Seen:
         seen = Seen(

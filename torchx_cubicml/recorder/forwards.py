@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
 from torchx_cubicml.recorder.layers import holds_all
+from torchx_cubicml.recorder.live import Survey
 from torchx_cubicml.recorder.module_hook import ModuleHook
 from torchx_cubicml.recorder.pipeline import read_pipeline
 from torchx_cubicml.recorder.settled import NotingHook
@@ -61,6 +62,7 @@ class Forwards:
         self.before_each: Callable[[], None] | None = None  # called before each training forward is counted
         self.on_output: Callable[[Node], None] | None = None  # called once, after the next
         self.is_whole = False
+        self.survey: Survey | None = None  # of when the model was chosen
         self._guard = guard
         self._requested = requested
         self._loaded: int | None = None  # samples of a batch that seems to be handed over in parts
@@ -228,11 +230,13 @@ class Forwards:
         self._model = weakref.ref(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
-        pipeline = read_pipeline()
+        self.survey = Survey()
+        with self.survey.in_place_of_walks():
+            pipeline = read_pipeline()
+            self._sample_size = loader_batch_size()
         # Any stage of a pipeline sees the samples of the whole batch, of which there is one in the pipeline at a time.
         self._is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
         self.is_whole = id(module) in self._whole or self._is_stage
-        self._sample_size = loader_batch_size()
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is not None:
             self._agree(self.batch, args, kwargs)

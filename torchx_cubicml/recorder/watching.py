@@ -1,6 +1,6 @@
 """Of which steps the forwards are watched: of all, until watching would be felt; then of some, again and again.
 
-A hook on a module costs a forward 10 to 30 microseconds between the kernels of a training (``benchmarks/recorder.py``),
+A hook on a module costs a forward 20 to 40 microseconds between the kernels of a training (``benchmarks/recorder.py``),
 most of it for what is in no cache then. Where steps are so short that this counts, and long stretches of them were
 alike, the hook is taken off the model for a while. The ends of all steps are noted all the same.
 """
@@ -16,7 +16,7 @@ STEPS_ALIKE = 512  # watched one after the other before any is not; likewise aft
 STEPS_OF_A_LOOK = 8  # watched between two rests
 _LONGEST_REST = 504  # steps
 _COST_S = 30e-6  # of watching one forward
-_SHARE = 0.75e-3  # of the time of steps that watching may take
+_SHARE = 0.4e-3  # of the time of steps that watching may take
 _UNEVEN = (1.0, 0.81, 1.13, 0.9, 1.21)  # so that rests fall in step with no rhythm of the training's own
 
 

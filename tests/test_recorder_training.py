@@ -130,6 +130,53 @@ def test_the_next_model_is_followed_when_the_first_is_gone(training: Training) -
     assert training.steps == 3 + 4 - 1
 
 
+@pytest.mark.parametrize("is_settled", [False, True], ids=["seen in full", "noted"])
+def test_an_optimizer_that_evaluates_one_batch_again_and_again_accumulates_nothing(
+    training: Training, is_settled: bool
+) -> None:
+    model, _ = model_and_optimizer()
+    optimizer, inputs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), torch.randn(4, 8)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(inputs).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(40 if is_settled else 6):
+        optimizer.step(closure)
+        training.step(optimizer)
+    assert bool(training.notes.left) is is_settled
+    assert not {"gradient_accumulation_steps", "global_batch_size"} & training.facts().keys()
+    measured = training.measurement()
+    assert measured is not None
+    assert (measured.samples_per_second, training.facts()["micro_batch_size"]) == (None, 4)
+
+
+def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None:
+    model, optimizer = model_and_optimizer()  # a search for a learning rate, say
+    for _ in range(12):
+        take_step(training, model, optimizer, batch=16)
+    del model, optimizer
+    model = nn.Sequential(nn.Linear(8, 20), nn.Linear(20, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(8):
+        take_step(training, model, optimizer, forwards=2, batch=4)
+    assert (training.facts()["n_params"], training.facts()["micro_batch_size"]) == (90, 16)
+    for _ in range(22):
+        take_step(training, model, optimizer, forwards=2, batch=4)
+    expected = {"n_params": 222, "micro_batch_size": 4, "gradient_accumulation_steps": 2, "optimizer": "Adam"}
+    calibration = nn.Linear(8, 1)
+    for _ in range(3):
+        take_step(training, calibration, torch.optim.SGD(calibration.parameters(), lr=0.1))
+    for facts in (training.facts(), (training.conclude(), training.facts())[1]):
+        assert {name: facts[name] for name in expected} == expected
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(8 / measured.step_time_s[1], rel=0.3)
+    assert measured.steps_counted + measured.warmup_steps <= 30
+
+
 def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(20):

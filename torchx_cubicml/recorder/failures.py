@@ -51,14 +51,16 @@ _SPECIFIC_FIRST = (State.OUT_OF_MEMORY, State.TIMEOUT, State.INFRASTRUCTURE, Sta
 
 def state_of(error: BaseException) -> State:
     """Return the state of a training that ended by ``error``: the most specific cause found in its chain."""
-    return min((_state_of_one(link) for link in _chain(error)), key=_SPECIFIC_FIRST.index)
+    return _state_of_one(_deciding(error))
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the last lines of an exception, without its traceback and with secrets masked."""
-    text = "".join(traceback.format_exception_only(error))
-    lines = [line for line in mask(text).splitlines() if line.strip()]
-    return "\n".join(lines[-_MAX_LINES:])[-_MAX_REASON:]
+    """Return the last lines of an exception and of what its state comes from, masked and without their tracebacks."""
+    cause = _deciding(error)
+    told = _last_lines(error, _MAX_REASON)
+    if cause is error:
+        return told
+    return f"{told[-_MAX_REASON // 2 :]}\nafter {_last_lines(cause, _MAX_REASON // 2 - 10)}"
 
 
 def state_of_exit(code: object) -> tuple[State, str]:
@@ -79,6 +81,16 @@ def state_of_exit(code: object) -> tuple[State, str]:
 def state_in_words(text: str) -> State | None:
     """Return the state that an error of the run time tells of in its words; ``None`` where it tells of none."""
     return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), None)
+
+
+def _deciding(error: BaseException) -> BaseException:
+    return min(_chain(error), key=lambda link: _SPECIFIC_FIRST.index(_state_of_one(link)))
+
+
+def _last_lines(error: BaseException, most: int) -> str:
+    text = "".join(traceback.format_exception_only(error))
+    lines = [line for line in mask(text).splitlines() if line.strip()]
+    return "\n".join(lines[-_MAX_LINES:])[-most:]
 
 
 def _state_of_one(error: BaseException) -> State:

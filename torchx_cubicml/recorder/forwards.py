@@ -30,8 +30,8 @@ class Work:
     """What one step consumed in this process.
 
     Args:
-        forwards: training forwards, >= 1, each with a backward of its own; ``None`` where several share one: then
-            they may be of the same samples.
+        forwards: training forwards, >= 1, each with a backward of its own; ``None`` where they may be of the same
+            samples: several share a backward, or the parameters were written between two of them.
         samples: in all of them; ``None`` where unknown.
         tokens: likewise.
     """
@@ -68,7 +68,10 @@ class Forwards:
         self._loaded: int | None = None  # samples of a batch that seems to be handed over in parts
         self._is_stage = False
         self._is_open = False  # a forward whose backward has not begun
-        self._shares_backward = False
+        self._shares_backward = False  # or steps in between, as LBFGS and SAM do: the samples may be the same
+        self._written: tuple[weakref.ref[nn.Parameter], int] | None = (
+            None  # a trained one, its version when a step began
+        )
         self._on_backward = guard(self._begin_backward)
         self._whole: set[int] = set()
         self._is_grad_enabled: Callable[[], bool] = bool
@@ -98,6 +101,7 @@ class Forwards:
         self._model = None
         self._whole.clear()
         self._is_open = self._shares_backward = False
+        self._written = next(((weakref.ref(each), 0) for each in trained if each.requires_grad), None)
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)
             # Not later: within a forward FSDP2 puts other parameters in the place of those that the optimizer knows.
@@ -189,8 +193,8 @@ class Forwards:
             self.before_each()
         if not self._count and self.on_first is not None:
             self.on_first()
+        self._shares_backward = self._shares_backward or self._is_open or self._was_written()
         self._count += 1
-        self._shares_backward = self._shares_backward or self._is_open
         self._is_open = not self._is_stage  # a pipeline runs several forwards ahead, each of samples of its own
         if self.on_training is not None:
             then, self.on_training = self.on_training, None
@@ -208,6 +212,15 @@ class Forwards:
         if node is not None and not _compiles_backward():
             with suppress(AttributeError, RuntimeError):  # of a graph of another kind
                 node.register_prehook(self._on_backward)
+
+    def _was_written(self) -> bool:
+        """Whether what is trained was written since the first forward of this step."""
+        parameter = self._written[0]() if self._written is not None else None
+        if self._written is None or parameter is None:
+            return False
+        before, now = self._written[1], parameter._version
+        self._written = self._written[0], now
+        return self._count > 0 and now != before
 
     def _begin_backward(self, gradients: object) -> None:
         self._is_open = False

@@ -2,11 +2,14 @@
 
 A step is real when a training forward came before it, and when the optimizer is the one that leads: of several in one
 iteration, the first. A checkpoint loader that fills an optimizer's state by a step without a forward takes no step.
+Where another optimizer takes over for good, another training has begun (after a search for a learning rate, the real
+one): it has facts and times of its own, and the one with the most steps is told of.
 """
 
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.clipping import Clipping
@@ -34,6 +37,7 @@ _STEPS_TO_SETTLE = 8  # that are seen in full before they are noted alone
 _STEPS_TO_CHECK = 2  # likewise, after each report
 _STEPS_NOTED = 64  # before they are looked at
 _STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
+_MOST_TRAININGS = 8  # of which the last is left only when its optimizer is gone: each costs a look at the model
 _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the model is called in a way of its own
 
 
@@ -59,8 +63,12 @@ class Training:
         micro_batch_size = (requested or {}).get("micro_batch_size")
         self._forwards = Forwards(guard, requested=micro_batch_size if isinstance(micro_batch_size, int) else None)
         self._forwards.on_first = self._begin_step
-        self._look = FirstLook(self._forwards, self.clipping, guard, world_size=world_size)
+        self._new_look = partial(FirstLook, self._forwards, self.clipping, guard, world_size=world_size)
+        self._look = self._new_look()
         self._times = StepTimes()
+        self._longest: tuple[FirstLook, StepTimes] | None = None  # of the trainings before this one
+        self._steps_before = 0  # in all of those
+        self._trainings = 1
         self._watching = Watching()
         self._step_limit = step_limit
         self._until_settled = _STEPS_TO_SETTLE
@@ -79,18 +87,18 @@ class Training:
 
     @property
     def steps(self) -> int:
-        """Steps counted up to now."""
-        return self._times.steps
+        """Steps counted up to now, in all trainings of this process."""
+        return self._steps_before + self._times.steps
 
     @property
     def n_stages(self) -> int:
         """Stages of the pipeline; 0 without one."""
-        return self._look.n_stages
+        return self._told()[0].n_stages
 
     @property
     def stage_words(self) -> Mapping[int, str]:
         """What this rank has to tell of its stages of a pipeline, by their number."""
-        return self._look.stage_words
+        return self._told()[0].stage_words
 
     def compiled(self) -> None:
         """Look for an optimizer whose step was compiled: something was, and no step was seen by now."""
@@ -135,19 +143,20 @@ class Training:
             if self._look.facts:
                 self._forwards.release()
             self._times.begin_anew()
+            self._longest, self._steps_before = None, 0
         self._tick(samples, tokens)
         return self._is_due()
 
     def facts(self) -> dict[str, Value]:
         """Return what is known of the training by now."""
-        return {**software_facts(), **self._look.facts}
+        return {**software_facts(), **self._told()[0].facts}
 
     def conclude(self) -> None:
         """Look for the model once more where no step showed it: the training ends here."""
         self._unsettle()
         self.on_quiet_step = None
         self._look_for_step()
-        if not self._look.facts:
+        if not self._look.facts and self._longest is None:
             self._look.read(self._leading() if self._leading is not None else None, None)
         self.release()
 
@@ -159,13 +168,19 @@ class Training:
         """
         if self.notes.left:
             self._read_notes()
-        return self._times.measurement(self._look.facts, is_of_whole_job=self._is_explicit, peak_memory=peak_memory)
+        look, times = self._told()
+        return times.measurement(look.facts, is_of_whole_job=self._is_explicit, peak_memory=peak_memory)
 
     def release(self) -> None:
         """Take every hook off the model."""
         self.notes.left = 0
         self._forwards.release()
         self._look.release()
+
+    def _told(self) -> tuple[FirstLook, StepTimes]:
+        if self._longest is None or self._longest[1].steps <= self._times.steps:
+            return self._look, self._times
+        return self._longest
 
     def _take_step(self, optimizer: Optimizer) -> bool | None:
         """Count a step of the leading optimizer; ``None`` where it is none, else whether there is something to tell."""
@@ -308,8 +323,20 @@ class Training:
             return
         self._stranger_steps += 1
         gone = self._leading is None or self._leading() is None
-        if gone or self._stranger_steps >= _STEPS_OF_A_STRANGER:
+        if gone or (self._stranger_steps >= _STEPS_OF_A_STRANGER and self._trainings < _MOST_TRAININGS):
+            self._begin_another()
             self._follow(stranger)
+
+    def _begin_another(self) -> None:
+        """Leave the training as it is, and have what comes looked at and timed as another one."""
+        if self._is_explicit or not self._look.facts:
+            return
+        self._times.read()
+        self._look.release()
+        self._longest = self._told()
+        self._steps_before = self.steps
+        self._look, self._times = self._new_look(), StepTimes()
+        self._trainings += 1
 
     def _is_unseen(self, optimizer: Optimizer) -> bool:
         """Whether a step without a forward is one all the same, because no forward of this training can be seen."""

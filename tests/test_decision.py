@@ -5,6 +5,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,11 +15,13 @@ from typing import TYPE_CHECKING, NoReturn
 import pytest
 from torch.distributed import TCPStore
 
+from torchx_cubicml import own_child
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.decision import agreement, rank
 from torchx_cubicml.decision.agreement import Command, Deciding, answer_of
-from torchx_cubicml.decision.answer import COMES, COUNTED_ON, Answer, deadline_s
+from torchx_cubicml.decision.answer import Answer, deadline_s
 from torchx_cubicml.launch import Launch
+from torchx_cubicml.own_child import COMES, COUNTED_ON, FAILS
 from torchx_cubicml.own_process import own_command
 from torchx_cubicml.rewriter import Options
 from torchx_cubicml.settings import read_job_environment
@@ -35,6 +38,7 @@ if TYPE_CHECKING:
 TYPED = Answer(contract="typed")
 WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("told",))
 QUESTION = '{"program": "t.py"}'
+ADDRESS = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
 
 class Worked:
@@ -264,8 +268,55 @@ def test_at_a_restart_the_others_count_on_this_rank(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(rank, "_ask", ask)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    for name, value in ADDRESS.items():
+        monkeypatch.setenv(name, value)
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
     assert tries == [True] * 6
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restarts: str
+) -> None:
+    asked: list[bool] = []
+    ask = rank._ask
+
+    def count(program: Program, *, counted_on: bool) -> Answer:
+        asked.append(counted_on)
+        return ask(program, counted_on=counted_on)
+
+    monkeypatch.setattr(rank, "_ask", count)
+    for name, value in {**ADDRESS, "TORCHELASTIC_USE_AGENT_STORE": "False", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert asked == [False]
+    assert capsys.readouterr().err.endswith("torchrun keeps no store for this job\n")
+
+
+def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked: list[bool] = []
+    ask = rank._ask
+
+    def count(program: Program, *, counted_on: bool) -> Answer:
+        asked.append(counted_on)
+        return ask(program, counted_on=counted_on)
+
+    monkeypatch.setattr(rank, "_ask", count)
+    monkeypatch.setattr(rank, "_STARTING_S", 15.0)
+    in_time(monkeypatch, 0.2)
+    monkeypatch.setattr(own_child, "_ASKED_FOR_ALL", 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    for name, value in {**ADDRESS, "MASTER_PORT": port, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert asked == [True, True]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "arguments stay as typed: the ranks cannot agree: " in line
+    assert "import" not in line
 
 
 def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another(
@@ -286,7 +337,7 @@ def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
     with pytest.raises(Left, match="1"):
         agreement.main()
-    assert capsys.readouterr().out == COMES
+    assert capsys.readouterr().out == f"{COMES}{FAILS}the ranks cannot agree: ConnectionError: the store is gone"
 
 
 @pytest.mark.parametrize("words", [[], [COUNTED_ON]], ids=["not counted on", "counted on"])
@@ -306,7 +357,7 @@ def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_
     with pytest.raises(SystemExit) as left:
         agreement.main()
     assert left.value.code == len(words)
-    assert bool(capsys.readouterr().out) == (not words)
+    assert capsys.readouterr().out.startswith(FAILS) == bool(words)
 
 
 def test_a_rank_whose_child_does_not_answer_runs_as_typed(

@@ -3,6 +3,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from torch.distributed import TCPStore
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, AsTyped, Contract, FilePatch, encode_contract
 from torchx_cubicml.errors import LaunchError
@@ -171,7 +173,7 @@ def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> No
 def test_a_file_named_twice_has_a_copy_of_each_kind(folder: Path) -> None:
     by_word = patch("c.yaml", "last", 2.5, argument=0)
     by_variable = patch("c.yaml", "last", 3.5, variable="CONFIG")
-    answer = copied([by_word, by_variable], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
+    _, answer = copied([by_word, by_variable], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
     word = answer["args"][0].removeprefix("--config=")
     assert [Path(path).read_text() for path in (word, answer["env"]["CONFIG"])] == [
         YAML.replace("1.5", "2.5"),
@@ -199,6 +201,79 @@ def test_all_ranks_read_alike_or_none_does(folder: Path) -> None:
     assert [one["argv"] for one in shown(folder)] == [list(TYPED)] * 2
     assert [one["env"] for one in shown(folder)] == [None] * 2
     wait_until_swept(folder)
+
+
+def children_of(process: subprocess.Popen) -> list[int]:
+    """Return its children that make copies."""
+    numbers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    return [int(one) for one in numbers if "file_copies" in Path(f"/proc/{one}/cmdline").read_text()]
+
+
+@pytest.mark.launch
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs the list of a process's children")
+def test_a_rank_whose_child_is_killed_after_it_came_does_as_the_others(folder: Path) -> None:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    env = {
+        **os.environ,
+        "WORLD_SIZE": "2",
+        "MASTER_ADDR": "127.0.0.1",
+        "TORCHELASTIC_USE_AGENT_STORE": "True",
+        "MASTER_PORT": str(store.port),
+        "SHOWN": str(folder / "shown"),
+        "TMPDIR": str(folder / "tmp"),
+        CONTRACT_VARIABLE: encode_contract(contract(folder)),
+        "TEXT": "rewritten",
+        "OMP_NUM_THREADS": "1",
+    }
+    command = [sys.executable, "-m", "torchx_cubicml.recorder", "--", str(JOB), *WANTED]
+
+    def start(rank: str) -> subprocess.Popen:
+        own = {**env, "RANK": rank, "LOCAL_RANK": rank}
+        return subprocess.Popen(command, env=own, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+    first, end = start("0"), time.monotonic() + 100
+    while not (store.check(["torchx_cubicml/0.0/files/came"]) and children_of(first)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    os.kill(children_of(first)[0], signal.SIGKILL)  # as the kernel does for want of memory
+    both = [first, start("1")]
+    told = [process.communicate(timeout=150)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], told
+    seen = shown(folder)
+    assert len(seen) == 2
+    for one in seen:
+        check_rewritten(one, folder)
+    assert not any("typed" in text for text in told)
+    wait_until_swept(folder)
+
+
+@pytest.mark.parametrize("does", ["nothing", "replaces its copy", "removes its copy"])
+def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
+    """Whatever the program does with its copy."""
+    (folder / "job.py").write_text(
+        "import os, sys, time\n"
+        "config = sys.argv[1].removeprefix('--config=')\n"
+        "beside = os.path.dirname(config)\n"
+        "os.symlink('checkpoint-3', beside + '/latest')\n"
+        "time.sleep(0.05)  # file systems tell time in ticks\n"
+        "if sys.argv[2].startswith('re'): open(beside + '/new', 'w').close(); os.replace(beside + '/new', config)\n"
+        "if sys.argv[2].startswith('rem'): os.remove(config)\n"
+    )
+    files = (patch("c.yaml", "last", 2.5, argument=0),)
+    wanted = Contract(store=str(folder / "store"), files=files, as_typed=AsTyped(args=()))
+    done = subprocess.run(
+        [sys.executable, "-m", "torchx_cubicml.recorder", "--", "job.py", "--config=c.yaml", does],
+        env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    end = time.monotonic() + 60
+    while [path.name for path in folder.glob("tmp/**/*") if not path.is_dir()] != ["latest"]:
+        assert time.monotonic() < end, list(folder.glob("tmp/**/*"))
+        time.sleep(0.02)
 
 
 @pytest.mark.launch
@@ -274,6 +349,6 @@ def test_a_file_that_is_named_otherwise_is_left_alone(folder: Path, path: str, p
 
 def test_a_variable_can_name_a_file(folder: Path) -> None:
     wanted = patch("c.yaml", "last", 2.5, variable="CONFIG")
-    answer = copied([wanted], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
+    _, answer = copied([wanted], WANTED, {"CONFIG": "c.yaml"}, folder=folder / "tmp")
     assert answer["args"] == list(WANTED)
     assert Path(answer["env"]["CONFIG"]).read_text() == YAML.replace("1.5", "2.5")

@@ -16,8 +16,10 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from torchx_cubicml.decision.answer import COMES, COUNTED_ON, Answer, deadline_s
+from torchx_cubicml.deadline import within
+from torchx_cubicml.decision.answer import Answer, deadline_s
 from torchx_cubicml.decision.ballot import NOTHING, Ballot
+from torchx_cubicml.own_child import COMES, COUNTED_ON, FAILS
 from torchx_cubicml.recorder.agent_store import connected
 from torchx_cubicml.settings import child_environment, option, read_job_environment
 from torchx_cubicml.trial import new_id
@@ -59,9 +61,10 @@ def main() -> NoReturn:
     try:
         answer = answer_of(job, question, Deciding(Command.read(job, question)), comes=lambda: tell(COMES))
     except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
-        if told or COUNTED_ON in sys.argv[1:]:
-            os._exit(1)
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
+        if told or COUNTED_ON in sys.argv[1:]:
+            tell(f"{FAILS}{why}")
+            os._exit(1)
         answer = Answer() if job.rank else Answer().because(why)
     tell(answer.to_json())
     os._exit(0)  # whatever hangs in a thread
@@ -81,7 +84,9 @@ def answer_of(
     end = time.monotonic() + deadline_s()
     if job.rank == 0:
         deciding.start()
-    ballot = Ballot(connected(job, within_s=deadline_s()), job, question)
+    # A host that drops what it is sent costs torch several times what it is given.
+    store = within(deadline_s(), lambda: connected(job, within_s=deadline_s()), what="connecting to torchrun's store")
+    ballot = Ballot(store, job, question)
     verdict = ballot.verdict
     if job.rank:
         if not verdict:

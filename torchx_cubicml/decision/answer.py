@@ -13,8 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 DEADLINE_S = 20.0  # for rank 0 to read the store (5 s), to decide, and for all ranks to come
-COMES = "comes\n"  # what a child says before its answer, when the other ranks may begin to count on its rank
-COUNTED_ON = "counted-on"  # what a child is started with, when they do already
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -15,25 +15,32 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract, encode_contract
 from torchx_cubicml.errors import ContractError
-from torchx_cubicml.own_process import own_command, own_environment
+from torchx_cubicml.own_child import COUNTED_ON, answer_of_a_child, said_by_child, why_no_answer
+from torchx_cubicml.own_process import own_command
 from torchx_cubicml.recorder.notice import warn
 from torchx_cubicml.settings import export, read_job_environment, unset
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torchx_cubicml.contract import AsTyped, Contract
     from torchx_cubicml.recorder.run_program import Program
 
 AGREE_S = 60.0  # for the other ranks to come, whose children load torch too
-_STARTING_S = 60.0
-# When the last process that holds the other end of its input is gone. What the program wrote there stays.
+_LIMIT_S = AGREE_S + 60.0  # to start besides
+_PREFIX = "torchx-cubicml-files-"
+# When the last process that holds the other end of its input is gone. What the program wrote there stays: it is newer
+# than the file that was written when all copies were made. Where there is no such file, the program has not seen them.
 _SWEEPS = """cat >/dev/null
-folder="$1"; shift
-for last do :; done
-find "$folder" -type l ! -newer "${last:-$folder}" -exec rm -f -- {} +
-rm -f -- "$@"
-find "$folder" -depth -type d -exec rmdir -- {} +
+made="$1/made"
+if [ -e "$made" ]; then
+    find "$1" -type l ! -newer "$made" -exec rm -f -- {} +
+    xargs -0 rm -f -- <"$made"
+    rm -f -- "$1/answer.json" "$made"
+    find "$1" -depth -type d -exec rmdir -- {} +
+else
+    rm -rf -- "$1"
+fi
 """
 _sweepers: list[subprocess.Popen[bytes]] = []
 
@@ -51,51 +58,51 @@ def with_config_files(program: Program) -> Program:
     if contract is None or not contract.files:
         return program
     try:
-        answer = _ask(program, folder_of=os.getpid())
-        args, env = _texts(answer["args"]), _variables(answer["env"])
+        folder = _folder()
+        answer = answer_of_a_child(
+            lambda counts: _ask(program, folder, counted_on=counts), counted_on=False, within_s=_LIMIT_S
+        )
+        args, env = _read(answer)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
-        return _as_typed(program, contract, str(error) or type(error).__name__, tells=job.local_rank == 0)
+        return _as_typed(program, contract, why_no_answer(error), tells=job.local_rank == 0)
     export(env)
     return replace(program, arguments=args)
 
 
-def _ask(program: Program, *, folder_of: int) -> Mapping[str, object]:
-    """Return what the child process has done.
+def _folder() -> str:
+    """Return the folder for the copies of this process, which goes when it ends, in whatever way; empty without one."""
+    import tempfile
 
-    Raises:
-        ValueError: it could not, with the reason.
-        OSError: it cannot be started.
-        subprocess.SubprocessError: it died, or took too long.
-    """
-    done = subprocess.run(
-        own_command("torchx_cubicml.recorder.file_copies", str(folder_of)),
-        input=json.dumps(list(program.arguments)),
-        env=own_environment(),
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-        timeout=AGREE_S + _STARTING_S,
-        check=True,
-    )
-    answer = json.loads(done.stdout)
-    if answer.get("folder"):
-        _sweep(str(answer["folder"]), _texts(answer.get("copies", [])))
-    if answer.get("refused"):
-        raise ValueError(str(answer["refused"]))
-    return dict(answer)
-
-
-def _sweep(folder: str, copies: Sequence[str]) -> None:
-    """Have copies and links removed when this process has ended, in whatever way, with all that it forked."""
-    with suppress(OSError):  # no shell: all ranks have agreed by now, and a folder that stays is the lesser evil
+    chosen = tempfile.tempdir
+    try:
+        folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
+    except OSError:
+        return ""
+    finally:
+        tempfile.tempdir = chosen  # the program may choose another
+    with suppress(OSError):  # no shell: a folder that stays is the lesser evil
         sweeper = subprocess.Popen(
-            ["/bin/sh", "-c", _SWEEPS, "sh", folder, *copies],
+            ["/bin/sh", "-c", _SWEEPS, "sh", folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # what ends this process's group must not end it
         )
         _sweepers.append(sweeper)
+    return folder
+
+
+def _ask(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:
+    words = (folder, *([COUNTED_ON] if counted_on else []))
+    command = own_command("torchx_cubicml.recorder.file_copies", *words)
+    answer = json.loads(said_by_child(command, json.dumps(list(program.arguments)), within_s=_LIMIT_S))
+    return dict(answer)
+
+
+def _read(answer: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
+    if answer.get("refused"):
+        raise ValueError(str(answer["refused"]))
+    return _texts(answer["args"]), _variables(answer["env"])
 
 
 def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool) -> Program:

@@ -7,51 +7,86 @@ import json
 import os
 import shutil
 import sys
-import tempfile
+import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.contract import decode_contract
 from torchx_cubicml.document import parse_document, with_values
 from torchx_cubicml.errors import CubicMLError, LaunchError
+from torchx_cubicml.own_child import COMES, COUNTED_ON, FAILS
+from torchx_cubicml.recorder.agent_store import connected
 from torchx_cubicml.recorder.beside import folders_up, looking_like
 from torchx_cubicml.recorder.config_files import AGREE_S
+from torchx_cubicml.recorder.one_word import all_say
 from torchx_cubicml.settings import child_environment, read_job_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torchx_cubicml.contract import FilePatch
     from torchx_cubicml.settings import JobEnvironment
 
-PREFIX = "torchx-cubicml-files-"
+MADE = "made"  # names the copies, each ended by a null character; written when all else is made
+_ANSWER = "answer.json"
+_CONNECT_S = 10.0
 
 
-def main() -> None:
-    """Read the program's arguments from standard input, and write what they become to standard output."""
-    job = read_job_environment()
+def main() -> NoReturn:
+    """Read the program's arguments from standard input, and write what they become to standard output.
+
+    The arguments of this process are the folder for the copies, which is the parent's, and whether the other ranks
+    count on this one. A failure after that is an exit status, for nobody here knows what the others do.
+    """
+    job, (folder, *more) = read_job_environment(), sys.argv[1:]
     args = json.loads(sys.stdin.read())
-    folder = ""
+    told: list[str] = []
+
+    def tell(text: str) -> None:
+        told.append(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    answer, refused = _made(job, args, folder)
     try:
-        folder = tempfile.mkdtemp(prefix=f"{PREFIX}{sys.argv[1]}-")
-        answer = copied(decode_contract(job.contract).files, args, child_environment({}), folder=Path(folder))
-        refused = ""
-    except (CubicMLError, OSError, ValueError) as error:
-        answer, refused = {}, str(error) or type(error).__name__
-    if not agreed(job, refused):
-        refused = refused or "another rank could not, or did not come in time"
+        agreed = _agreed(job, refused, comes=lambda: tell(COMES))
+        refused = refused or ("" if agreed else "another rank could not, or did not come in time")
+    except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
+        why = f"the ranks cannot agree: {type(error).__name__}: {error}"
+        if told or COUNTED_ON in more:
+            tell(f"{FAILS}{why}")
+            os._exit(1)
+        refused = refused or why
     if refused and folder:
         shutil.rmtree(folder, ignore_errors=True)
-        folder = ""
-    sys.stdout.write(json.dumps({**answer, "refused": refused, "folder": folder}))
-    sys.stdout.flush()
+    tell(json.dumps({**answer, "refused": refused}))
     os._exit(0)  # whatever hangs in a thread
+
+
+def _made(job: JobEnvironment, args: Sequence[str], folder: str) -> tuple[dict[str, object], str]:
+    """Return the answer, or why there is none; a child before this one may have made it already."""
+    kept = Path(folder, _ANSWER)
+    if not folder:
+        return {}, "there is no place for temporary files"
+    try:
+        if Path(folder, MADE).exists():
+            return dict(json.loads(kept.read_text())), ""
+        shutil.rmtree(folder, ignore_errors=True)  # what a child has left half made
+        Path(folder).mkdir(mode=0o700)
+        copies, answer = copied(decode_contract(job.contract).files, args, child_environment({}), folder=Path(folder))
+        kept.write_text(json.dumps(answer))
+        hidden = Path(folder, f".{MADE}")
+        hidden.write_bytes(b"".join(os.fsencode(copy) + b"\0" for copy in copies))
+        hidden.rename(Path(folder, MADE))
+    except (CubicMLError, OSError, ValueError) as error:
+        return {}, str(error) or type(error).__name__
+    return answer, ""
 
 
 def copied(
     patches: Sequence[FilePatch], args: Sequence[str], env: Mapping[str, str], *, folder: Path
-) -> dict[str, object]:
-    """Return arguments and variables that name patched copies of config files.
+) -> tuple[list[Path], dict[str, object]]:
+    """Return patched copies of config files, and the arguments and variables that name them.
 
     Args:
         patches: what is changed in which file.
@@ -77,7 +112,7 @@ def copied(
             raise LaunchError(f"the arguments do not name {patch.path} where they did")
         else:
             words[patch.argument] = words[patch.argument].removesuffix(patch.path) + str(copy)
-    return {"args": words, "env": variables, "copies": [*map(str, copies.made)]}
+    return copies.made, {"args": words, "env": variables}
 
 
 def _patched(patch: FilePatch) -> str:
@@ -110,10 +145,14 @@ class _Copies:
         return copy
 
 
-def agreed(job: JobEnvironment, refused: str) -> bool:
-    """Whether every rank can do what it is asked to."""
+def _agreed(job: JobEnvironment, refused: str, *, comes: Callable[[], None]) -> bool:
+    """Whether every rank can do what it is asked to.
+
+    Raises:
+        ConnectionError: there is no place where ranks could meet.
+        RuntimeError: what they agreed on is not known.
+    """
     if job.world_size == 1:
         return not refused
-    from torchx_cubicml.recorder.peers import Peers
-
-    return Peers(job).agree("files", "" if refused else "can", within_s=AGREE_S)
+    end, word = time.monotonic() + AGREE_S, "" if refused else "can"
+    return all_say(connected(job, within_s=_CONNECT_S), job, ("files", word), until=end, comes=comes)

@@ -10,6 +10,7 @@ import time
 from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.recorder.agent_store import connected
+from torchx_cubicml.recorder.one_word import all_say, prefix_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -35,7 +36,7 @@ class Peers:
 
     def __init__(self, job: JobEnvironment) -> None:
         self._job = job
-        self._prefix = "torchx_cubicml/{}.{}/".format(*job.attempt)
+        self._prefix = prefix_of(job)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -105,7 +106,7 @@ class Peers:
             return bool(word)
         if not self.exist:
             return False
-        return self._limited(lambda: self._ballot(name, word, within_s), within_s + 2 * _CONNECT_S) == "yes"
+        return self._limited(lambda: self._ballot(name, word, within_s), within_s + 2 * _CONNECT_S) or False
 
     def meet(self, *, within_s: float) -> None:
         """Wait until every rank has come here, or until the limit."""
@@ -146,16 +147,9 @@ class Peers:
         keys = [f"{self._prefix}memory/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
         return max((float(store.get(key)) for key in keys if store.check([key])), default=0.0)
 
-    def _ballot(self, name: str, word: str, within_s: float) -> str:
-        store, key, end = self._connect(), f"{self._prefix}{name}", time.monotonic() + within_s
-        verdict = f"{key}/verdict"
-        if not word or bytes(store.compare_set(f"{key}/word", "", word)).decode() != word:
-            store.compare_set(verdict, "", "no")
-        elif store.add(f"{key}/came", 1) == self._job.world_size:
-            store.compare_set(verdict, "", "yes")
-        while not store.check([verdict]) and time.monotonic() < end:
-            time.sleep(_PAUSE_S)
-        return bytes(store.compare_set(verdict, "", "no")).decode()
+    def _ballot(self, name: str, word: str, within_s: float) -> bool:
+        end = time.monotonic() + within_s
+        return all_say(self._connect(), self._job, (name, word), until=end, comes=lambda: None)
 
     def _gather(self, within_s: float) -> bool:
         key, end = f"{self._prefix}met", time.monotonic() + within_s

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+_FAILURES = (OSError, UnicodeDecodeError, configparser.Error)
+
 
 def write_default(path: Path, command: Sequence[str]) -> None:
     """Write the arguments of ``command`` as the section of its component; the other sections of the file stay.
@@ -24,19 +26,37 @@ def write_default(path: Path, command: Sequence[str]) -> None:
         LaunchError: an argument has no form in such a file, or the file cannot be read or written.
     """
     section, defaults = f"component:{command[0]}", defaults_of(command)
-    file = configparser.RawConfigParser()
-    file.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
     try:
-        if path.exists():
-            file.read_string(path.read_text(encoding="utf-8"))
+        file = _read(path)
         if not file.has_section(section):
             file.add_section(section)
         for name, value in defaults.items():
             file.set(section, name, value)
         with path.open("w", encoding="utf-8") as out:
             file.write(out)
-    except (OSError, configparser.Error) as error:
-        raise LaunchError(f"{path} cannot take the winner as a default: {error}") from error
+    except _FAILURES as error:
+        raise _refusal(path, error) from error
+
+
+def check_default(path: Path, command: Sequence[str]) -> None:
+    """Find out, before hours of launches, whether ``write_default`` can do its work; the file stays as it is.
+
+    Args:
+        path: as for ``write_default``.
+        command: as typed: what a tune changes of it are single words.
+
+    Raises:
+        LaunchError: as for ``write_default``.
+    """
+    defaults_of(command)
+    is_new = not path.exists()
+    try:
+        _read(path)
+        path.open("a", encoding="utf-8").close()
+        if is_new:
+            path.unlink()
+    except _FAILURES as error:
+        raise _refusal(path, error) from error
 
 
 def defaults_of(command: Sequence[str]) -> dict[str, str]:
@@ -63,6 +83,18 @@ def defaults_of(command: Sequence[str]) -> dict[str, str]:
         elif value is not None and value != parameter.default:
             defaults[name] = _typed(value)
     return defaults
+
+
+def _read(path: Path) -> configparser.RawConfigParser:
+    file = configparser.RawConfigParser()
+    file.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
+    if path.exists():
+        file.read_string(path.read_text(encoding="utf-8"))
+    return file
+
+
+def _refusal(path: Path, error: Exception) -> LaunchError:
+    return LaunchError(f"{path} cannot take the winner as a default: {error}")
 
 
 def _typed(value: object) -> str:

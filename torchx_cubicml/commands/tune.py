@@ -62,6 +62,8 @@ def run(args: argparse.Namespace) -> int:
 
     console = Console(stderr=True)
     prepared = prepare(_request(args))
+    if args.write_config:
+        _check_default(Path(args.write_config), prepared)
     _ask(prepared, yes=args.yes, console=console)
     prepared = _choosing(prepared, console)
     steps = tune(prepared)
@@ -73,9 +75,9 @@ def run(args: argparse.Namespace) -> int:
                 display.show(step)
                 result = step if isinstance(step, TuneResult) else None
         status = _tell_result(result, prepared, args)
-        next(steps, None)  # the tune is finished when its result was told
         if args.write_config:
             _write_default(Path(args.write_config), result.command if _claims(result) else ())
+        next(steps, None)  # the tune is finished when its result was told, and written
     except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
@@ -186,6 +188,12 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
 
 def _claims(result: TuneResult) -> bool:
     return bool(result.comparison and result.comparison.claims_gain)
+
+
+def _check_default(path: Path, prepared: Prepared) -> None:
+    from torchx_cubicml.commands.component_default import check_default
+
+    check_default(path, (prepared.request.component, *prepared.request.component_args))
 
 
 def _write_default(path: Path, command: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """One table: every predictor beside well-known libraries on public runs, on the same splits in the same run.
 
-python benchmarks/predictors.py [--seeds 5] [--paired-seeds 20] [--processes 1] [--cost] [--output FILE]
+python benchmarks/predictors.py [--seeds 5] [--paired-seeds 20] [--left-out-seeds 3] [--processes 1] [--cost]
+    [--output FILE]
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from batches import batch
 from ceilings import deviations, share_ceiling, tau_ceiling
 from methods import JUDGES, LIBRARIES, OBJECTIVE, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
@@ -26,7 +28,7 @@ from torchx_cubicml.history import History
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from methods import Method
     from numpy.typing import NDArray
@@ -35,12 +37,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
 
 METHODS: dict[str, Method] = {**OURS, **LIBRARIES}
+PAIRED = (DEFAULT_PREDICTOR, *LIBRARIES)
 Found: TypeAlias = "list[tuple[str, str, float]]"
 CEILING = "ceiling"
 PROPOSALS = (1, 3, 5, 10)
 SMALL = f"<= {LARGEST_KNOWN} GPUs known"
 COUNTS = (100, 1_000, 10_000, 100_000)
-_T_95 = {4: 2.776, 19: 2.093, 20: 2.086, 22: 2.074}  # two-sided 95 % of Student's t by degrees of freedom
+SUGGEST = "suggest"  # the batch that the product picks by the default predictor
 
 AIMS = {
     "30 random jobs known: tau": "0.78",
@@ -64,15 +67,35 @@ AIMS = {
 
 @dataclass(slots=True)
 class Scores:
-    """Line of the table -> method -> one number per seed, or per workload left out."""
+    """Line of the table -> method -> numbers, each with the unit that it was measured on: a seed, or a workload.
 
-    of: dict[str, dict[str, list[float]]] = field(default_factory=lambda: defaultdict(lambda: defaultdict(list)))
+    Args:
+        of: the numbers.
+        ceilings: of each line, what the perfect model reaches.
+        overlap: of each line, correlation between splits over that beside it; see ``Job.overlap``.
+    """
+
+    of: dict[str, dict[str, list[tuple[str, float]]]] = field(
+        default_factory=lambda: defaultdict(lambda: defaultdict(list))
+    )
     ceilings: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    overlap: dict[str, float] = field(default_factory=dict)
 
-    def add(self, found: Found) -> None:
-        """Note some numbers, each with its line and method; the method ``CEILING`` is the perfect one."""
+    def add(self, job: Job, found: Found) -> None:
+        """Note the numbers of a job, each with its line and method; the method ``CEILING`` is the perfect one."""
         for line, method, value in found:
-            (self.ceilings[line] if method == CEILING else self.of[line][method]).append(value)
+            self.overlap[line] = job.overlap
+            if method == CEILING:
+                self.ceilings[line].append(value)
+            else:
+                self.of[line][method].append((job.unit, value))
+
+    def means(self, line: str, method: str) -> dict[str, float]:
+        """Return unit -> mean over what was measured on it."""
+        found: defaultdict[str, list[float]] = defaultdict(list)
+        for unit, value in self.of[line].get(method, ()):
+            found[unit].append(value)
+        return {unit: float(np.mean(values)) for unit, values in found.items()}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -87,6 +110,7 @@ class Job:
         methods: names of those that are asked.
         noise: log deviations of single measurements, ``[n_deviations]``.
         proposals: whether proposals are graded, in place of the order of all that ran.
+        unit: seed or workload, which differences are paired by.
     """
 
     known: str
@@ -96,6 +120,19 @@ class Job:
     methods: tuple[str, ...]
     noise: NDArray[np.float64]
     proposals: bool = False
+    unit: str = ""
+
+    @property
+    def overlap(self) -> float:
+        """Correlation rho between two such splits of one table, as rho / (1 - rho); 0 between workloads.
+
+        Nadeau and Bengio (Machine Learning 52, 2003) take the share held out for rho where most jobs are known; where
+        few are, it is the share known that two splits have in common.
+        """
+        if self.proposals:
+            return 0.0
+        shares = sorted((n_completed(self.train), n_completed(self.test)))
+        return shares[0] / shares[1]
 
     def __call__(self) -> Found:
         """Return what the methods reach."""
@@ -123,10 +160,17 @@ class Job:
         fits = {name: judge(self.train, self.test, self.seed) for name, judge in JUDGES.items()}
         for name in self.methods:
             told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
-            for k, share in zip(PROPOSALS, _shares(told.throughput * runs, reached), strict=True):
-                yield f"{self.known}: best of {k}", name, share
+            order = np.argsort(-told.throughput * runs, kind="stable")
+            yield from self._best(name, reached[order], reached.max())
+            if name == DEFAULT_PREDICTOR:
+                picked = batch(self.test, told.throughput, runs, count=PROPOSALS[-1])
+                yield from self._best(SUGGEST, reached[picked], reached.max())
             if 0 < (reached > 0).sum() < len(reached):
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
+
+    def _best(self, name: str, tried: NDArray[np.float64], best: float) -> Iterator[tuple[str, str, float]]:
+        for k in PROPOSALS:
+            yield f"{self.known}: best of {k}", name, float(tried[:k].max() / best)
 
 
 def random_jobs(
@@ -137,36 +181,40 @@ def random_jobs(
     paired_seeds: int,
 ) -> Iterator[Job]:
     """Yield splits for the order of jobs; for paired differences, the default and the libraries have more seeds."""
-    noise, paired = (
-        deviations(trials),
-        tuple(name for name in METHODS if name == DEFAULT_PREDICTOR or name in LIBRARIES),
-    )
+    noise = deviations(trials)
     for known, split in lines.items():
         for seed in range(max(seeds, paired_seeds)):
             train, test = split(trials, seed)
             test = [trial for trial in test if trial.measurement is not None]
-            methods = tuple(METHODS) if seed < seeds else paired
-            yield Job(known=known, train=train, test=test, seed=seed, methods=methods, noise=noise)
+            methods = tuple(METHODS) if seed < seeds else PAIRED
+            yield Job(known=known, train=train, test=test, seed=seed, methods=methods, noise=noise, unit=str(seed))
 
 
-def left_out_jobs(trials: Sequence[Trial]) -> Iterator[Job]:
-    """Yield splits that leave a whole workload out."""
+def left_out_jobs(trials: Sequence[Trial], *, seeds: int) -> Iterator[Job]:
+    """Yield splits that leave a whole workload out, for the default and the libraries with several seeds."""
     noise = deviations(trials)
     for known, is_known in KNOWN_OF_OTHERS.items():
         for cell, members in cells(trials).items():
             train = [trial for trial in trials if is_known(trial, cell)]
-            if n_completed(train) >= FEWEST_IN_CELL:
+            for seed in range(seeds) if n_completed(train) >= FEWEST_IN_CELL else ():
                 yield Job(
-                    known=known, train=train, test=members, seed=0, methods=tuple(METHODS), noise=noise, proposals=True
+                    known=known,
+                    train=train,
+                    test=members,
+                    seed=seed,
+                    methods=PAIRED if seed else tuple(METHODS),
+                    noise=noise,
+                    proposals=True,
+                    unit=str(cell),
                 )
 
 
 def graded(jobs: Iterable[Job], *, processes: int) -> Scores:
     """Return what all jobs show; the order of the results does not depend on the number of processes."""
-    scores = Scores()
+    scores, jobs = Scores(), list(jobs)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
-        for done, found in enumerate(pool.map(Job.__call__, jobs), start=1):
-            scores.add(found)
+        for done, (job, found) in enumerate(zip(jobs, pool.map(Job.__call__, jobs), strict=True), start=1):
+            scores.add(job, found)
             print(f"{done}: {found[0][0]}", file=sys.stderr, flush=True)
     return scores
 
@@ -176,26 +224,22 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore", message=".*valid feature names.*")
 
 
-def _shares(worth: NDArray[np.float64], reached: NDArray[np.float64]) -> list[float]:
-    tried = reached[np.argsort(-worth, kind="stable")]
-    return [float(tried[:k].max() / reached.max()) for k in PROPOSALS]
-
-
 def _reached(trials: Sequence[Trial]) -> NDArray[np.float64]:
     """Return throughput of the whole job, 0.0 of what failed."""
     speeds = [trial.measurement.tokens_per_second if trial.measurement else None for trial in trials]
     return np.array([speed or 0.0 for speed in speeds], dtype=np.float64)
 
 
-def table(scores: Scores, *, seeds: int) -> str:
+def table(scores: Scores, *, seeds: int, aims: Mapping[str, str]) -> str:
     """Return means, the aim and the ceiling of each line; means over ``seeds`` where a line has seeds."""
-    names = [name for name in METHODS if any(name in line for line in scores.of.values())]
+    columns = [*OURS, SUGGEST, *LIBRARIES]
+    names = [name for name in columns if any(name in line for line in scores.of.values())]
     head = f"{'':36s} {'aim':>8s} {'ceiling':>7s} " + " ".join(f"{_short(name):>8s}" for name in names)
     lines = [head]
-    for line, of in scores.of.items():
+    for line in scores.of:
         ceiling = f"{np.mean(scores.ceilings[line]):7.3f}" if line in scores.ceilings else f"{'-':>7s}"
-        numbers = [_mean(of.get(name, []), line, seeds) for name in names]
-        lines.append(f"{line:36s} {AIMS.get(line, '-'):>8s} {ceiling} " + " ".join(numbers))
+        numbers = [_mean(list(scores.means(line, name).values()), line, seeds) for name in names]
+        lines.append(f"{line:36s} {aims.get(line, '-'):>8s} {ceiling} " + " ".join(numbers))
     return "\n".join(lines)
 
 
@@ -205,22 +249,27 @@ def _mean(values: Sequence[float], line: str, seeds: int) -> str:
     return f"{np.mean(values if _is_left_out(line) else values[:seeds]):8.3f}"
 
 
-def paired(scores: Scores) -> str:
-    """Return by how much the default differs from each library, with the 95 % interval of the mean."""
-    lines = [f"{'':36s} " + " ".join(f"{name:>24s}" for name in LIBRARIES)]
+def paired(scores: Scores, ours: str) -> str:
+    """Return by how much ``ours`` differs from each library, with the 95 % interval of the mean."""
+    lines = [f"{ours:36s} " + " ".join(f"{name:>24s}" for name in LIBRARIES)]
     for line, of in scores.of.items():
-        if "coverage" in line or "error" in line or DEFAULT_PREDICTOR not in of:
+        if "coverage" in line or "error" in line or ours not in of:
             continue
-        found = [_difference(of[DEFAULT_PREDICTOR], of.get(name, [])) for name in LIBRARIES]
+        found = [
+            _difference(scores.means(line, ours), scores.means(line, name), overlap=scores.overlap[line])
+            for name in LIBRARIES
+        ]
         lines.append(f"{line:36s} " + " ".join(found))
     return "\n".join(lines)
 
 
-def _difference(left: Sequence[float], right: Sequence[float]) -> str:
-    if len(right) != len(left) or len(left) < 2:
+def _difference(left: Mapping[str, float], right: Mapping[str, float], *, overlap: float) -> str:
+    from scipy.stats import t as student
+
+    if left.keys() != right.keys() or len(left) < 2:
         return f"{'-':>24s}"
-    gaps = np.array(left) - np.array(right)
-    half = _T_95.get(len(gaps) - 1, 2.0) * gaps.std(ddof=1) / np.sqrt(len(gaps))
+    gaps = np.array([left[unit] - right[unit] for unit in left])
+    half = float(student.ppf(0.975, len(gaps) - 1)) * gaps.std(ddof=1) * np.sqrt(1.0 / len(gaps) + overlap)
     mark = "+" if gaps.mean() > half else "-" if gaps.mean() < -half else " "
     return f"{f'{gaps.mean():+.3f} [{gaps.mean() - half:+.3f}, {gaps.mean() + half:+.3f}] {mark}':>24s}"
 
@@ -259,30 +308,38 @@ def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     return "\n".join(lines)
 
 
-def measured(*, seeds: int, paired_seeds: int, processes: int) -> str:
+def measured(*, seeds: int, paired_seeds: int, left_out_seeds: int, processes: int) -> str:
     """Return the whole text."""
     trials = h100_jobs()
-    jobs = [*random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds), *left_out_jobs(trials)]
+    jobs = [
+        *random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds),
+        *left_out_jobs(trials, seeds=left_out_seeds),
+    ]
     scores = graded(jobs, processes=processes)
     fsdp = graded(random_jobs(fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds), processes=processes)
     sections = [
-        f"{H100_JOBS.name}: {len(trials)} trials, {n_completed(trials)} completed; whole job. The default predictor is",
-        f"{DEFAULT_PREDICTOR}. Mean of {seeds} seeds; one seed over all workloads where whole workloads are left out.",
-        "tau: Kendall's, on completed trials outside training. Best of k: highest measured of the first k proposals",
-        "over the best known of a workload (model and number of GPUs), what failed counts 0. AUC: of the probability",
-        "to run, mean within workloads with both outcomes. Coverage: of 80 % intervals. Ceiling: a perfect model under",
-        "the noise of repeats alone (jobs that differ in ZeRO stage only).",
+        f"{H100_JOBS.name}: {len(trials)} trials, {n_completed(trials)} completed; whole job. The default predictor",
+        f"is {DEFAULT_PREDICTOR}. Mean of {seeds} seeds; where whole workloads are left out, mean over all of them, of",
+        f"the default and the libraries over {left_out_seeds} seeds of each. tau: Kendall's, on completed trials outside",
+        "training. Best of k: highest measured of the first k proposals over the best known of a workload (model and",
+        f"number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks by the default predictor,",
+        "each apart from the others. AUC: of the probability to run, mean within workloads with both outcomes.",
+        "Coverage: of 80 % intervals. Ceiling: a perfect model under the noise of repeats alone (jobs that differ in",
+        "ZeRO stage only).",
         "",
-        table(scores, seeds=seeds),
+        table(scores, seeds=seeds, aims=AIMS),
         "",
-        f"Paired difference of {DEFAULT_PREDICTOR} to each library, mean and 95 % interval: over {paired_seeds} seeds,",
-        "or over the workloads left out; + and - where it is sure.",
+        f"Paired differences to each library, mean and 95 % interval by Student's t: over {paired_seeds} splits,",
+        "which overlap and so count for fewer (the corrected variance of Nadeau and Bengio, 2003, with the smaller of",
+        "the shares known and held out), or over the workloads left out; + and - where it is sure.",
         "",
-        paired(scores),
+        paired(scores, DEFAULT_PREDICTOR),
+        "",
+        paired(scores, SUGGEST),
         "",
         f"{FSDP_JOBS.name}: 300 completed trials, few configs per workload",
         "",
-        table(fsdp, seeds=seeds),
+        table(fsdp, seeds=seeds, aims={}),
     ]
     return "\n".join([*sections, "", cost(trials)])
 
@@ -292,6 +349,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="random splits to average over")
     parser.add_argument("--paired-seeds", type=int, default=20, help="random splits behind the paired differences")
+    parser.add_argument("--left-out-seeds", type=int, default=3, help="seeds for each workload that is left out")
     parser.add_argument("--processes", type=int, default=1, help="that share the splits")
     parser.add_argument("--cost", action="store_true", help="measure time alone, from 100 to 100,000 trials")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -302,7 +360,12 @@ def main() -> int:
     _quiet()
     text = cost(h100_jobs())
     if not args.cost:
-        text = measured(seeds=args.seeds, paired_seeds=args.paired_seeds, processes=args.processes)
+        text = measured(
+            seeds=args.seeds,
+            paired_seeds=args.paired_seeds,
+            left_out_seeds=args.left_out_seeds,
+            processes=args.processes,
+        )
     print(text)
     if args.output is not None:
         args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -21,13 +21,13 @@ CHOSEN = ("micro_batch_size", "pp_degree", "tp_degree", "zero_stage")
 
 
 def batch(
-    jobs: Sequence[Trial], throughput: NDArray[np.float64], fits: NDArray[np.float64], *, count: int
+    jobs: Sequence[Trial], opinions: Sequence[NDArray[np.float64]], fits: NDArray[np.float64], *, count: int
 ) -> NDArray[np.intp]:
     """Return which ``count`` of ``n`` jobs are launched, the first first.
 
     Args:
         jobs: the candidates.
-        throughput: predicted, ``[n]``.
+        opinions: throughput by each predictor that takes turns, ``[n]`` each.
         fits: probability to run, ``[n]``.
         count: how many at most.
     """
@@ -35,7 +35,7 @@ def batch(
     space = SearchSpace(parameters=tuple(Parameter(name=name, choices=_choices(configs, name)) for name in CHOSEN))
     places = {id(config): place for place, config in enumerate(configs)}
     with np.errstate(divide="ignore"):
-        scores = np.log(throughput) + np.log(fits)
+        scores = np.log(np.stack(opinions)) + np.log(fits)
     scores -= _UNDER_FLOOR * np.maximum(_FLOOR - fits, 0.0)
     picked = pick_apart(space, configs, scores, count=count, taken=())
     return np.array([places[id(config)] for config in picked], dtype=np.intp)

@@ -25,7 +25,7 @@ from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, L
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
 from torchx_cubicml.history import History
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -157,16 +157,18 @@ class Job:
         reached = _reached(self.test)
         for k in PROPOSALS:
             yield f"{self.known}: best of {k}", CEILING, share_ceiling(reached, self.noise, k)
+        asked: dict[str, NDArray[np.float64]] = {}
         fits = {name: judge(self.train, self.test, self.seed) for name, judge in JUDGES.items()}
         for name in self.methods:
             told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
             order = np.argsort(-told.throughput * runs, kind="stable")
             yield from self._best(name, reached[order], reached.max())
-            if name == DEFAULT_PREDICTOR:
-                picked = batch(self.test, told.throughput, runs, count=PROPOSALS[-1])
-                yield from self._best(SUGGEST, reached[picked], reached.max())
+            asked[name] = told.throughput
             if 0 < (reached > 0).sum() < len(reached):
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
+        if asked.keys() >= set(OPINIONS):
+            picked = batch(self.test, [asked[name] for name in OPINIONS], fits["ours"], count=PROPOSALS[-1])
+            yield from self._best(SUGGEST, reached[picked], reached.max())
 
     def _best(self, name: str, tried: NDArray[np.float64], best: float) -> Iterator[tuple[str, str, float]]:
         for k in PROPOSALS:
@@ -190,13 +192,13 @@ def random_jobs(
             yield Job(known=known, train=train, test=test, seed=seed, methods=methods, noise=noise, unit=str(seed))
 
 
-def left_out_jobs(trials: Sequence[Trial], *, seeds: int) -> Iterator[Job]:
-    """Yield splits that leave a whole workload out, for the default and the libraries with several seeds."""
+def left_out_jobs(trials: Sequence[Trial], *, seed: int) -> Iterator[Job]:
+    """Yield splits that leave a whole workload out; after the first seed for the default and the libraries alone."""
     noise = deviations(trials)
     for known, is_known in KNOWN_OF_OTHERS.items():
         for cell, members in cells(trials).items():
             train = [trial for trial in trials if is_known(trial, cell)]
-            for seed in range(seeds) if n_completed(train) >= FEWEST_IN_CELL else ():
+            if n_completed(train) >= FEWEST_IN_CELL:
                 yield Job(
                     known=known,
                     train=train,
@@ -209,9 +211,9 @@ def left_out_jobs(trials: Sequence[Trial], *, seeds: int) -> Iterator[Job]:
                 )
 
 
-def graded(jobs: Iterable[Job], *, processes: int) -> Scores:
-    """Return what all jobs show; the order of the results does not depend on the number of processes."""
-    scores, jobs = Scores(), list(jobs)
+def graded(jobs: Iterable[Job], *, processes: int, scores: Scores | None = None) -> Scores:
+    """Return what all jobs show, beside ``scores``; their order does not depend on the number of processes."""
+    scores, jobs = scores or Scores(), list(jobs)
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
         for done, (job, found) in enumerate(zip(jobs, pool.map(Job.__call__, jobs), strict=True), start=1):
             scores.add(job, found)
@@ -308,24 +310,28 @@ def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     return "\n".join(lines)
 
 
-def measured(*, seeds: int, paired_seeds: int, left_out_seeds: int, processes: int) -> str:
-    """Return the whole text."""
+def measured(*, seeds: int, paired_seeds: int, left_out_seeds: int, processes: int, minutes: float) -> str:
+    """Return the whole text; no further seed of what is left out is begun that would not end within ``minutes``."""
+    begun = time.monotonic()
     trials = h100_jobs()
-    jobs = [
-        *random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds),
-        *left_out_jobs(trials, seeds=left_out_seeds),
-    ]
-    scores = graded(jobs, processes=processes)
+    scores = graded(random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds), processes=processes)
     fsdp = graded(random_jobs(fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds), processes=processes)
+    before = time.monotonic()
+    for seed in range(left_out_seeds):
+        lasted, before = time.monotonic() - before, time.monotonic()
+        if seed and before + lasted > begun + 60.0 * minutes:
+            left_out_seeds = seed
+            break
+        graded(left_out_jobs(trials, seed=seed), processes=processes, scores=scores)
     sections = [
         f"{H100_JOBS.name}: {len(trials)} trials, {n_completed(trials)} completed; whole job. The default predictor",
         f"is {DEFAULT_PREDICTOR}. Mean of {seeds} seeds; where whole workloads are left out, mean over all of them, of",
-        f"the default and the libraries over {left_out_seeds} seeds of each. tau: Kendall's, on completed trials outside",
-        "training. Best of k: highest measured of the first k proposals over the best known of a workload (model and",
-        f"number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks by the default predictor,",
-        "each apart from the others. AUC: of the probability to run, mean within workloads with both outcomes.",
-        "Coverage: of 80 % intervals. Ceiling: a perfect model under the noise of repeats alone (jobs that differ in",
-        "ZeRO stage only).",
+        f"the default and the libraries over {left_out_seeds} seeds of each. tau: Kendall's, on completed trials",
+        "outside training. Best of k: highest measured of the first k proposals over the best known of a workload",
+        f"(model and number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks, by",
+        f"{', '.join(OPINIONS)} in turn and each apart from the others. AUC: of the probability to run, mean",
+        "within workloads with both outcomes. Coverage: of 80 % intervals. Ceiling: a perfect model under the noise",
+        "of repeats alone (jobs that differ in ZeRO stage only).",
         "",
         table(scores, seeds=seeds, aims=AIMS),
         "",
@@ -350,6 +356,7 @@ def main() -> int:
     parser.add_argument("--seeds", type=int, default=5, help="random splits to average over")
     parser.add_argument("--paired-seeds", type=int, default=20, help="random splits behind the paired differences")
     parser.add_argument("--left-out-seeds", type=int, default=3, help="seeds for each workload that is left out")
+    parser.add_argument("--minutes", type=float, default=600.0, help="after which no further one of these is begun")
     parser.add_argument("--processes", type=int, default=1, help="that share the splits")
     parser.add_argument("--cost", action="store_true", help="measure time alone, from 100 to 100,000 trials")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -365,6 +372,7 @@ def main() -> int:
             paired_seeds=args.paired_seeds,
             left_out_seeds=args.left_out_seeds,
             processes=args.processes,
+            minutes=args.minutes,
         )
     print(text)
     if args.output is not None:

@@ -87,6 +87,11 @@ class TestPickApart:
         assert pick_apart(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
         assert pick_apart(SPACE, [], np.array([]), count=3, taken=[]) == []
 
+    def test_several_opinions_take_turns(self) -> None:
+        pool = [config(4), config(1, "NNNN"), config(16, "FFNN")]
+        opinions = np.array([[9.0, 8.0, 1.0], [9.0, 1.0, 8.0]])
+        assert pick_apart(SPACE, pool, opinions, count=3, taken=[]) == [pool[0], pool[2], pool[1]]
+
 
 def test_rows_of_choice_indices_are_scored_like_their_configs() -> None:
     outlook = outlook_of(ran(1, 100.0), ran(2, 150.0), ran(4, 180.0), lost(16))

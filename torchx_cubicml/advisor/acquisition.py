@@ -120,22 +120,22 @@ def pick_apart(
     Args:
         space: bound; says what the configs' choices are.
         pool: configs to pick from.
-        scores: of the pool, float64 ``[n]``.
+        scores: of the pool, float64 ``[n]``, or several opinions that take turns, ``[n_opinions, n]``.
         count: how many at most.
         taken: configs under way.
     """
     if not pool:
         return []
     places = _places(space, pool)
-    scores = scores.copy()
+    scores = np.atleast_2d(scores).copy()
     for place in _places(space, taken) if taken else ():
         scores -= _loss(places, place)
     picked = []
-    for _ in range(min(count, len(pool))):
-        top = int(np.argmax(scores))
+    for turn in range(min(count, len(pool))):
+        top = int(np.argmax(scores[turn % len(scores)]))
         picked.append(pool[top])
         scores -= _loss(places, places[top])
-        scores[top] = -np.inf
+        scores[:, top] = -np.inf
     return picked
 
 

@@ -14,7 +14,7 @@ from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.design import first_batch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Hashable, Iterator, Sequence
 
     from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.trial import Config
@@ -79,7 +79,8 @@ def searched(
     """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
 
     They are picked one by one, each as if those before it, and all that is under way, had been measured at what is
-    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs.
+    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs, and
+    predictors take turns that seldom err alike.
     """
     under_way = [record.config for record in outlook.records.values() if record.open]
     taken = [*chosen, *under_way]
@@ -109,12 +110,19 @@ def _from_pool(
 ) -> list[Config]:
     small = outlook.space.size(limit=_SMALL + 1) <= _SMALL
     name = method.searcher or ("exhaustive" if small else "evolution")
-    acquisition = Acquisition(outlook, method.acquisition, rng=rng)
-    searcher = searcher_named(name, start=fastest(outlook))
-    pool = searcher.search(outlook.space, acquisition, count=_POOL * count + len(taken), rng=rng)
+    opinions = outlook.opinions() if count > 1 else [outlook]
+    acquisitions = [Acquisition(opinion, method.acquisition, rng=rng) for opinion in opinions]
     known = {identity(config) for config in taken}
-    pool = [config for config in pool if identity(config) not in known]
-    return pick_apart(outlook.space, pool, acquisition(pool), count=count, taken=taken) if pool else []
+    pool: dict[Hashable, Config] = {}
+    for acquisition in acquisitions:
+        searcher = searcher_named(name, start=fastest(outlook))
+        found = searcher.search(outlook.space, acquisition, count=_POOL * count + len(taken), rng=rng)
+        pool |= {identity(config): config for config in found if identity(config) not in known}
+    configs = list(pool.values())
+    if not configs:
+        return []
+    scores = np.stack([acquisition(configs) for acquisition in acquisitions])
+    return pick_apart(outlook.space, configs, scores, count=count, taken=taken)
 
 
 def fastest(outlook: Outlook) -> tuple[Config, ...]:

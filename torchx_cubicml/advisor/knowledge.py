@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.history import History, config_key
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
 from torchx_cubicml.predictors.memory_wall import MemoryWall
 from torchx_cubicml.predictors.usual import USUAL
@@ -59,6 +59,9 @@ class Knowledge(Protocol):
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return what is expected of ``rows``."""
+
+    def other_opinions(self) -> list[Knowledge]:
+        """Return what other predictors make of the same trials; nothing where none is asked."""
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
@@ -185,6 +188,7 @@ class Everywhere:
     predictor: Predictor
     feasibility: Feasibility
     noise: float
+    others: tuple[str, ...] = OPINIONS[1:]
 
     @classmethod
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
@@ -195,6 +199,7 @@ class Everywhere:
             predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.usual_noise,
+            others=tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
         )
 
     @property
@@ -210,6 +215,11 @@ class Everywhere:
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
         fits = self.feasibility.probability(features, rows)
         return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+
+    def other_opinions(self) -> list[Knowledge]:
+        """Return what the methods beside the one that predicts make of the same trials."""
+        made = [PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0)) for name in self.others]
+        return [replace(self, predictor=predictor) for predictor in made]
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Trees learn nothing from a guess of their own."""
@@ -258,6 +268,10 @@ class Drawn:
         seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
         chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
         return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
+
+    def other_opinions(self) -> list[Knowledge]:
+        """A function that was drawn is what it is."""
+        return []
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """See ``Everywhere``."""
@@ -326,6 +340,10 @@ class Here:
         if self.elsewhere is not None:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
         return Forecast(logarithm=logarithm, spread=spread, fits=self.wall.probability(features, rows))
+
+    def other_opinions(self) -> list[Knowledge]:
+        """What the workload's own measurements say needs none."""
+        return []
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """See ``Knowledge``: kriging believer."""

@@ -160,6 +160,10 @@ class Outlook:
         """Return the same of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
         return self.knowledge.forecast(self.rows.at(vectors))
 
+    def opinions(self) -> list[Self]:
+        """Return this outlook, then those by other predictors where trees over all workloads are asked."""
+        return [self, *(replace(self, knowledge=other) for other in self.knowledge.other_opinions())]
+
     def believing(self, configs: Sequence[Config]) -> Self:
         """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""
         rows = (np.array(self.space.encode(config), dtype=np.intp).tobytes() for config in configs)

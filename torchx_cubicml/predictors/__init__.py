@@ -25,5 +25,7 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 """Name of a method -> how to make one with its default settings."""
 
 DEFAULT_PREDICTOR = "greybox"
+OPINIONS = (DEFAULT_PREDICTOR, "boosting", "roofline")
+"""Methods that take turns where a batch is proposed: they seldom err alike."""
 
-__all__ = ["DEFAULT_PREDICTOR", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]
+__all__ = ["DEFAULT_PREDICTOR", "OPINIONS", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]

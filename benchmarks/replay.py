@@ -1,11 +1,11 @@
 """Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
 
-python benchmarks/replay.py [--seeds 1] [--cells 12] [--output benchmarks/results/replay.txt]
+python benchmarks/replay.py [--seeds 5] [--cells 12] [--only tpe,gp] [--output benchmarks/results/replay.txt]
 
 Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
 not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
-workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search. Optuna's TPE begins
-with that row too, and is given the row nearest to what it asks for that was not launched yet.
+workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search. Optuna's samplers
+begin with that row too, and are given the row nearest to what they ask for that was not launched yet.
 """
 
 from __future__ import annotations
@@ -33,7 +33,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.history import History
     from torchx_cubicml.predictors import Predictor
 
-MARKS = (1, 3, 5, 10, 15)
+MARKS = (1, 3, 5, 10, 15, 25, 50)
+# The last of the marks that a search is followed to, and its seeds at most: what costs much is followed less far.
+LAST = {"gp": 15, "ours, cold": 15, "ours, warm": 15}
+MOST_SEEDS = {"gp": 1, "ours, cold": 2, "ours, warm": 1}
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
 _NUMBERS = frozenset(NAMES) - {"zero_stage"}
@@ -116,8 +119,8 @@ class Once:
         return self._fitted[key]
 
 
-def propose_tpe(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
-    """Return the row nearest to what Optuna's TPE asks for, among those not launched yet."""
+def propose_optuna(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int, *, sampler: str) -> Config:
+    """Return the row nearest to what Optuna's ``sampler`` asks for, among those not launched yet."""
     import optuna
     from optuna.distributions import CategoricalDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
@@ -130,7 +133,8 @@ def propose_tpe(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], see
         name: CategoricalDistribution(each) if name == "zero_stage" else IntDistribution(0, len(each) - 1)
         for name, each in choices.items()
     }
-    study = optuna.create_study(direction="maximize", sampler=optuna.samplers.TPESampler(seed=seed + len(known)))
+    made = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[sampler]
+    study = optuna.create_study(direction="maximize", sampler=made(seed=seed + len(known)))
     for trial in known:
         at = {name: choices[name].index(int(str(trial.config[name]))) for name in NAMES}
         params = {**at, "zero_stage": trial.config["zero_stage"]}
@@ -148,15 +152,15 @@ def propose_tpe(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], see
     return _only(min(left, key=distance))
 
 
-def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, seed: int) -> list[float]:
-    """Return the share of the fastest row after each of ``MARKS``, the row of the highest measurement handed over."""
+def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, marks: Sequence[int], seed: int) -> list[float]:
+    """Return the share of the fastest row after each of ``marks``, the row of the highest measurement handed over."""
     known: list[Trial] = []
-    for _ in range(MARKS[-1]):
+    for _ in range(marks[-1]):
         known.append(cell.rows[_key(propose(cell, known, others, seed))])
-    return [max(map(_speed, known[:mark])) / cell.fastest for mark in MARKS]
+    return [max(map(_speed, known[:mark])) / cell.fastest for mark in marks]
 
 
-def search_ours(cell: Cell, others: Sequence[Trial], *, seed: int) -> list[float]:
+def search_ours(cell: Cell, others: Sequence[Trial], *, marks: Sequence[int], seed: int) -> list[float]:
     """Return the same of the advisor, which hands over the row of highest posterior mean.
 
     Warm, the user's own config is left for later.
@@ -172,21 +176,28 @@ def search_ours(cell: Cell, others: Sequence[Trial], *, seed: int) -> list[float
             seed=seed + len(known),
             predictor=ONCE,
         )
-        if len(known) in MARKS:
+        if len(known) in marks:
             measured = study.outlook.measured()
             beliefs = [belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)]
             shares.append(cell.share(measured[int(np.argmax(beliefs))]) if measured else 0.0)
-        if len(known) == MARKS[-1]:
+        if len(known) == marks[-1]:
             return shares
         found = study.suggest()
         config = found[0].config if found else propose_random(cell, known, others, seed)
         known.append(cell.rows[_key(config)])
 
 
+def _followed(name: str, n_seeds: int) -> tuple[list[int], range]:
+    """Return the marks and the seeds of a search."""
+    marks = [mark for mark in MARKS if mark <= LAST.get(name, MARKS[-1])]
+    return marks, range(min(n_seeds, MOST_SEEDS.get(name, n_seeds)))
+
+
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=1, help="searches of each workload")
+    parser.add_argument("--seeds", type=int, default=5, help="searches of each workload at most")
+    parser.add_argument("--only", default="", help="searches to make, with commas between; all where empty")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
@@ -195,24 +206,29 @@ def main() -> None:
         groups[trial.workload["program"], trial.workload["world_size"]].append(trial)
     large = [key for key, rows in groups.items() if sum(row.measurement is not None for row in rows) >= FEWEST]
     keys = large[:: max(1, -(-len(large) // args.cells))]
-    lines = [f"{len(keys)} workloads, {args.seeds} searches of each"]
-    lines.append(f"{'search':14s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'CPU s':>9s}")
+    lines = [f"{len(keys)} workloads, each searched with as many seeds as the table says"]
+    lines.append(f"{'search':12s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>7s}")
     print("\n".join(lines), flush=True)
     PREDICTORS[ONCE] = Once
     searches: dict[str, tuple[Callable[..., list[float]], bool]] = {
         "random": (partial(search, propose=propose_random), False),
-        "tpe": (partial(search, propose=propose_tpe), False),
+        "tpe": (partial(search, propose=partial(propose_optuna, sampler="tpe")), False),
         "ours, cold": (search_ours, False),
         "ours, warm": (search_ours, True),
+        "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
     }
     for name, (launched, warm) in searches.items():
+        if args.only and name not in args.only.split(","):
+            continue
         started = time.process_time()
+        marks, seeds = _followed(name, args.seeds)
         runs = []
         for key in keys:
             others = [_bare(row) for other in groups if other != key for row in groups[other]] if warm else []
-            runs += [launched(Cell(groups[key], seed=seed), others=others, seed=seed) for seed in range(args.seeds)]
+            runs += [launched(Cell(groups[key], seed=seed), others=others, marks=marks, seed=seed) for seed in seeds]
         seconds = (time.process_time() - started) / len(runs)
-        lines.append(f"{name:14s}" + "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + f"{seconds:9.0f}")
+        told = "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + " " * 9 * (len(MARKS) - len(marks))
+        lines.append(f"{name:12s}{told}{len(seeds):7d}{seconds:7.0f}")
         print(lines[-1], flush=True)
         if args.output is not None:
             args.output.parent.mkdir(parents=True, exist_ok=True)

@@ -54,7 +54,8 @@ DEFAULT_METHOD = Method()
 def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``.
 
-    Where similar workloads teach how configs compare, only the user's own config stands before what they promise.
+    Where similar workloads or formulas teach how configs compare, only the user's own config stands before what they
+    promise.
     """
     if outlook.n_trials >= _DESIGNED:
         return

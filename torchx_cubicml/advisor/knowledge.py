@@ -1,8 +1,8 @@
 """What predictors and feasibility together expect of configs: learned from all workloads, or from one workload's own.
 
 While a workload has hardly been measured, trees over everything that was ever launched serve it best. From a few
-measurements on, a Gaussian process of its own does; what others teach remains as its mean, if that makes the workload's
-own measurements likelier.
+measurements on, a Gaussian process of its own does; what others teach, or formulas where there are no others, remains
+as its mean, if that makes the workload's own measurements likelier.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.formulas import calibrated, cover
 from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
@@ -136,10 +137,14 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
     others = lesson.history(nearest(strange, lesson.workload, count=_MOST_ELSEWHERE))
     process = _process(lesson).fit(own, rng=rng)
-    wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    wall: MemoryWall | Feasibility = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
     elsewhere = None
     if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
         elsewhere = Elsewhere(others, lesson.fitted(others, rng=rng))
+    elif cover(lesson.own):
+        elsewhere = Elsewhere(own, calibrated(own, rng=rng))
+        wall = Feasibility(compare=lesson.compare).fit(own, rng=rng)
+    if elsewhere is not None:
         scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
         guided = _process(lesson).fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
@@ -324,7 +329,7 @@ class Here:
 
     history: History
     process: GaussianProcess
-    wall: MemoryWall
+    wall: MemoryWall | Feasibility
     elsewhere: Elsewhere | None = None
     hopeful: GaussianProcess | None = None
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.formulas import cover
 from torchx_cubicml.advisor.knowledge import Lesson, learn
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.errors import SpaceError
@@ -81,7 +82,7 @@ class Outlook:
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of one measurement.
         knowledge: what the trials of this workload and others teach.
-        taught_elsewhere: whether launches of other workloads tell how configs of this space compare.
+        taught_elsewhere: whether launches of other workloads, or formulas, tell how configs of this space compare.
         advice: why trials of this workload were left out, one line for each reason.
     """
 
@@ -148,7 +149,8 @@ class Outlook:
             n_trials=sum(trial.state.ended for trial in own),
             noise=noise,
             knowledge=learn(lesson, rng=rng),
-            taught_elsewhere=_taught(trials, ids, {name for name, each in lesson.tuned.items() if len(each) > 1}),
+            taught_elsewhere=_taught(trials, ids, {name for name, each in lesson.tuned.items() if len(each) > 1})
+            or cover(lesson.own),
             advice=advice,
         )
 

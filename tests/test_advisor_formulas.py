@@ -1,0 +1,66 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchx_cubicml.advisor import suggest
+from torchx_cubicml.advisor.formulas import cover
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.trial import Config, Trial
+
+WORKLOAD = {
+    "program": "train.py",
+    "world_size": 64,
+    "device": "NVIDIA H100 80GB HBM3",
+    "n_layers": 32,
+    "d_model": 4096,
+    "n_heads": 32,
+    "vocab_size": 50_000,
+    "seq_len": 4096,
+    "global_batch_size": 256,
+}
+SPACE = SearchSpace(
+    parameters=(
+        Parameter(name="tp_degree", choices=(1, 2, 4, 8, 16, 32)),
+        Parameter(name="micro_batch_size", choices=(1, 2, 4)),
+        Parameter(name="zero_stage", choices=(0, 1)),
+        Parameter(
+            name="gradient_accumulation_steps",
+            derive=parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where="derive"),
+        ),
+    )
+)
+OWN = {"tp_degree": 32, "micro_batch_size": 1, "zero_stage": 1, "gradient_accumulation_steps": 128}
+
+
+def ran(config: Config) -> Trial:
+    seconds = sum(Roofline().explain({**WORKLOAD, **config, "dp_degree": 64 // config["tp_degree"]}).values())
+    tokens = WORKLOAD["global_batch_size"] * WORKLOAD["seq_len"]
+    return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=0.7 * tokens / seconds)
+
+
+@pytest.mark.parametrize(
+    ("trials", "told"),
+    [
+        ([ran(OWN)], True),
+        ([], False),
+        ([Trial.infeasible(workload=WORKLOAD, config=OWN)], False),
+        ([ran(OWN), replace(ran(OWN), workload={"program": "train.py", "world_size": 64})], False),
+        ([replace(ran(OWN), config={**OWN, "sharding_strategy": ("FULL_SHARD",) * 32})], False),
+    ],
+    ids=["a transformer", "nothing measured", "none fitted", "facts are missing", "a value per layer"],
+)
+def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], told: bool) -> None:
+    assert cover(trials) is told
+
+
+@pytest.mark.parametrize("n_known", [1, 4])
+def test_without_any_other_workload_formulas_say_what_to_launch_next(n_known: int) -> None:
+    slow = [{**OWN, "zero_stage": zero, "micro_batch_size": batch} for batch in (1, 2) for zero in (1, 0)]
+    trials = [ran({**each, "gradient_accumulation_steps": 128 // each["micro_batch_size"]}) for each in slow[:n_known]]
+    (found,) = suggest(SPACE, workload=WORKLOAD, current=OWN, trials=trials, seed=1)
+    assert found.config["tp_degree"] <= 8
+    assert found.gain > 1.2

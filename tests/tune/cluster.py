@@ -60,6 +60,7 @@ class SimulatedCluster:
         seed: of its faults.
         fates: from which the fate of each job is drawn.
         run_s: shortest and longest run.
+        fates_of: of jobs by their numbers from 1, in place of what is drawn.
     """
 
     seed: int = 0
@@ -72,6 +73,7 @@ class SimulatedCluster:
     builds: int = 0
     images: list[str] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
+    fates_of: dict[int, str] = field(default_factory=dict)
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -94,7 +96,9 @@ class SimulatedCluster:
         self._maybe_kill()
         run_s = self.rng.uniform(*self.run_s)
         begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
-        fate = self.rng.choice(self.fates)
+        fate = self.fates_of.get(len(self.jobs) + 1, self.rng.choice(self.fates))
+        if fate == "refuses":
+            begins, run_s = self.time, 1.0
         if fate == "stuck":
             begins += timedelta(days=30)
         name = f"job-{len(self.jobs) + 1}"
@@ -161,6 +165,8 @@ class SimulatedCluster:
             self._event(name, job, EventKind.ENDED, State.COMPLETED, speed(job.contract.config))
         elif job.fate == "oom":
             self._event(name, job, EventKind.ENDED, State.OUT_OF_MEMORY)
+        elif job.fate == "refuses":
+            self._event(name, job, EventKind.ENDED, State.USER_ERROR)
         elif job.fate == "preempted":
             self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
 

@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.history import config_key
 from torchx_cubicml.masking import mask
 from torchx_cubicml.trial import OBJECTIVES, State
 
@@ -28,7 +29,9 @@ _DIAGNOSIS = {
 }
 
 
-def refuse_to_go_on(prepared: Prepared, landed: Landed, own: Sequence[Trial], *, measured_before: bool) -> None:
+def refuse_to_go_on(
+    prepared: Prepared, landed: Landed, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
+) -> None:
     """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
 
     Args:
@@ -36,6 +39,7 @@ def refuse_to_go_on(prepared: Prepared, landed: Landed, own: Sequence[Trial], *,
         landed: what ended just now.
         own: trials of this tune, in the order of their ends; of a refused launch none.
         measured_before: whether the workload was ever measured.
+        awaits_own: whether the user's own config is in flight.
 
     Raises:
         LaunchError: with the script's own last lines.
@@ -44,7 +48,7 @@ def refuse_to_go_on(prepared: Prepared, landed: Landed, own: Sequence[Trial], *,
     if trial.state is State.STOPPED_EARLY:
         return
     if not measured_before:
-        _refuse_first(prepared, landed)
+        _refuse_first(prepared, landed, awaits_own=awaits_own)
     row = _in_a_row(own, trial.state)
     if trial.state not in _DIAGNOSIS or landed.refused:
         _refuse_refusals(landed, own)
@@ -67,15 +71,15 @@ def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
 
 
-def _refuse_first(prepared: Prepared, landed: Landed) -> None:
+def _refuse_first(prepared: Prepared, landed: Landed, *, awaits_own: bool) -> None:
+    """Judge the command by the user's own config: of another, the tuner chose the values, and a row of them tells."""
     first = landed.trial
     if landed.refused:
         raise LaunchError(first.reason)
-    if first.state is State.USER_ERROR:
-        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
-    if first.state is State.UNKNOWN and not first.observed:
-        reason = first.reason.replace(", and its training said no more", " and left no record of itself")
-        raise LaunchError(with_last_lines(reason, landed.last_lines))
+    if config_key(landed.flight.config) == config_key(prepared.current):
+        _refuse_own(first, landed)
+    elif awaits_own:
+        return
     if first.state is not State.COMPLETED:
         return
     if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
@@ -88,6 +92,14 @@ def _refuse_first(prepared: Prepared, landed: Landed) -> None:
         "the first launch completed, and no steady state was measured: it makes too few optimizer steps, or none that "
         "can be seen (a training can tell its own: torchx_cubicml.measure)"
     )
+
+
+def _refuse_own(first: Trial, landed: Landed) -> None:
+    if first.state is State.USER_ERROR:
+        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
+    if first.state is State.UNKNOWN and not first.observed:
+        reason = first.reason.replace(", and its training said no more", " and left no record of itself")
+        raise LaunchError(with_last_lines(reason, landed.last_lines))
 
 
 def _refuse_refusals(landed: Landed, own: Sequence[Trial]) -> None:

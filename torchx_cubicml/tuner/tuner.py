@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.history import config_key
 from torchx_cubicml.launch.jobs import JobRunner, interruptions
 from torchx_cubicml.rewriter import place_config
 from torchx_cubicml.same_workload import matches
@@ -215,7 +216,14 @@ class _Loop:
             and matches(trial, self._prepared.workload)
             for trial in self._books.ledger.trials()
         )
-        refuse_to_go_on(self._prepared, landed, self._books.settled_trials(), measured_before=any(measured))
+        own = config_key(self._prepared.current)
+        refuse_to_go_on(
+            self._prepared,
+            landed,
+            self._books.settled_trials(),
+            measured_before=any(measured),
+            awaits_own=any(config_key(flight.config) == own for flight in self._flights.under_way),
+        )
 
     def _spent(self) -> Spent:
         return self._books.spent(self._world_size, self._flights.running_s())

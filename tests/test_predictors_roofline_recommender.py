@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from torchx_cubicml.history import History
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.trial import Trial
 
 # 64 devices on 8 nodes: 63/64 of the bytes pass the network.
 ROW = {
@@ -88,3 +91,39 @@ def test_a_row_that_does_not_name_it_is_none(changes: dict[str, object]) -> None
 def test_the_roofline_explains_it() -> None:
     assert Roofline().explain(ROW) == pytest.approx(seconds())
     assert Roofline().explain({"world_size": 8}) == {}
+
+
+PLANTED = {"gemm_efficiency": 0.45, "network_dp": 0.2, "memory_bandwidth": 0.7, "step_s": 0.03}
+
+
+def test_calibration_recovers_planted_constants_from_noisy_runs() -> None:
+    rng = np.random.default_rng(0)
+    trials = []
+    for _ in range(300):
+        row = {
+            "layer_n_params": tuple(rng.integers(10**5, 2 * 10**8, 8).tolist()),
+            "sharding_strategy": tuple(rng.choice(["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"], 8).tolist()),
+            "micro_batch_size": 2 ** int(rng.integers(4, 14)),
+            "world_size": int(rng.choice([1, 1, 8, 64])),
+            "n_embedding_tables": int(rng.integers(200)),
+            "embedding_dim": 128,
+            "embedding_pooling": 400,
+            "device": "NVIDIA H100 80GB HBM3",
+        }
+        found = Recommender.of(row)
+        assert found is not None
+        seconds = sum(found.seconds({**DEFAULTS, **PLANTED}).values()) * float(np.exp(rng.normal(0.0, 0.05)))
+        seconds *= 3.0 if rng.random() < 0.03 else 1.0  # a straggler now and then
+        speed = row["micro_batch_size"] * row["world_size"] / seconds
+        trials.append(Trial.completed(workload={}, config=row, samples_per_second=speed))
+    history = History.from_trials(trials, objective="samples_per_second")
+    roofline = Roofline().fit(history, rng=np.random.default_rng(0))
+    learned = {name: roofline.recommenders_[name] for name in PLANTED}
+    assert learned == pytest.approx(PLANTED, rel=0.2)
+    explained = [sum(roofline.explain(row).values()) for row in history.rows]
+    measured = [row["micro_batch_size"] * row["world_size"] for row in history.rows] / history.throughput
+    assert np.median(np.abs(np.log(explained / measured))) < 0.06
+
+
+def test_without_a_history_the_defaults_serve() -> None:
+    assert Roofline().recommenders_ == DEFAULTS

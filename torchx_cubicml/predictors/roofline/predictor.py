@@ -11,11 +11,13 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
 from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
+from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
 from torchx_cubicml.predictors.roofline.levels import Levels
 from torchx_cubicml.predictors.roofline.memory import memory_parts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.predictors.roofline.recommender_time import calibrate_recommenders
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.history import History
     from torchx_cubicml.predictors.roofline.calibration import Expected
+    from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.trial import Value
 
 _PRIOR_SPREAD = 0.5  # log error believed before anything was measured
@@ -76,11 +79,13 @@ class Roofline:
         self.calibration_ = Calibration()
         self.level_ = 0.0
         self.levels_: Levels | None = None
+        self.recommenders_ = DEFAULTS
         self.n_measured_ = 0
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Calibrate on the measured rows of ``history`` that are covered; see ``Predictor``."""
         self.decoder_ = Decoder(history.columns, history.rows)
+        self.recommenders_ = _of_recommenders(history)
         features, throughput = measured_in_order(history)
         layout = self._layout(features)
         covered = layout.covered
@@ -129,7 +134,7 @@ class Roofline:
         layout = Layout.of(Facts.from_rows([row]))
         if not layout.covered[0]:
             recommender = Recommender.of(row)
-            return recommender.seconds(self.calibration_.constants) if recommender is not None else {}
+            return recommender.seconds(self.recommenders_) if recommender is not None else {}
         parts = step_time(layout, self.calibration_.constants).parts()
         return {name: float(seconds[0] * np.exp(-self.level_)) for name, seconds in parts.items()}
 
@@ -235,6 +240,17 @@ def measured_in_order(history: History) -> tuple[NDArray[np.float64], NDArray[np
     features, throughput = history.features[measured], history.throughput[measured]
     order = np.lexsort(np.column_stack([throughput, features]).T)
     return features[order], throughput[order]
+
+
+def _of_recommenders(history: History) -> Constants:
+    """Return the constants as calibrated on the rows that are recommenders, whose throughput is in samples."""
+    found = [Recommender.of(row) if "layer_n_params" in row else None for row in history.rows]
+    measured = [
+        (training, training.samples * training.ranks / speed)
+        for training, speed in zip(found, history.throughput.tolist(), strict=True)
+        if training is not None and speed > 0.0
+    ]
+    return calibrate_recommenders([item for item, _ in measured], np.array([seconds for _, seconds in measured]))
 
 
 def _counts_samples(layout: Layout, throughput: NDArray[np.float64]) -> bool:

@@ -13,18 +13,16 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.hardware import REFERENCE, find_hardware
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.recommender_time import EACH_TIME, NUMBER, ONCE, WEIGHT, step_seconds
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torchx_cubicml.hardware import Hardware
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.trial import Value
 
-_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")  # gathered for forward and again for backward
-_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
-_WEIGHT, _GRADIENT, _OPTIMIZER = 2.0, 4.0, 12.0  # bytes per parameter, as for transformers
-_NUMBER = 4.0  # bytes of an embedding's number, looked up or on the way
+_GRADIENT, _OPTIMIZER = 4.0, 12.0  # bytes per parameter, as for transformers
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +78,7 @@ class Recommender:
 
     def seconds(self, constants: Constants = DEFAULTS) -> dict[str, float]:
         """Return the seconds per step of each part; they add up to the step."""
-        forward = [2.0 * size * self.samples / self._flops_per_second(constants) for size in self.sizes]
-        gather = [_WEIGHT * size * self._wire(constants) for size in self.sizes]
-        compute = 3.0 * sum(forward)
-        waited = self._streams(forward, gather) - compute
-        held = sum(size / self.ranks if self._sharded(place) else size for place, size in enumerate(self.sizes))
-        speed = self.hardware.memory_bandwidth * constants["memory_bandwidth"]
-        looked_up = self.samples * self.tables * self.table_width * _NUMBER
-        return {
-            "compute": compute,
-            "data_parallel": waited,
-            # Read forward, read and written backward.
-            "embedding_lookup": 3.0 * looked_up * self.pooling / speed,
-            "embedding_exchange": 2.0 * looked_up * self._wire(constants),
-            "optimizer": 16.0 * held / speed,
-            "overhead": constants["step_s"],
-        }
+        return {name: float(part[0]) for name, part in step_seconds([self], constants).items()}
 
     def memory(self) -> dict[str, float]:
         """Return the bytes of one device: dense states, two gathered layers at a time, and its part of the tables."""
@@ -103,16 +86,16 @@ class Recommender:
         gathered = [0.0, 0.0]
         for place, size in enumerate(self.sizes):
             share = 1.0 / self.ranks if self._sharded(place) else 1.0
-            weights += _WEIGHT * size * (share if self.strategies[place] in _EACH_TIME else 1.0)
+            weights += WEIGHT * size * (share if self.strategies[place] in EACH_TIME else 1.0)
             gradients, optimizer = gradients + _GRADIENT * size * share, optimizer + _OPTIMIZER * size * share
-            if self.strategies[place] in _EACH_TIME:
-                gathered.append(_WEIGHT * size * (1.0 - share))
+            if self.strategies[place] in EACH_TIME:
+                gathered.append(WEIGHT * size * (1.0 - share))
         return {
             "weights": weights,
             "gradients": gradients,
             "optimizer": optimizer,
             "gathered": sum(sorted(gathered)[-2:]),
-            "embeddings": self.table_rows * self.table_width * _NUMBER / self.ranks,
+            "embeddings": self.table_rows * self.table_width * NUMBER / self.ranks,
         }
 
     def fits(self, memory: Mapping[str, float]) -> bool:
@@ -121,35 +104,8 @@ class Recommender:
         reserved = self.reserved_share * self.hardware.memory
         return dense <= reserved and memory["embeddings"] <= self.hardware.memory - min(reserved, dense)
 
-    def _streams(self, forward: Sequence[float], gather: Sequence[float]) -> float:
-        """Return when the last of computation and communication ends, both streams in order."""
-        wire = clock = 0.0
-        for place in range(len(forward)):
-            if self._sharded(place):
-                wire += gather[place]
-                clock = max(clock, wire)
-            clock += forward[place]
-        for place in reversed(range(len(forward))):
-            if self.strategies[place] in _EACH_TIME:
-                wire += gather[place]
-                clock = max(clock, wire)
-            clock += 2.0 * forward[place]
-            # Gradients are scattered where sharded, else reduced on every rank: twice the bytes.
-            wire = max(wire, clock) + gather[place] * (1.0 if self._sharded(place) else 2.0)
-        return max(clock, wire)
-
     def _sharded(self, place: int) -> bool:
-        return self.strategies[place] in (*_EACH_TIME, *_ONCE)
-
-    def _flops_per_second(self, constants: Constants) -> float:
-        filled = self.samples / (self.samples + constants["half_tokens"])
-        return self.hardware.peak("bf16") * constants["gemm_efficiency"] * filled
-
-    def _wire(self, constants: Constants) -> float:
-        """Return seconds per byte of a collective over all devices."""
-        near = self.hardware.link * constants["link_dp"]
-        far = min(self.hardware.network * constants["network_dp"], near)
-        return (self.ranks - 1.0) / self.ranks / (near if self.ranks <= self.hardware.per_node else far)
+        return self.strategies[place] in (*EACH_TIME, *ONCE)
 
 
 def _number(row: Mapping[str, Value], name: str) -> float:

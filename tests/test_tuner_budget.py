@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -224,6 +225,24 @@ def test_a_tune_stops_where_launches_promise_little(prepared: Prepared, promise:
     assert isinstance(result, TuneResult)
     assert fewest <= result.launches <= most
     assert result.comparison is not None  # the winner and the own config are measured again before it ends
+
+
+@pytest.mark.parametrize("waits_s", [1e6, 3000.0], ids=["waits", "waits-too-long"])
+def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: float) -> None:
+    asked = asking(prepared, budget=Budget(launches=6), parallel=2, trial_timeout_s=600.0, queue_timeout_s=waits_s)
+    cluster = SimulatedCluster(seed=3, fates=("done",), fates_of={2: "requeued"})
+    result = go(asked, cluster)[-1]
+    assert isinstance(result, TuneResult)
+    job = cluster.jobs["job-2"]
+    assert job.cut_off is not None
+    assert job.begins - job.cut_off == timedelta(hours=2)
+    told = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
+    if waits_s > 7200:
+        assert told.state is State.COMPLETED
+    else:
+        assert (told.state, told.reason) == (State.INFRASTRUCTURE, "cancelled after it waited in the queue for 3000 s")
+    ran = sum(map(ran_s, cluster.jobs.values())) + job.ran_before_s
+    assert abs(3600 * result.device_hours - ran) <= (len(cluster.jobs) + 1) * SEEN_LATE_S
 
 
 @pytest.mark.parametrize("kills", [0, 6], ids=["one-process", "killed"])

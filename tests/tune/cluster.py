@@ -47,6 +47,7 @@ class Job:
     told: set[str] = field(default_factory=set)
     cancelled: bool = False
     cut_off: datetime | None = None  # by a fault after which it waits once more
+    ran_before_s: float = 0.0
 
 
 FATES = ("done", "done", "done", "done", "done", "oom", "node", "preempted", "lost", "stuck", "silent", "raises")
@@ -171,9 +172,10 @@ class SimulatedCluster:
             self._event(name, job, EventKind.ENDED, State.INFRASTRUCTURE)
 
     def _requeue(self, name: str, job: Job) -> None:
-        run_s = job.ends - job.begins
+        run_time = job.ends - job.begins
+        job.ran_before_s = run_time.total_seconds()
         job.cut_off, job.begins = self.time, self.time + timedelta(hours=2)
-        job.ends = job.begins + run_s
+        job.ends = job.begins + run_time
         job.told.clear()
         self.open.add(name)
 

@@ -37,6 +37,8 @@ class Flight:
         suggestion: what was hoped; ``None`` where another process launched it.
         state: as last seen.
         running_since: when it began to run; ``None`` while it waits.
+        requeued_at: when it was last put back into the queue; ``None`` where it never was.
+        ran_before_s: seconds that it ran before.
         unknown_since: since when its scheduler knows nothing of it.
         ended: how its job ended, and when that was seen, while its trial is waited for.
         given_up: whether its job is not asked any more.
@@ -54,12 +56,25 @@ class Flight:
     suggestion: Suggestion | None = None
     state: JobState | None = None
     running_since: datetime | None = None
+    requeued_at: datetime | None = None
+    ran_before_s: float = 0.0
     unknown_since: datetime | None = None
     ended: tuple[JobState, datetime] | None = None
     given_up: bool = False
     doom: Doom | None = None
     asked_at: datetime | None = None
     look_at: datetime = _AT_ONCE
+
+    @property
+    def since(self) -> datetime:
+        """When it began to run, or to wait."""
+        return self.running_since or self.requeued_at or self.submitted_at
+
+    def ran_s(self, now: datetime) -> float | None:
+        """Return seconds that it has run, as far as it was watched; ``None`` where it was not seen to run."""
+        if self.running_since is None and self.requeued_at is None:
+            return None
+        return self.ran_before_s + ((now - self.running_since).total_seconds() if self.running_since else 0.0)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -123,10 +123,9 @@ class Flights:
         return min(((flight.look_at - now).total_seconds() for flight in self.under_way), default=0.0)
 
     def running_s(self) -> list[float]:
-        """Return how long each flight has run that runs."""
+        """Return how long each flight has run that runs, or ran before it was requeued."""
         now = self._clock.now()
-        begun = (flight.running_since for flight in self.under_way)
-        return [(now - since).total_seconds() for since in begun if since is not None]
+        return [ran_s for flight in self.under_way if (ran_s := flight.ran_s(now)) is not None]
 
     def doom(self, flight: Flight, state: State, reason: str) -> None:
         """Cancel a flight; when its job is gone it is recorded so."""
@@ -156,8 +155,7 @@ class Flights:
             flight.ended = None  # a job that is requeued looks for a moment as if it had ended
         if flight.ended is not None:
             return
-        if state.phase is JobPhase.RUNNING and flight.running_since is None:
-            flight.running_since = now
+        self._mind_phase(flight, state, trial)
         flight.unknown_since = (flight.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
         if flight.unknown_since is not None and now - flight.unknown_since > _LOST_AFTER:
             self._jobs.cancel(flight.handle)
@@ -169,12 +167,21 @@ class Flights:
         else:
             self._ask_to_end(flight)
 
+    def _mind_phase(self, flight: Flight, state: JobState, trial: Trial | None) -> None:
+        now = self._clock.now()
+        if state.phase is JobPhase.RUNNING and flight.running_since is None:
+            flight.running_since = now
+        elif state.phase is JobPhase.QUEUED and flight.running_since is not None:
+            told = self._books.ledger.last_event_at(flight.launch_id) if trial and trial.state.ended else None
+            flight.ran_before_s += max(0.0, (min(told or now, now) - flight.running_since).total_seconds())
+            flight.running_since, flight.requeued_at = None, now
+
     def _is_due(self, flight: Flight) -> bool:
         """Whether it is time to look at a job."""
         now = self._clock.now()
         if now < flight.look_at:
             return False
-        age_s = (now - (flight.running_since or flight.submitted_at)).total_seconds()
+        age_s = (now - flight.since).total_seconds()
         eager = self._jobs.is_local or flight.ended is not None or flight.doom is not None
         usual_s = self._books.usual_run_s() if flight.running_since is not None else None
         flight.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
@@ -187,9 +194,9 @@ class Flights:
     def _mind_deadlines(self, flight: Flight, now: datetime) -> None:
         request = self._prepared.request
         if flight.running_since is not None:
-            if (now - flight.running_since).total_seconds() > request.trial_timeout_s:
+            if (flight.ran_s(now) or 0.0) > request.trial_timeout_s:
                 self.doom(flight, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
-        elif (now - flight.submitted_at).total_seconds() > request.queue_timeout_s:
+        elif (now - flight.since).total_seconds() > request.queue_timeout_s:
             why = f" ({flight.state.why})" if flight.state is not None and flight.state.why else ""
             reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
             self.doom(flight, State.INFRASTRUCTURE, reason)
@@ -240,14 +247,12 @@ class Flights:
     def _cost(self, flight: Flight) -> Cost:
         """Return run time and queue time; of a launch that ended unwatched, as its own clock told."""
         ledger, now = self._books.ledger, self._clock.now()
-        begun = flight.running_since or ledger.started_at(flight.launch_id)
-        if begun is None:
-            return Cost(run_s=0.0, queue_s=max(0.0, (now - flight.submitted_at).total_seconds()))
-        end = now if flight.running_since is not None else ledger.last_event_at(flight.launch_id) or now
-        return Cost(
-            run_s=max(0.0, (end - begun).total_seconds()),
-            queue_s=max(0.0, (begun - flight.submitted_at).total_seconds()),
-        )
+        run_s, end = flight.ran_s(now), now
+        if run_s is None:
+            begun = ledger.started_at(flight.launch_id)
+            end = (ledger.last_event_at(flight.launch_id) or now) if begun is not None else now
+            run_s = max(0.0, (end - begun).total_seconds()) if begun is not None else 0.0
+        return Cost(run_s=run_s, queue_s=max(0.0, (end - flight.submitted_at).total_seconds() - run_s))
 
     def _trial(self, flight: Flight) -> Trial:
         trial = self._books.ledger.of_launch(flight.launch_id)

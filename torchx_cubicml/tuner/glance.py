@@ -46,7 +46,7 @@ def _shown(flight: Flight, now: datetime, measured: float | None) -> InFlight:
         purpose=flight.purpose,
         config=flight.config,
         phase="ending" if flight.doom or flight.ended else str(flight.state.phase) if flight.state else "submitted",
-        since_s=(now - (flight.running_since or flight.submitted_at)).total_seconds(),
+        since_s=(now - flight.since).total_seconds(),
         expected=flight.suggestion.throughput if flight.suggestion is not None else None,
         measured=measured,
     )

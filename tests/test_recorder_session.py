@@ -120,6 +120,29 @@ def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int,
     assert not (tmp_path / "store").exists()
 
 
+@pytest.mark.parametrize(
+    ("program", "ends_in_s", "state"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", -5, State.TIMEOUT),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 3600, State.INFRASTRUCTURE),
+        ("sys.exit(143)", -5, State.TIMEOUT),
+        ("sys.exit(3)", -5, State.USER_ERROR),
+    ],
+    ids=["signal at the limit", "signal before it", "handled", "own error"],
+)
+def test_what_the_schedulers_time_limit_ends_is_told_as_such(
+    program: str, ends_in_s: int, state: State, tmp_path: Path
+) -> None:
+    name = write(tmp_path, f"import os, signal, sys\n{program}\n")
+    run(*RECORDED, name, folder=tmp_path, SLURM_JOB_END_TIME=str(int(time.time()) + ends_in_s))
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline and not any(trial.state.ended for trial in TrialStore(str(tmp_path / "store"))):
+        time.sleep(0.05)
+    trial = only_trial(tmp_path)
+    assert trial.state is state
+    assert trial.reason.endswith("at the scheduler's time limit") is (state is State.TIMEOUT)
+
+
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "os._exit"])
 def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) -> None:
     leave = "os._exit(7)" if how == "os._exit" else f"os.kill(os.getpid(), signal.{how})"

@@ -36,6 +36,8 @@ class JobEnvironment:
         run_id: torchrun's name of the launch; empty without torchrun.
         run_folder: that this node's agent has made for the launch and keeps at each attempt; empty where unknown.
         stderr_file: in which torchrun keeps what this process writes there, if it was told to; empty without torchrun.
+        ends_at: seconds since 1970 at which the scheduler's time limit ends the job, as it stood when the job began; 0
+            where unknown.
     """
 
     contract: str
@@ -51,6 +53,7 @@ class JobEnvironment:
     run_id: str = ""
     run_folder: str = ""
     stderr_file: str = ""
+    ends_at: int = 0
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -79,6 +82,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
         run_folder=_run_folder(error_file),
         stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",
+        ends_at=_count(source, "SLURM_JOB_END_TIME", 0),
     )
 
 

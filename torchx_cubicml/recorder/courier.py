@@ -33,12 +33,13 @@ class Courier:
         store: URL of the store.
         deadline_s: seconds that ``close`` may take; the child, too, gives up after them.
         stderr: file in which torchrun keeps what this process writes there; empty without.
+        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
 
     Raises:
         OSError: the child process cannot be started.
     """
 
-    def __init__(self, store: str, *, deadline_s: float, stderr: str = "") -> None:
+    def __init__(self, store: str, *, deadline_s: float, stderr: str = "", ends_at: int = 0) -> None:
         self._deadline_s = deadline_s
         self._waiting = b""
         self._answers = b""
@@ -52,8 +53,15 @@ class Courier:
         finally:
             theirs.close()
         # The store's URL goes this way because everybody may read a command line, and it can hold a password.
-        has_last_words = self._last_words.file is not None
-        self.send({"store": store, "deadline_s": 0.9 * deadline_s, "stderr": stderr, "has_last_words": has_last_words})
+        self.send(
+            {
+                "store": store,
+                "deadline_s": 0.9 * deadline_s,
+                "stderr": stderr,
+                "has_last_words": self._last_words.file is not None,
+                "ends_at": ends_at,
+            }
+        )
 
     def send(self, message: Mapping[str, object]) -> None:
         """Hand over one JSON object now, or keep it until the next; past a megabyte it is dropped."""

@@ -78,6 +78,23 @@ def state_of_exit(code: object) -> tuple[State, str]:
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
 
 
+def at_time_limit(state: State, reason: str, *, ends_at: float, now: float) -> tuple[State, str]:
+    """Return the state and reason of an end, a timeout where something from outside came at the scheduler's time limit.
+
+    Args:
+        state: by what the process has seen.
+        reason: likewise.
+        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
+        now: likewise.
+
+    >>> at_time_limit(State.INFRASTRUCTURE, "ended by SIGTERM", ends_at=100, now=101)
+    (<State.TIMEOUT: 'timeout'>, "ended by SIGTERM, at the scheduler's time limit")
+    """
+    if state is not State.INFRASTRUCTURE or not 0 < ends_at <= now:
+        return state, reason
+    return State.TIMEOUT, f"{reason}, at the scheduler's time limit"
+
+
 def state_in_words(text: str) -> State | None:
     """Return the state that an error of the run time tells of in its words; ``None`` where it tells of none."""
     return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), None)

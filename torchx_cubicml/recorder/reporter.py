@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import sys
+import time
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.event import Event, EventKind
 from torchx_cubicml.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.courier import Courier
+from torchx_cubicml.recorder.failures import at_time_limit
 from torchx_cubicml.recorder.notice import warn
 
 if TYPE_CHECKING:
@@ -38,8 +40,12 @@ class Reporter:
         self._sequence = 0
         self._end: Event | None = None
         self._told = False
+        job = assignment.job
         self._courier = Courier(
-            assignment.contract.store, deadline_s=assignment.write_deadline_s, stderr=assignment.job.stderr_file
+            assignment.contract.store,
+            deadline_s=assignment.write_deadline_s,
+            stderr=job.stderr_file,
+            ends_at=job.ends_at,
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
@@ -60,6 +66,7 @@ class Reporter:
     def ended(self, state: State, reason: str) -> None:
         """Tell how the program ended; the first word counts."""
         if self._end is None:
+            state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
     def close(self) -> None:

@@ -11,6 +11,7 @@ import os
 import queue
 import socket
 import threading
+import time
 from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,6 +19,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.event import Event, EventKind
 from torchx_cubicml.masking import mask
 from torchx_cubicml.recorder.courier import DONE, LAST_WORDS_FILE
+from torchx_cubicml.recorder.failures import at_time_limit
 from torchx_cubicml.recorder.host_memory import count_oom_kills
 from torchx_cubicml.recorder.last_words import end_told_by, read_tail, read_words
 from torchx_cubicml.store import TrialStore
@@ -38,11 +40,19 @@ class Writer:
         store: URL of the store.
         stderr: file in which torchrun keeps what the training process writes there; empty without.
         last_words: memory file of the training process; ``None`` without.
+        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
     """
 
     def __init__(
-        self, connection: socket.socket, store: str, *, stderr: str = "", last_words: int | None = None
+        self,
+        connection: socket.socket,
+        store: str,
+        *,
+        stderr: str = "",
+        last_words: int | None = None,
+        ends_at: float = 0,
     ) -> None:
+        self._ends_at = ends_at
         self._stderr = stderr
         self._last_words = last_words
         self._connection = connection
@@ -80,7 +90,9 @@ class Writer:
         words = read_words(self._last_words) if self._last_words is not None else ""
         stderr = read_tail(self._stderr) if words and self._stderr else ""
         told = end_told_by(words, stderr, backend=last.observed.get("backend"))
-        return (told[0], mask(told[1])) if told is not None else (State.UNKNOWN, WITHOUT_A_WORD)
+        if told is None:
+            return State.UNKNOWN, WITHOUT_A_WORD
+        return at_time_limit(told[0], mask(told[1]), ends_at=self._ends_at, now=time.time())
 
     def _host_ran_out(self) -> bool:
         now = count_oom_kills()
@@ -135,7 +147,13 @@ def main() -> None:
     lines = read_lines(connection)
     order = json.loads(next(lines))
     words = LAST_WORDS_FILE if order.get("has_last_words") else None
-    writer = Writer(connection, order["store"], stderr=order.get("stderr", ""), last_words=words)
+    writer = Writer(
+        connection,
+        order["store"],
+        stderr=order.get("stderr", ""),
+        last_words=words,
+        ends_at=order.get("ends_at", 0),
+    )
     for line in lines:
         writer.take(line)
     writer.close(deadline_s=order["deadline_s"])

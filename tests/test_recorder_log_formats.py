@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.recorder.log_formats import LOG_FORMATS, Reading, measure_readings, read_line
+from torchx_cubicml.recorder.log_formats import LOG_FORMATS, Reading, read_line
+from torchx_cubicml.recorder.log_measurement import measure_readings
 
 LOGS = Path(__file__).parent / "data" / "logs"
 BY_NAME = {log_format.name: log_format for log_format in LOG_FORMATS}

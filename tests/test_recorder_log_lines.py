@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.log_pattern import LogPattern
-from torchx_cubicml.recorder.log_lines import LogLines, as_word, disagreement, from_word, has_throughput, merged
+from torchx_cubicml.recorder.log_lines import LogLines
+from torchx_cubicml.recorder.log_measurement import as_word, disagreement, from_word, has_throughput, merged
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:

@@ -1,4 +1,4 @@
-"""What the log lines of well-known trainers say of throughput: a table of formats, and a measurement from their lines.
+"""What the log lines of well-known trainers say of throughput: a table of formats.
 
 One row per format. Unit and scope stand in the names of the groups (``READINGS``), for they differ: "tokens per second"
 is of one device in torchtitan and of the whole job elsewhere. A user's own format comes from the space file.
@@ -9,15 +9,12 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from math import isfinite
-from statistics import fmean, median
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.bounded_pattern import BoundedPattern
-from torchx_cubicml.recorder.steps import count_warmup, quantile
-from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from torchx_cubicml.log_pattern import LogPattern
 
@@ -115,7 +112,7 @@ def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | No
         return None
     said = {reading: found[group] for reading, group in log_format.groups.items() if found[group] is not None}
     numbers = {reading: _number(text) for reading, text in said.items()}
-    step_s = numbers.get("step_time_s") or _over(numbers.get("step_time_ms"), 1000.0)
+    step_s = numbers.get("step_time_s") or over(numbers.get("step_time_ms"), 1000.0)
     return Reading(
         tokens_per_second=_rate(numbers, "tokens", devices, step_s),
         samples_per_second=_rate(numbers, "samples", devices, step_s),
@@ -127,49 +124,7 @@ def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | No
 def _rate(numbers: Mapping[str, float | None], what: str, devices: int, step_s: float | None) -> float | None:
     """Return what of the whole job a line says per second: outright, of one device, or over the time of a step."""
     of_device = _times(numbers.get(f"{what}_per_second_per_device"), devices)
-    return numbers.get(f"{what}_per_second") or of_device or _over(numbers.get(what), step_s)
-
-
-def measure_readings(
-    readings: Sequence[Reading], *, source: str, samples: int | None = None, tokens: int | None = None
-) -> Measurement | None:
-    """Return the measurement that the lines of one format make; ``None`` without a usable one.
-
-    Args:
-        readings: in the order of their lines.
-        source: name of the format.
-        samples: of one step of the whole job, where it is known otherwise.
-        tokens: likewise.
-    """
-    usable = [reading for reading in readings if _seconds(reading) is not None]
-    if not usable:
-        return None
-    seconds = [second for second in map(_seconds, usable) if second is not None]
-    warmup = min(count_warmup(seconds), len(usable) - 1)
-    steady = usable[warmup:]
-    steps = sorted(reading.step_s for reading in steady if reading.step_s is not None)
-    whole = len(steps) == len(steady)
-    return Measurement(
-        tokens_per_second=_median([reading.tokens_per_second for reading in steady])
-        or (_over(tokens, median(steps)) if whole else None),
-        samples_per_second=_median([reading.samples_per_second for reading in steady])
-        or (_over(samples, median(steps)) if whole else None),
-        steps_counted=len(steady),
-        warmup_steps=warmup,
-        step_time_s=(quantile(steps, 0.1), quantile(steps, 0.5), quantile(steps, 0.9)) if whole else (),
-        mean_step_time_s=fmean(steps) if whole else None,
-        source=source,
-    )
-
-
-def _seconds(reading: Reading) -> float | None:
-    """Return a time that grows as the reading gets slower."""
-    return reading.step_s or _over(1.0, reading.tokens_per_second or reading.samples_per_second)
-
-
-def _median(rates: Sequence[float | None]) -> float | None:
-    known = [rate for rate in rates if rate is not None]
-    return median(known) if len(known) == len(rates) else None
+    return numbers.get(f"{what}_per_second") or of_device or over(numbers.get(what), step_s)
 
 
 def _number(text: str) -> float | None:
@@ -186,7 +141,8 @@ def _number(text: str) -> float | None:
     return value if isfinite(value) and value > 0 else None
 
 
-def _over(amount: float | None, divisor: float | None) -> float | None:
+def over(amount: float | None, divisor: float | None) -> float | None:
+    """Return a quotient; ``None`` where either is unknown or nothing."""
     return amount / divisor if amount and divisor else None
 
 

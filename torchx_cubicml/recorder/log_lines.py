@@ -6,13 +6,11 @@ What is written past Python's own streams is not seen.
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.log_formats import LOG_FORMATS, MAX_LINE, declared_format, measure_readings, read_line
-from torchx_cubicml.trial import Measurement
+from torchx_cubicml.recorder.log_formats import LOG_FORMATS, MAX_LINE, declared_format, read_line
+from torchx_cubicml.recorder.log_measurement import measure_readings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,52 +19,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.log_pattern import LogPattern
     from torchx_cubicml.recorder.log_formats import LogFormat, Reading
     from torchx_cubicml.recorder.module_hook import Guard
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.trial import Measurement, Value
 
 _MAX_KEPT = 4096  # readings
-_ALIKE = 1.25  # by which factor a throughput that a program prints may differ from that of its steps
-
-
-def as_word(measurement: Measurement) -> str:
-    """Return a measurement as a rank that prints hands it to the one that writes."""
-    return json.dumps(asdict(measurement))
-
-
-def from_word(word: str) -> Measurement | None:
-    """Return the measurement that a rank has handed over; ``None`` for an empty word."""
-    if not word:
-        return None
-    fields = json.loads(word)
-    return Measurement(**{**fields, "step_time_s": tuple(fields["step_time_s"])})
-
-
-def has_throughput(measurement: Measurement | None) -> bool:
-    """Whether samples or tokens per second are known."""
-    return measurement is not None and bool(measurement.samples_per_second or measurement.tokens_per_second)
-
-
-def merged(measured: Measurement | None, told: Measurement | None) -> Measurement | None:
-    """Return what was measured with the throughput that log lines tell; either of them where the other is ``None``."""
-    if measured is None or told is None:
-        return measured or told
-    return replace(
-        measured,
-        samples_per_second=told.samples_per_second or measured.samples_per_second,
-        tokens_per_second=told.tokens_per_second or measured.tokens_per_second,
-        source=told.source,
-    )
-
-
-def disagreement(measured: Measurement | None, told: Measurement | None) -> str:
-    """Return in words by how much the lines tell another throughput than the steps; empty where they are alike."""
-    for unit in ("tokens_per_second", "samples_per_second"):
-        pair = [getattr(source, unit) for source in (measured, told) if source is not None]
-        if len(pair) == 2 and all(pair) and not 1 / _ALIKE < pair[1] / pair[0] < _ALIKE:
-            return (
-                f"the lines that the space file's [log] describes tell {pair[1]:.4g} {unit} of the whole job, the "
-                f"optimizer steps {pair[0]:.4g}; the former is recorded"
-            )
-    return ""
 
 
 class LogLines:

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
-from torchx_cubicml.recorder.log_lines import LogLines, as_word, disagreement, from_word, has_throughput, merged
+from torchx_cubicml.recorder.log_lines import LogLines
+from torchx_cubicml.recorder.log_measurement import as_word, disagreement, from_word, has_throughput, merged
 from torchx_cubicml.recorder.measure import measure
 from torchx_cubicml.recorder.memory import peak_memory_gib
 from torchx_cubicml.recorder.notice import notice, warn

@@ -196,6 +196,51 @@ def test_what_is_no_event_stays_where_it_is(store: TrialStore) -> None:
     assert {path.rpartition("/")[2] for path in files(store) if path.startswith("/events/2026-01-01")} == odd
 
 
+@pytest.mark.parametrize(
+    "content",
+    [b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000],
+    ids=["lists", "objects"],
+)
+def test_what_is_nested_too_deep_to_be_read_stays_where_it_is(store: TrialStore, content: bytes) -> None:
+    fill(store)
+    put(store, "2026-01-01", "deep.json", content)
+    assert compact(store, before="2026-01-04").n_events == 12
+    assert [path for path in files(store) if path.startswith("/events/")] == ["/events/2026-01-01/deep.json"]
+
+
+@pytest.mark.parametrize("name", ["a\nb.json", "a\tb.json", "a\rb.json", "a\x0bb.json"], ids=ascii)
+def test_an_object_whose_name_would_break_a_segment_stays_where_it_is(store: TrialStore, name: str) -> None:
+    fill(store)
+    put(store, "2026-01-01", name, begun("odd"))
+    before = list(store)
+    assert compact(store, before="2026-01-04") == Compacted(n_events=12, n_segments=3)
+    assert [path for path in files(store) if path.startswith("/events/")] == [f"/events/2026-01-01/{name}"]
+    assert (list(store), store.warnings) == (before, ())
+
+
+@pytest.mark.parametrize("when", ["listed", "read"])
+def test_what_another_folds_after_it_was_seen_is_not_folded_again(store: TrialStore, when: str) -> None:
+    fill(store)
+    before, kind = list(store), type(store.folder)
+    call = {"listed": "list_objects", "read": "read"}[when]
+    own, others = getattr(kind, call), []
+
+    def seen(self: object, *args: object, **more: object) -> object:
+        found = own(self, *args, **more)
+        found = found if when == "listed" else iter(list(found))
+        if not others:
+            others.append(None)  # it lists and reads too
+            others.append(compact(TrialStore(store.url), before="2026-01-04"))
+        return found
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(kind, call, seen)
+        assert compact(store, before="2026-01-04") == Compacted(n_events=0, n_segments=0)
+    assert others[1] == Compacted(n_events=12, n_segments=3)
+    assert len([path for path in files(store) if path.endswith(SUFFIX)]) == 3
+    assert list(store) == before
+
+
 def test_a_store_that_was_compacted_is_another_to_who_knew_it_and_then_stays_the_same(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)

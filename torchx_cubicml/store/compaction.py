@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import secrets
 from dataclasses import dataclass
+from random import SystemRandom
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
@@ -52,8 +53,9 @@ def compact(store: TrialStore, *, before: str) -> Compacted:
             is still there.
     """
     n_events = n_segments = 0
-    shelves = store.folder.list_objects().shelves.values()
+    shelves = [*store.folder.list_objects().shelves.values()]
     segments = [shelf for shelf in shelves if shelf.place.endswith(SUFFIX)]
+    SystemRandom().shuffle(shelves)  # of two that begin together, one folds what the other does not
     for shelf in shelves:
         day = shelf.place.rpartition("/")[2]
         if not _DAY.fullmatch(day) or day >= before or len(shelf.names) < _FEWEST:
@@ -61,6 +63,8 @@ def compact(store: TrialStore, *, before: str) -> Compacted:
         of_day = [segment for segment in segments if segment.place.rpartition("/")[2].startswith(f"{day}-")]
         held = {name: segment.place for segment in of_day for name in segment.names}
         for events in _parts(store, [f"{shelf.place}/{name}" for name in shelf.names if name not in held]):
+            if _is_folded(store, events):
+                continue
             _fold(store, day, events)
             n_events += len(events)
             n_segments += 1
@@ -69,10 +73,13 @@ def compact(store: TrialStore, *, before: str) -> Compacted:
 
 
 def _parts(store: TrialStore, places: list[str]) -> Iterator[dict[str, bytes]]:
-    """Yield place -> content of the events among some objects, as many as one segment takes."""
+    """Yield place -> content of the events among some objects, as many as one segment takes.
+
+    What another process has folded since they were listed is left out.
+    """
     part: dict[str, bytes] = {}
     size = 0
-    for place, content in store.folder.read(places):
+    for place, content in store.folder.read(places, follows=False):
         if isinstance(content, Exception) or not _folds(place.rpartition("/")[2], content):
             continue
         if size + len(content) > _MOST_BYTES and len(part) >= _FEWEST:
@@ -82,6 +89,11 @@ def _parts(store: TrialStore, places: list[str]) -> Iterator[dict[str, bytes]]:
         size += len(content)
     if len(part) >= _FEWEST:
         yield part
+
+
+def _is_folded(store: TrialStore, events: Mapping[str, bytes]) -> bool:
+    """Whether another process has folded the events since they were read: it removes them in the same order."""
+    return any(isinstance(content, Exception) for _, content in store.folder.read([next(iter(events))], follows=False))
 
 
 def _fold(store: TrialStore, day: str, events: Mapping[str, bytes]) -> None:
@@ -101,7 +113,7 @@ def _finish(store: TrialStore, held: Mapping[str, str]) -> int:
         store: whose events they are.
         held: place of an object -> segment with an object of that name.
     """
-    originals = dict(store.folder.read(list(held)))
+    originals = dict(store.folder.read(list(held), follows=False))
     folded = dict(store.folder.read([f"{segment}/{place.rpartition('/')[2]}" for place, segment in held.items()]))
     done = [
         place
@@ -117,13 +129,13 @@ def _are_one_event(written: bytes | Exception, original: bytes | Exception) -> b
         return False
     try:
         return decode_event(written) == decode_event(original)
-    except RecordError:
+    except (RecordError, RecursionError):
         return False
 
 
 def _folds(name: str, content: bytes) -> bool:
     """Whether an object is an event that stays what it is in a segment."""
     try:
-        return name.isascii() and _are_one_event(line_of(content), content)
-    except ValueError:  # no JSON
+        return name.isascii() and name.isprintable() and _are_one_event(line_of(content), content)
+    except (ValueError, RecursionError):  # no JSON, or none that anyone reads
         return False

@@ -7,11 +7,16 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 EVENTS = "events"
 MAX_OBJECT_BYTES = 1024 * 1024  # an event takes a few hundred bytes; more is an accident or an attack
 NO_SHELVES: Mapping[str, Shelf] = MappingProxyType({})
+
+
+def never() -> bool:
+    """Return that there is time."""
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,11 +44,13 @@ class Listing:
         shelves: place of each folder -> what is in it.
         too_large: places of objects that are larger than is legal.
         problems: what could not be listed and why, one sentence each.
+        unopened: places of segments for which there was no time; what they hold is not listed.
     """
 
     shelves: Mapping[str, Shelf]
     too_large: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
+    unopened: tuple[str, ...] = ()
 
     def places(self) -> list[str]:
         """Return where the objects are, by name and so by the writers' clocks."""
@@ -66,20 +73,23 @@ class Folder(Protocol):
             StoreError: it cannot be written.
         """
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
         """Return every published object as it stands now, at any depth; none where there is no store yet.
 
         Args:
             known: as listed before; what surely has not changed since need not be listed again.
+            out_of_time: asked before segments that are not known are opened.
 
         Raises:
             StoreError: the place cannot be reached or read.
         """
 
-    def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
+    def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
         """Yield each object, or why it cannot be read; of one that is too large, more than ``MAX_OBJECT_BYTES``.
 
-        One that was folded into a segment since it was listed is read from there.
+        Args:
+            places: as listed.
+            follows: whether one that was folded into a segment since then is read from there.
 
         Raises:
             StoreError: the place cannot be reached.

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import time
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object
+from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
 from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
 from torchx_cubicml.store.segments import Segments
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 _USUAL_BYTES = 16 * 1024  # reading up to the legal size at once would set that much memory aside for each object
+_GONE = {errno.ENOENT, errno.ESTALE}  # the latter on a file system of another machine
+_NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP}  # for folders, on some of these
 _SETTLED_NS = 3_000_000_000  # file systems tell time in ticks, the coarsest of two seconds
 
 
@@ -41,7 +45,7 @@ class LocalFolder:
                 hidden.unlink(missing_ok=True)
             raise StoreError(f"store {self._root} cannot be written: {error}") from error
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
         """Walk the folders as they stand now; links to folders are not followed."""
         shelves: dict[str, Shelf] = {}
         problems: list[str] = []
@@ -61,22 +65,29 @@ class LocalFolder:
             shelves[folder] = shelf
             folders += shelf.folders
         # After the events: what is folded meanwhile is seen in one of both.
+        segments = self._listed_segments(known, out_of_time)
+        return Listing(
+            shelves={**shelves, **segments.shelves},
+            problems=(*problems, *segments.problems),
+            unopened=segments.unopened,
+        )
+
+    def _listed_segments(self, known: Mapping[str, Shelf], out_of_time: Callable[[], bool]) -> Listing:
         root = str(self._root / SEGMENTS)
         try:
-            shelves[root] = _segments_in(root, known.get(root))
-            opened, damaged = self._segments.shelves(shelves[root].folders, known)
-            shelves |= opened
-            problems += damaged
+            shelf = _segments_in(root, known.get(root))
+            found = self._segments.listed(shelf.folders, known, out_of_time)
         except FileNotFoundError:
-            pass  # nothing was ever folded
+            return Listing(shelves={})  # nothing was ever folded
         except OSError as error:
-            problems.append(f"{root} ({error.strerror})")
-        return Listing(shelves=shelves, problems=tuple(problems))
+            return Listing(shelves={}, problems=(f"{root} ({error.strerror})",))
+        return replace(found, shelves={root: shelf, **found.shelves})
 
-    def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
+    def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
         """Read one file after another."""
+        read = self._read if follows else _read_file
         for place in places:
-            yield place, self._segments.content(place) if segment_of(place) else self._read(place)
+            yield place, self._segments.content(place) if segment_of(place) else read(place)
 
     def publish_segment(self, name: str, data: bytes) -> str:
         """Write beside the name, see it on the disk, then rename."""
@@ -108,7 +119,7 @@ class LocalFolder:
 
     def _read(self, place: str) -> bytes | Exception:
         content = _read_file(place)
-        if isinstance(content, FileNotFoundError):
+        if isinstance(content, OSError) and content.errno in _GONE:
             with suppress(OSError):
                 segments = _segments_in(str(self._root / SEGMENTS), None).folders
                 return self._segments.found(place, segments) or content
@@ -166,6 +177,9 @@ def _sync(folder: Path) -> None:
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SUCH_CALL:
+            raise
     finally:
         os.close(descriptor)
 

@@ -11,6 +11,7 @@ from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.masking import mask
 from torchx_cubicml.store.families import Family, by_name, in_order, joined
 from torchx_cubicml.store.known_store import REFUSED, UNREAD, KnownStore, cache_path, keep_store, recall_store
+from torchx_cubicml.store.segment import segment_of
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, told_skipped
 
 if TYPE_CHECKING:
@@ -55,24 +56,27 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     Args:
         store: to be read.
         cache: folder in which what is known of stores is kept; ``None`` for nowhere.
-        out_of_time: asked before each object. What was read until then is kept for the next reader.
+        out_of_time: asked before segments are opened and before each object. What was read until then is kept for the
+            next reader.
 
     Raises:
         StoreError: the store cannot be reached or read, or there was no time to read all of it.
     """
     path = cache_path(cache, store.url) if cache is not None else None
     known = recall_store(path, store.url) if path is not None else KnownStore()
-    listing = store.folder.list_objects(known.shelves)
+    listing = store.folder.list_objects(known.shelves, out_of_time)
     known, news = _as_listed(known, listing)
     reader = _Reader(store, known, out_of_time)
     reader.take(news)
     n_objects = sum(map(len, known.numbers.values()))
     worth = len(news.places) + len(news.left) > max(_ALWAYS_KEPT, _WORTH_KEEPING * n_objects)
-    if path is not None and (worth or reader.n_left_out):
+    is_part = reader.n_left_out or listing.unopened
+    if path is not None and (worth or is_part):
         keep_store(path, store.url, known)
-    if reader.n_left_out:
+    if is_part:
         raise StoreError(
             f"store {mask(store.url)} was not read in time: {n_objects - reader.n_left_out} of {n_objects} objects are"
+            + (f" beside {len(listing.unopened)} segments" if listing.unopened else "")
             + (", and the next launch goes on from there" if path is not None else "")
         )
     skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
@@ -150,8 +154,12 @@ class _Reader:
     def _read(self, places: Sequence[str], numbered: dict[str, int], *, until: Callable[[], bool]) -> dict[str, Event]:
         """Return the events in objects; what holds none is told and numbered."""
         events = {}
-        for n_read, (place, content) in enumerate(self._store.folder.read(places) if places else ()):
-            if until():
+        places = sorted(places, key=segment_of)  # each is opened once
+        if not places or until():
+            self.n_left_out += len(places)
+            return {}
+        for n_read, (place, content) in enumerate(self._store.folder.read(places)):
+            if n_read and until():
                 self.n_left_out = len(places) - n_read
                 break
             try:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.masking import mask
-from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object
+from torchx_cubicml.store.folder import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
 from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
 from torchx_cubicml.store.segments import Segments
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
@@ -41,7 +41,7 @@ class RemoteFolder:
         self._publish(f"{EVENTS}/{day}", name, data)
 
     def publish_segment(self, name: str, data: bytes) -> str:
-        """Put one object likewise."""
+        """Put one object likewise; whether it outlives a loss of power is up to the other side."""
         return self._publish(SEGMENTS, name, data)
 
     def _publish(self, below: str, name: str, data: bytes) -> str:
@@ -66,25 +66,29 @@ class RemoteFolder:
                 with suppress(FileNotFoundError):
                     system.rm_file(place)
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
         """List past all caches, for other processes write to the same store; no folder tells when it changed."""
         infos, problems = self._infos(EVENTS)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
         too_large = frozenset(name for name, size in sizes.items() if size is not None and size > MAX_OBJECT_BYTES)
         places, unlisted = self._segment_places()
-        opened, damaged = self._segments.shelves(places, known)
-        told = (*problems, *unlisted, *damaged)
-        return Listing(shelves=_shelves(sizes) | opened, too_large=too_large, problems=told)
+        segments = self._segments.listed(places, known, out_of_time)
+        return Listing(
+            shelves={**_shelves(sizes), **segments.shelves},
+            too_large=too_large,
+            problems=(*problems, *unlisted, *segments.problems),
+            unopened=segments.unopened,
+        )
 
-    def read(self, places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
+    def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
         """Fetch in batches, each concurrently where the protocol can."""
         for start in range(0, len(places), _BATCH):
             batch = list(places[start : start + _BATCH])
-            contents = self._loose([place for place in batch if not segment_of(place)])
+            contents = self._loose([place for place in batch if not segment_of(place)], follows=follows)
             for place in batch:
                 yield place, contents[place] if place in contents else self._segments.content(place)
 
-    def _loose(self, places: list[str]) -> dict[str, bytes | Exception]:
+    def _loose(self, places: list[str], *, follows: bool) -> dict[str, bytes | Exception]:
         if not places:
             return {}
         with self._failing_as("cannot be read"):
@@ -92,7 +96,9 @@ class RemoteFolder:
             fetched = system.cat_ranges(places, 0, MAX_OBJECT_BYTES + 1, on_error="return")
         contents = dict(zip(places, fetched, strict=True))
         gone = [place for place, content in contents.items() if isinstance(content, FileNotFoundError)]
-        segments = self._segment_places()[0] if gone else []
+        if not gone or not follows:
+            return contents
+        segments = self._segment_places()[0]
         return contents | {place: self._segments.found(place, segments) or contents[place] for place in gone}
 
     def _fetch(self, segments: Sequence[str]) -> dict[str, bytes | Exception]:
@@ -102,7 +108,7 @@ class RemoteFolder:
             places = list(segments)
             fetched = system.cat_ranges(places, 0, MAX_SEGMENT_BYTES + 1, on_error="return")
         return {
-            place: data if isinstance(data, Exception) else bytes(data)
+            place: _failure(data) if isinstance(data, Exception) else bytes(data)
             for place, data in zip(places, fetched, strict=True)
         }
 
@@ -165,6 +171,11 @@ def _let_exit_go_on(system: AbstractFileSystem) -> None:
     loop: AbstractEventLoop | None = getattr(system, "loop", None)
     if loop is not None:
         loop.call_soon_threadsafe(loop.set_default_executor, _DaemonThreads())
+
+
+def _failure(error: Exception) -> Exception:
+    """Return an error of any protocol as one of ours."""
+    return StoreError(mask(f"{type(error).__name__}: {error}"))
 
 
 def _find(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, object]], list[str]]:

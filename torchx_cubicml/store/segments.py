@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
-from torchx_cubicml.store.folder import Shelf
+from torchx_cubicml.store.folder import Listing, Shelf
 from torchx_cubicml.store.segment import decode_segment, segment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-_MOST_OPEN = 4  # an order by time meets them one after the other
-_AT_ONCE = 32  # fetched together, and in memory
+_MOST_BYTES = 64 * 1024 * 1024  # of text that stays in memory: of merged stores, many are read side by side
+_AT_ONCE = 32  # fetched together, where that is quick
+_QUICK_S = 0.5
 _IMMUTABLE = 0  # stamp of what never changes
 
 
@@ -20,33 +22,39 @@ class Segments:
     """Segments by their places.
 
     Args:
-        fetch: returns place -> bytes of some, or why one cannot be read; raises ``OSError`` or ``StoreError``.
+        fetch: returns place -> bytes of some, or why one cannot be read, as an ``OSError`` or ``StoreError``; raises
+            these too.
     """
 
     def __init__(self, fetch: Callable[[Sequence[str]], Mapping[str, bytes | Exception]]) -> None:
         self._fetch = fetch
         self._open: dict[str, Mapping[str, bytes]] = {}
+        self._bytes: dict[str, int] = {}
 
-    def shelves(self, places: Iterable[str], known: Mapping[str, Shelf]) -> tuple[dict[str, Shelf], list[str]]:
-        """Return segments as folders of objects, and which cannot be read and why.
+    def listed(self, places: Iterable[str], known: Mapping[str, Shelf], out_of_time: Callable[[], bool]) -> Listing:
+        """Return segments as folders of objects.
 
         Args:
             places: of the segments.
             known: as listed before; what is known of a segment stays true.
+            out_of_time: see ``Folder.list_objects``.
         """
         places = list(places)
         shelves = {place: known[place] for place in places if place in known}
-        problems = []
+        problems: list[str] = []
         unknown = [place for place in places if place not in known]
-        for start in range(0, len(unknown), _AT_ONCE):
-            batch = unknown[start : start + _AT_ONCE]
+        size = 1
+        while unknown and not out_of_time():
+            batch, unknown = unknown[:size], unknown[size:]
+            start = time.monotonic()
             for place, data in self._fetch(batch).items():
                 try:
-                    names = tuple(sorted(_decoded(data)))
+                    names = tuple(sorted(self._kept(place, data)))
                     shelves[place] = Shelf(place=place, names=names, stamp=_IMMUTABLE)
                 except (OSError, StoreError, RecordError) as error:
                     problems.append(f"{place} ({error})")
-        return shelves, problems
+            size = min(2 * size, _AT_ONCE) if time.monotonic() - start < _QUICK_S else size
+        return Listing(shelves=shelves, problems=tuple(problems), unopened=tuple(unknown))
 
     def content(self, place: str) -> bytes | Exception:
         """Return the object at a place in a segment, or why it cannot be read."""
@@ -70,15 +78,15 @@ class Segments:
         return None
 
     def _opened(self, place: str) -> Mapping[str, bytes]:
-        if place not in self._open:
-            content = _decoded(self._fetch([place])[place])
-            while len(self._open) >= _MOST_OPEN:
-                del self._open[next(iter(self._open))]
-            self._open[place] = content
-        return self._open[place]
+        return self._open[place] if place in self._open else self._kept(place, self._fetch([place])[place])
 
-
-def _decoded(data: bytes | Exception) -> Mapping[str, bytes]:
-    if isinstance(data, Exception):
-        raise data
-    return decode_segment(data)
+    def _kept(self, place: str, data: bytes | Exception) -> Mapping[str, bytes]:
+        if isinstance(data, Exception):
+            raise data
+        content = decode_segment(data)
+        self._bytes[place] = sum(map(len, content.values()))
+        while self._open and sum(self._bytes.values()) > _MOST_BYTES:
+            oldest = next(iter(self._open))
+            del self._open[oldest], self._bytes[oldest]
+        self._open[place] = content
+        return content

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.conformal import FEWEST, NOISE_FLOOR, conformal_scale
+from torchx_cubicml.predictors.conformal import FEWEST, NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.novelty import Novelty
@@ -24,9 +24,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.history import History
-
-_PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
-_PRIOR_TRIALS = 3  # how many trials that belief weighs
 
 
 class Boosting:
@@ -103,8 +100,9 @@ class Boosting:
             return learner.fit(gapped, rest)
 
     def _raw_spread(self, disagreement: NDArray[np.float64], leverage: NDArray[np.float64]) -> NDArray[np.float64]:
-        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + self.n_measured_)
-        variance = NOISE_FLOOR**2 + belief + disagreement**2 + self.residual_variance_ * leverage
+        variance = (
+            NOISE_FLOOR**2 + prior_variance(self.n_measured_) + disagreement**2 + self.residual_variance_ * leverage
+        )
         return np.asarray(np.sqrt(variance), dtype=np.float64)
 
     def _calibrate(self, dense: NDArray[np.float64], target: NDArray[np.float64]) -> None:

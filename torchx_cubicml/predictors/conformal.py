@@ -10,10 +10,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 NOISE_FLOOR = 0.02  # log spread between repeats of one config on a quiet machine
+PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
+PRIOR_TRIALS = 3.0  # how many trials that belief weighs
 FEWEST = 10  # errors from which a scale is learned
 _SHARE = 0.8
 _Z = 1.2816  # two-sided 80 % of a normal distribution
 _LEAST, _MOST = 0.2, 5.0  # a scale beyond says more of the errors' number than of the spreads
+
+
+def prior_variance(n_measured: int) -> float:
+    """Return what is left of the variance that was believed before anything was measured."""
+    return PRIOR_SPREAD**2 * PRIOR_TRIALS / (PRIOR_TRIALS + n_measured)
 
 
 def conformal_scale(errors: NDArray[np.float64], spreads: NDArray[np.float64], *, fewest: int = FEWEST) -> float:

@@ -14,7 +14,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
-from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.roofline.predictor import (
@@ -36,8 +36,6 @@ if TYPE_CHECKING:
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
-_PRIOR_SPREAD = 0.3  # log spread believed before anything was measured
-_PRIOR_TRIALS = 3.0  # how many trials that belief weighs
 _CHUNK = 4096
 _SPENT = 10.0  # constants that a calibration makes use of, about
 
@@ -124,7 +122,6 @@ class Greybox:
         return np.hstack([self.inputs_.dense(features), outline.traits])
 
     def _raw_spread(self, outline: Outline, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-        n_measured = self.roofline_.n_measured_
-        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + n_measured)
+        belief = prior_variance(self.roofline_.n_measured_)
         # What the trees disagree on holds part of the doubt between the modes.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + belief + deviation**2 + 0.5 * variance_of_modes(outline)))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.ranking_calibration import RisingCurve
 from torchx_cubicml.predictors.ranking_inputs import OneHot
 from torchx_cubicml.predictors.ranking_networks import RankingSettings, teach
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.history import History
-
-_PRIOR_SPREAD, _PRIOR_TRIALS = 0.3, 3  # log spread believed before anything was measured, and what that belief weighs
 
 
 class RankingMLP:
@@ -54,8 +52,7 @@ class RankingMLP:
         self.inputs_ = OneHot.of(features, history.columns, knots=self.settings.knots)
         self.middle_ = float(np.mean(target))
         self.ranks_ = self.n_measured_ > 2 and self.inputs_.width > 0
-        belief = _PRIOR_SPREAD**2 * _PRIOR_TRIALS / (_PRIOR_TRIALS + self.n_measured_)
-        self.variance_ = belief + (0.0 if self.ranks_ else float(np.var(target)))
+        self.variance_ = prior_variance(self.n_measured_) + (0.0 if self.ranks_ else float(np.var(target)))
         if self.ranks_:
             self._rank(self.inputs_.encode(features), target, rng)
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR, PRIOR_TRIALS, conformal_scale
 from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
@@ -31,8 +31,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.trial import Value
 
-_PRIOR_SPREAD = 0.5  # log error believed before anything was measured
-_PRIOR_TRIALS = 3.0  # how many trials that belief weighs
+_PRIOR_ERROR = 0.5  # log error of the formulas alone, believed before anything was measured
 _SPENT = 10.0  # constants that a calibration makes use of, about: its errors on its own rows are that much too small
 _PER_DOUBLING = 0.15  # log error more for each doubling beyond the range of what was measured
 _FORGET = 2.0  # doublings beyond it over which the frequency of the slow mode is forgotten
@@ -148,7 +147,7 @@ class Roofline:
 
     def _calibrate(self, layout: Layout, throughput: NDArray[np.float64], rng: np.random.Generator) -> None:
         self.n_measured_ = len(throughput)
-        self.level_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_SPREAD, 1.0, False
+        self.level_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_ERROR, 1.0, False
         if not self.n_measured_:
             self.calibration_ = Calibration()
             return
@@ -168,8 +167,8 @@ class Roofline:
     def _judge(self, layout: Layout, errors: NDArray[np.float64]) -> None:
         """Learn how far to trust what is predicted from ``errors`` on the rows that were learned from."""
         errors = np.abs(errors) * np.sqrt(1.0 + _SPENT / self.n_measured_)
-        trust = self.n_measured_ / (self.n_measured_ + _PRIOR_TRIALS)
-        self.error_ = float(np.sqrt(trust * np.median(errors) ** 2 * 1.4826**2 + (1 - trust) * _PRIOR_SPREAD**2))
+        trust = self.n_measured_ / (self.n_measured_ + PRIOR_TRIALS)
+        self.error_ = float(np.sqrt(trust * np.median(errors) ** 2 * 1.4826**2 + (1 - trust) * _PRIOR_ERROR**2))
         self.scale_ = conformal_scale(errors, self._raw_spread(self._all(layout)))
 
     def _learn_levels(

@@ -168,11 +168,19 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         return self._witness is not None and bool(launch_ids) and self._witness.submitting(launch_ids)
 
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
-        """Return the last lines that a job's first replica wrote to stderr; none where the scheduler has none."""
+        """Return the last lines that a job's first replica wrote to stderr; none where the scheduler has none.
+
+        TorchX's readers wait for the end of a job, which one that cannot be cancelled never has: of a job that TorchX
+        does not take for ended, what the scheduler's own logs hold.
+        """
         from torchx.schedulers.api import Stream
+        from torchx.specs import is_terminal
 
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]
+            told = scheduler.describe(app_id)
+            if told is not None and not is_terminal(told.state):
+                return self.scheduler_lines(handle)[-count:]
             # Past the runner, which asks for the state first.
             lines = list(scheduler.log_iter(app_id, role, k=0, streams=Stream.STDERR))
         except interruptions():

@@ -104,6 +104,14 @@ def test_failures_however_near_leave_room_for_what_was_measured() -> None:
     assert telling([*slow, *lost], workload, count=200) == [*slow, *lost]
 
 
+@pytest.mark.parametrize(("n_own", "asked"), [(0, True), (2, True), (301, False)])
+def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
+    own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
+    knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
+    assert isinstance(knowledge, Everywhere)
+    assert bool(knowledge.others) is asked
+
+
 def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
     def measured(batch: int) -> Trial:
         config = {"micro_batch_size": batch, "kind": "a"}

@@ -198,13 +198,14 @@ class Everywhere:
     @classmethod
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
+        known = sum(trial.measurement is not None for trial in lesson.own) >= _FEWEST_OWN
         history = lesson.history(telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
         return cls(
             history=history,
             predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.usual_noise,
-            others=tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
+            others=() if known else tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
         )
 
     @property

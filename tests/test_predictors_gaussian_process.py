@@ -135,3 +135,22 @@ def test_a_large_layer_may_change_more_where_sizes_are_known() -> None:
     rows = [dict(trial(word, layer_n_params=sizes).config) for word in (large, small)]
     _, (of_large, of_small) = process.latent(history.columns.encode(rows))
     assert of_large > 2.0 * of_small
+
+
+def test_what_each_parameter_does_by_itself_adds_up_in_a_config_never_seen() -> None:
+    """A screening of eight parameters: the two that matter were never on together."""
+    rng = np.random.default_rng(0)
+    names = [f"p{number}" for number in range(8)]
+    trials = []
+    for _ in range(24):
+        config = {name: bool(rng.integers(2)) for name in names}
+        config["p0"] = config["p0"] and not config["p1"]
+        speed = 100.0 * (1.3 if config["p0"] else 1.0) * (1.3 if config["p1"] else 1.0)
+        trials.append(Trial.completed(workload={"program": "a.py"}, config=config, tokens_per_second=speed))
+    process, history = fitted(trials, tuned=dict.fromkeys(names, (False, True)))
+    asked = [dict.fromkeys(names, False) | {"p0": one, "p1": other} for one, other in ((1, 0), (0, 1), (1, 1))]
+    asked = [{name: bool(value) for name, value in each.items()} for each in asked]
+    first, second, both = process.predict(history.columns.encode(asked)).throughput
+    assert first == pytest.approx(130.0, rel=0.05)
+    assert second == pytest.approx(130.0, rel=0.05)
+    assert both > 145.0

@@ -149,3 +149,50 @@ def test_the_memory_of_the_device_says_where_the_wall_stands_before_anything_ran
         chances([peak(trial, device) for trial in ran], config("FFFFFFFF", 16)) for device in (None, 14.0, 80.0)
     )
     assert small < 0.2 < unknown < 0.9 < large
+
+
+MIXED = {"batch": (8, 16, 32, 64, 128), "decode": ("a", "b", "c"), "workers": (1, 2, 4), "pin": (False, True)}
+
+
+def mixed(seed: int) -> dict[str, object]:
+    rng = np.random.default_rng(seed)
+    return {name: choices[int(rng.integers(len(choices)))] for name, choices in MIXED.items()}
+
+
+def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[MemoryWall, History]:
+    """Of launches that run out of memory with a batch above ``largest``, whatever the rest is."""
+    trials = [
+        Trial.infeasible(workload=WORKLOAD, config=each)
+        if each["batch"] > largest
+        else Trial.completed(workload=WORKLOAD, config=each, tokens_per_second=1.0)
+        for each in configs
+    ]
+    history = History.from_trials(trials, objective="tokens_per_second", choices=MIXED)
+    return MemoryWall(tuned=MIXED).fit(history), history
+
+
+def asked_of(wall: MemoryWall, history: History, *configs: dict[str, object]) -> list[float]:
+    rows = [{**WORKLOAD, **each} for each in configs]
+    return wall.probability(history.columns.encode(rows), rows).tolist()
+
+
+def test_of_unknown_parameters_the_one_that_fills_the_memory_is_found() -> None:
+    known, fresh = [mixed(seed) for seed in range(30)], [mixed(seed) for seed in range(30, 90)]
+    wall, history = wall_of(known, largest=64)
+    found = np.array(asked_of(wall, history, *fresh))
+    large = np.array([each["batch"] > 64 for each in fresh])
+    assert found[large].max() < found[~large].min()
+    assert found[large].mean() < 0.35
+    assert found[~large].mean() > 0.8
+
+
+def test_what_is_feared_to_fail_makes_its_like_risky_too() -> None:
+    wall, history = wall_of([mixed(seed) for seed in range(12) if mixed(seed)["batch"] < 128], largest=128)
+    first, like = ({"batch": 128, "decode": name, "workers": 2, "pin": False} for name in "ab")
+    modest = {**like, "batch": 8}
+    feared = wall.fearing(history.columns.encode([{**WORKLOAD, **first}]))
+    before, after = (asked_of(each, history, first, like, modest) for each in (wall, feared))
+    assert after[0] < 0.7 * before[0]
+    assert after[1] < 0.9 * before[1]
+    assert after[2] > 0.9 * before[2]
+    assert asked_of(wall, history, first, like, modest) == before  # the wall itself stays

@@ -72,3 +72,25 @@ def test_a_space_of_one_config_has_one_point() -> None:
     space = bound(Parameter(name="backend", choices=("a",)))
     assert len(first_batch(space, current={"backend": "a"})) == 1
     assert first_batch(space, current={"backend": "other"})[0].config == {"backend": "a"}
+
+
+MIXED = [
+    Parameter(name="workers", choices=(0, 1, 2, 4, 8, 16)),
+    Parameter(name="backend", choices=("a", "b", "c")),
+    Parameter(name="compile", choices=(False, True)),
+    BATCH,
+]
+OWN = {"workers": 2, "backend": "a", "compile": False, "micro_batch_size": 2}
+
+
+def test_many_parameters_are_varied_at_once_each_value_about_as_often() -> None:
+    space = bound(*MIXED, constraint="workers <= 8 or not compile")
+    first, *others = first_batch(space, current=OWN)
+    assert first.config == OWN
+    assert all(point.config in space for point in others)
+    eight = [point.config for point in others[:7]]
+    for name, least in (("backend", 2), ("compile", 3)):
+        tried = [config[name] for config in [OWN, *eight]]
+        assert min(map(tried.count, set(tried))) >= least
+    assert sum(config["workers"] != 2 and config["micro_batch_size"] != 2 for config in eight) >= 5
+    assert first_batch(space, current=OWN) == [first, *others]  # the next call goes on where this one was

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 # Measurements of the workload itself with which a Gaussian process knows it better than trees over all workloads.
 _FEWEST_OWN, _MOST_OWN = 3, 300
+_SURE_TO_FIT = 0.8  # what is less sure is not launched beside its like
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
 # Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
 _MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1000
@@ -352,10 +353,13 @@ class Here:
         return []
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """See ``Knowledge``: kriging believer."""
+        """See ``Knowledge``: kriging believer; what may well not fit is feared not to, so that others differ."""
         if not rows:
             return self
-        return replace(self, process=self.process.believing(encoded(self.history.columns, rows)))
+        features = encoded(self.history.columns, rows)
+        risky = features[self.wall.probability(features, rows) < _SURE_TO_FIT]
+        wall = self.wall.fearing(risky) if isinstance(self.wall, MemoryWall) and len(risky) else self.wall
+        return replace(self, process=self.process.believing(features), wall=wall)
 
     def hoping(self) -> Self:
         """See ``Knowledge``: larger micro batches waste less, and memory buys speed."""

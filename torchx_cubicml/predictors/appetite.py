@@ -28,6 +28,7 @@ _STEP, _STEP_SD = 0.3, 0.5  # what a choice keeps that is one step less hungry t
 _HUNGRIEST = 2.0
 _PER_HUNGER, _HUNGER_SD = 0.35, 0.35  # log factor on what grows with the batch, per step of hunger
 _UNKNOWN_SD, _ROOM_SD = 0.5, 0.15  # log factor of an unknown choice on the memory taken, and on the memory there is
+_PER_NUMBER = 1.5  # times as much from the lowest to the highest number
 _STATES_OF = "sharding_strategy"
 
 
@@ -94,6 +95,23 @@ class Appetite:
         n_unknown = sum(number.name != BATCH for number in self.places.numbers) + int((self.hunger == 0).sum())
         return 3 + len(self.layers) + len(self.kept) + int((self.hunger > 0).sum()) + 2 * n_unknown
 
+    @property
+    def unknown(self) -> NDArray[np.intp]:
+        """What each entry of ``theta`` belongs to that is of an unknown column, -1 for all others, ``[n_theta]``.
+
+        The columns of one category are one thing, each number is another, and memory taken and room for it are two.
+        """
+        numbers = [at for at, number in enumerate(self.places.numbers) if number.name != BATCH]
+        facts = self.places.category_of.tolist()
+        for at, layered in enumerate(self.places.layered):
+            facts += [-1 - at] * len(layered.codes) if at != self.states else []
+        categories = [fact for fact, hunger in zip(facts, self.hunger.tolist(), strict=True) if hunger == 0]
+        names = [("number", at) for at in numbers] + [("category", fact) for fact in categories]
+        found = {each: place for place, each in enumerate(dict.fromkeys(names))}
+        groups = [found[each] for each in names]
+        told = [-1] * (self.n_theta - 2 * len(groups)) + groups + [len(found) + group for group in groups]
+        return np.array(told, dtype=np.intp)
+
     def meal(self, features: NDArray[np.float64]) -> Meal:
         """Return what encoded rows take, ``[n, n_columns]``."""
         points = self.places.points(features)
@@ -110,7 +128,9 @@ class Appetite:
             kept = points.members[self.states]
         elif self.sharding:
             kept = points.categories[:, self.sharding, None]
-        unknown = np.column_stack([np.empty((len(features), 0)), *plain, others[:, self.hunger == 0]])
+        unknown = np.column_stack(
+            [np.empty((len(features), 0)), *(_PER_NUMBER * each for each in plain), others[:, self.hunger == 0]]
+        )
         hungry = others[:, self.hunger > 0] * self.hunger[self.hunger > 0]
         return Meal(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
 

@@ -1,8 +1,9 @@
 """A Gaussian process for the tens to hundreds of trials of one workload.
 
 Its kernel says what configs have in common: how many layers take each choice, numbers and categories (smooth in all of
-them), which layers those are (linear, neighbouring or equally large layers alike), and how many layers match. All
-that is generic over the names of parameters. Hyper-parameters are the most probable ones under priors.
+them, and where no layer chooses each by itself), which layers those are (linear, neighbouring or equally large layers
+alike), and how many layers match. All that is generic over the names of parameters. Hyper-parameters are the most
+probable ones under priors.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
 _SMOOTH, _LINEAR, _MATCHING, _NOISE = 0.3, 0.05, 0.01, 0.015
+_ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 # Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
@@ -245,12 +247,13 @@ class _Prior:
             _SMOOTH,
             _LINEAR,
             _MATCHING,
+            _ALONE,
             noise,
             _MATCH_LENGTH,
             _LAYER_LENGTH,
             _odds(_LAYER_CORRELATION),
         ]
-        deviations = [_VARIANCE_SD] * 3 + [_NOISE_SD] + [_LENGTH_SD] * 3
+        deviations = [_VARIANCE_SD] * 4 + [_NOISE_SD] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
         return cls(places, np.array(medians), np.array(deviations))
@@ -258,18 +261,19 @@ class _Prior:
     def kernel(self, shifts: NDArray[np.float64]) -> _Kernel:
         """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
         values = self.medians * np.exp(shifts * self.deviations)
-        lengths = values[7:]
+        lengths = values[8:]
         n_numbers, n_categories = len(self.places.numbers), len(self.places.category_names)
         numbers, categories, shares = np.split(lengths, [n_numbers, n_numbers + n_categories])
         return _Kernel(
             layered=self.places.layered,
-            variances=values[:3],
-            noise=float(values[3]),
-            match_length=float(values[4]),
-            layer_length=float(values[5]),
-            correlation=float(values[6] / (1.0 + values[6])),
+            variances=values[:4],
+            noise=float(values[4]),
+            match_length=float(values[5]),
+            layer_length=float(values[6]),
+            correlation=float(values[7] / (1.0 + values[7])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
+            fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
         )
 
 
@@ -285,15 +289,16 @@ class _Kernel:
     correlation: float
     plain: NDArray[np.float64]
     shares: NDArray[np.float64]
+    fact_of: NDArray[np.intp]
 
     def between(self, left: Points, right: Points) -> NDArray[np.float64]:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
-        smooth, linear, matching = self.variances
+        smooth, linear, matching, alone = self.variances
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
         if not self.layered:
-            return total
+            return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
         near, wide = _matern(plain), _matern(0.25 * plain)
         for layered, one, other in zip(self.layered, left.members, right.members, strict=True):
             match = _flat(one * layered.weights) @ _flat(other).T
@@ -304,14 +309,24 @@ class _Kernel:
 
     def alone(self, points: Points) -> NDArray[np.float64]:
         """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
-        smooth, linear, matching = self.variances
-        total = np.full(len(points), smooth)
+        smooth, linear, matching, alone = self.variances
+        total = np.full(len(points), smooth + (0.0 if self.layered or not len(self.fact_of) else alone))
         for layered, members in zip(self.layered, points.members, strict=True):
             missing = 1.0 - members.sum(axis=1) @ layered.weights
             total += matching * np.exp(-missing / self.match_length)
             centred = _centred(members, layered)
             both = np.einsum("ncl,ncl->n", centred @ self._layers(layered), centred)
             total += linear / len(layered.weights) * both
+        return total
+
+    def _one_by_one(self, left: Points, right: Points) -> NDArray[np.float64]:
+        """Return the covariance of what each number and category does by itself, 1 of a point with itself."""
+        one, other = self._plain(left), self._plain(right)
+        total = np.zeros((len(left), len(right)))
+        facts = np.unique(self.fact_of)
+        for fact in facts.tolist():
+            columns = self.fact_of == fact
+            total += _matern(_squares(one[:, columns], other[:, columns])) / len(facts)
         return total
 
     def _layers(self, layered: Layered) -> NDArray[np.float64]:

@@ -7,6 +7,7 @@ of memory more; where the peak of a launch was recorded, it says how much. Hard 
 from __future__ import annotations
 
 import math
+from copy import copy
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
@@ -39,6 +40,8 @@ _ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest pe
 _ROOM = 0.4
 _USABLE, _USABLE_SD = -0.1, 0.15  # log share of a device's memory that can be allocated
 _STEPS = 60
+# Most parameters do nothing to memory, some a lot: their effects have a Student-t prior, found by rounds of weighing.
+_USUAL_EFFECT, _EFFECT_ROUNDS = 0.2, 5
 
 
 class MemoryWall:
@@ -68,13 +71,31 @@ class MemoryWall:
         with one_thread():
             meal = self.appetite_.meal(features)
             room = _Room.of(peaks, _device_memory_gib([*history.rows, *history.failures]))
-            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, room, _PEAK_SD, _STEEPNESS)
+            precision = np.ones(self.appetite_.n_theta + 1)
+            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, room, precision, _PEAK_SD, _STEEPNESS)
             self.theta_, self.covariance_ = _most_probable(outcomes)
+            for _ in range(_EFFECT_ROUNDS if (self.appetite_.unknown >= 0).any() else 0):
+                outcomes = outcomes.as_sparse_as(self.theta_, self.covariance_)
+                self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
             for _ in range(_EXACT_STEPS if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS else 0):
                 outcomes = outcomes.as_exact_as(self.theta_, self.covariance_)
                 self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
-            self.steepness_ = outcomes.steepness
+            self.outcomes_, self.features_ = outcomes, features
         return self
+
+    @property
+    def steepness_(self) -> float:
+        """Logits per log of memory, as learned."""
+        return self.outcomes_.steepness
+
+    def fearing(self, features: NDArray[np.float64]) -> Self:
+        """Return this wall as if the rows of ``features``, ``[n, n_columns]``, had run out of memory."""
+        told = copy(self)
+        told.features_ = np.vstack([self.features_, features])
+        with one_thread():
+            told.outcomes_ = self.outcomes_.with_failures(self.appetite_.meal(told.features_))
+            told.theta_, told.covariance_ = _most_probable(told.outcomes_, self.theta_)
+        return told
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``Feasibility``."""
@@ -130,8 +151,33 @@ class _Outcomes:
     trust: NDArray[np.float64]
     peaks: NDArray[np.float64]
     room: _Room
+    precision: NDArray[np.float64]
     peak_sd: float
     steepness: float
+
+    def with_failures(self, meal: Meal) -> _Outcomes:
+        """Return the outcomes of ``meal``, whose first configs are those known, and of which the others failed."""
+        more = len(meal.batch) - len(self.fitted)
+        return replace(
+            self,
+            meal=meal,
+            fitted=np.concatenate([self.fitted, np.zeros(more)]),
+            trust=np.concatenate([self.trust, np.ones(more)]),
+            peaks=np.concatenate([self.peaks, np.full(more, np.nan)]),
+        )
+
+    def as_sparse_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Outcomes:
+        """Return the outcomes with a prior as narrow as the effects of each unknown parameter seem to be.
+
+        The step of expectation and maximisation for a Student-t prior of one degree of freedom on each of them.
+        """
+        squares = theta**2 + np.diag(covariance)
+        unknown = self.appetite.unknown
+        precision = self.precision.copy()
+        for group in range(int(unknown.max()) + 1):
+            at = np.flatnonzero(unknown == group)
+            precision[at] = (1.0 + len(at)) / (_USUAL_EFFECT**2 + squares[at].sum())
+        return replace(self, precision=precision)
 
     def as_exact_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Outcomes:
         """Return the outcomes with peaks trusted as far as they stand from what ``theta`` makes of them.
@@ -158,7 +204,7 @@ class _Outcomes:
         logit = self.steepness * (roomy @ theta[:-1] - taken)
         off, _ = self._peaks_off(theta)
         loss = (self.trust * np.logaddexp(0.0, np.where(self.fitted > 0.5, -logit, logit))).sum()
-        return float(-loss - 0.5 * off @ off - 0.5 * theta @ theta)
+        return float(-loss - 0.5 * off @ off - 0.5 * self.precision @ theta**2)
 
     def slope(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the gradient of the log posterior, ``[m]``, and its negative Gauss-Newton curvature, ``[m, m]``."""
@@ -167,8 +213,8 @@ class _Outcomes:
         design = self.steepness * np.hstack([roomy - grows, last])
         logit = self.steepness * (roomy @ theta[:-1] - taken)
         chance = 1.0 / (1.0 + np.exp(-np.clip(logit, -30.0, 30.0)))
-        gradient = design.T @ (self.trust * (self.fitted - chance)) - theta
-        curvature = (design.T * (self.trust * chance * (1.0 - chance))) @ design + np.eye(len(theta))
+        gradient = design.T @ (self.trust * (self.fitted - chance)) - self.precision * theta
+        curvature = (design.T * (self.trust * chance * (1.0 - chance))) @ design + np.diag(self.precision)
         off, told = self._peaks_off(theta)
         return gradient + told.T @ off, curvature + told.T @ told
 

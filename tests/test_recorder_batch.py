@@ -1,12 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchx_cubicml.recorder.batch import Batch, find_batch, loader_batch_size
+from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -16,6 +17,12 @@ FLOATS = torch.zeros(4, 16)
 IMAGES = torch.zeros(4, 3, 8, 8)
 PACKED = torch.zeros(64, dtype=torch.int64)
 SCALAR = torch.tensor(1.0)
+
+
+@dataclass(slots=True)
+class Samples:
+    ids: list[torch.Tensor]
+    mask: torch.Tensor | None = None
 
 
 @pytest.mark.parametrize(
@@ -29,8 +36,21 @@ SCALAR = torch.tensor(1.0)
         (((None, TOKENS),), {"flag": True}, (0, 1), (4, 64)),
         ((torch.zeros(4, 1, dtype=torch.int64),), {}, (0,), (4, None)),
         ((PACKED, FLOATS), {}, (1,), (4, None)),
+        ((Samples([TOKENS]),), {}, (0, ".ids", 0), (4, 64)),
+        (({".ids": FLOATS, "x": IMAGES},), {}, (0, "x"), (4, None)),
     ],
-    ids=["tokens", "images", "floats first", "by name", "nested", "in a tuple", "one id each", "packed first"],
+    ids=[
+        "tokens",
+        "images",
+        "floats first",
+        "by name",
+        "nested",
+        "in a tuple",
+        "one id each",
+        "packed first",
+        "in a dataclass",
+        "a key like a field",
+    ],
 )
 def test_the_batch_is_found(
     args: Sequence[object], kwargs: Mapping[str, object], place: tuple[int | str, ...], size: tuple[int, int | None]
@@ -46,6 +66,12 @@ def test_the_batch_is_found(
 )
 def test_no_batch_is_made_up(args: Sequence[object]) -> None:
     assert find_batch(args, {}) is None
+
+
+def test_the_graph_behind_a_dataclass_of_outputs_is_found() -> None:
+    loss = torch.ones(2, requires_grad=True).sum()
+    assert first_node(Samples([TOKENS], loss)) is loss.grad_fn
+    assert first_node(Samples([TOKENS])) is None
 
 
 @pytest.mark.parametrize("args", [(), ([TOKENS],), (None,), (SCALAR,)], ids=["gone", "moved", "none", "scalar"])

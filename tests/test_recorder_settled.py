@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -64,11 +65,13 @@ def test_what_is_noted_comes_back_once() -> None:
         ((0,), (torch.zeros(3, 2),), {}, (3, 2)),
         ((1, "ids"), (None, {"ids": torch.zeros(5)}), {}, (5,)),
         (("batch", 0), (), {"batch": [torch.zeros(1, 7)]}, (1, 7)),
+        ((0, ".x"), (SimpleNamespace(x=torch.zeros(6, 2)),), {}, (6, 2)),
+        ((0, ".y"), (SimpleNamespace(x=torch.zeros(6, 2)),), {}, None),
         ((), (torch.zeros(3, 2),), {}, None),
         ((2,), (torch.zeros(3, 2),), {}, None),
         (("batch",), (), {"batch": 3}, None),
     ],
-    ids=["first", "within", "named", "unknown", "absent", "no tensor"],
+    ids=["first", "within", "named", "field", "no such field", "unknown", "absent", "no tensor"],
 )
 def test_the_batch_is_looked_for_in_its_place(
     place: tuple[int | str, ...], args: tuple[object, ...], kwargs: dict[str, object], shape: object

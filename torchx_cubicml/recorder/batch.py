@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, TypeAlias
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.recorder.live import live_instances_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from torch import Tensor
     from torch.autograd.graph import Node
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 _MAX_DEPTH = 3  # arguments within dictionaries and lists
 _MAX_LOOKED_AT = 64
+_TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
 _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
 
 
@@ -25,7 +27,8 @@ class Batch:
     """Where the batch is among the arguments of forward, and how to read it.
 
     Args:
-        place: of the tensor: an index or a name of the arguments, then keys within that.
+        place: of the tensor: an index or a name of the arguments, then keys within that; ``.name`` is a field of a
+            dataclass.
         holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
         samples_at: dimension that counts the samples; ``None`` where unknown.
     """
@@ -71,7 +74,7 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | 
     is taken for the batch, and no tokens are known.
     """
     tensors = [(place, tensor) for place, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
-    named = [place for place, tensor in tensors if place[-1] in {"input_ids", "tokens"} and _looks_like_tokens(tensor)]
+    named = [place for place, tensor in tensors if place[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
         return Batch(place=named[0], holds_tokens=True)
     return next((Batch(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
@@ -120,8 +123,20 @@ def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[t
 
 def _entries(value: object) -> list[tuple[int | str, object]]:
     if isinstance(value, dict):
-        return [(key, inner) for key, inner in value.items() if isinstance(key, str)]
-    return list(enumerate(value)) if isinstance(value, list | tuple) else []
+        return [(key, inner) for key, inner in value.items() if isinstance(key, str) and key[:1] != "."]
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    names = getattr(type(value), "__dataclass_fields__", ())
+    return [(f".{name}", getattr(value, name, None)) for name in names]
+
+
+def getter_of(key: int | str) -> Callable[[Any], Any]:
+    """Return what takes the entry at one key of a place out of what holds it.
+
+    >>> getter_of("x")({"x": 3}), getter_of(".real")(4j)
+    (3, 0.0)
+    """
+    return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)
 
 
 def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
@@ -129,7 +144,7 @@ def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) 
     try:
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:
-            value = value[key]  # type: ignore[index]  # what cannot be looked into is caught
-    except (IndexError, KeyError, TypeError):
+            value = getter_of(key)(value)
+    except (AttributeError, IndexError, KeyError, TypeError):
         return None
     return value

@@ -10,6 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
+from torchx_cubicml.recorder.batch import getter_of
 from torchx_cubicml.recorder.module_hook import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
@@ -162,7 +163,8 @@ class NotingHook(ModuleHook):
 
         super().__init__(guard(_fail))
         self._notes = notes
-        self._first, self._rest = (place[0], place[1:]) if place else (_NOWHERE, ())
+        self._first = place[0] if place else _NOWHERE
+        self._rest = tuple(map(getter_of, place[1:]))
         self._is_named = isinstance(self._first, str)
         self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
         self._is_grad_enabled = is_grad_enabled
@@ -177,8 +179,8 @@ class NotingHook(ModuleHook):
                 notes.is_between = False
                 began = notes.now()
             value = (other if self._is_named else args)[self._first]  # type: ignore[index]  # caught below
-            for key in self._rest:
-                value = value[key]
+            for take_out in self._rest:
+                value = take_out(value)
             notes.add((began, value.shape))
         except _ELSEWHERE:
             notes.add((began, None))

@@ -1,7 +1,7 @@
 """One table: every predictor beside well-known libraries on public runs, on the same splits in the same run.
 
 python benchmarks/predictors.py [--seeds 5] [--paired-seeds 20] [--left-out-seeds 3] [--processes 1] [--cost]
-    [--output FILE]
+    [--methods NAME ...] [--output FILE]
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import time
 import warnings
 from collections import defaultdict
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -158,7 +158,8 @@ class Job:
         for k in PROPOSALS:
             yield f"{self.known}: best of {k}", CEILING, share_ceiling(reached, self.noise, k)
         asked: dict[str, NDArray[np.float64]] = {}
-        fits = {name: judge(self.train, self.test, self.seed) for name, judge in JUDGES.items()}
+        judges = {name: judge for name, judge in JUDGES.items() if name in (*self.methods, "ours")}
+        fits = {name: judge(self.train, self.test, self.seed) for name, judge in judges.items()}
         for name in self.methods:
             told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
             order = np.argsort(-told.throughput * runs, kind="stable")
@@ -209,6 +210,14 @@ def left_out_jobs(trials: Sequence[Trial], *, seed: int) -> Iterator[Job]:
                     proposals=True,
                     unit=str(cell),
                 )
+
+
+def of_methods(jobs: Iterable[Job], names: Sequence[str]) -> Iterator[Job]:
+    """Yield the jobs with those of their methods that are among ``names``."""
+    for job in jobs:
+        methods = tuple(name for name in job.methods if name in names)
+        if methods:
+            yield replace(job, methods=methods)
 
 
 def graded(jobs: Iterable[Job], *, processes: int, scores: Scores | None = None) -> Scores:
@@ -310,19 +319,57 @@ def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     return "\n".join(lines)
 
 
-def measured(*, seeds: int, paired_seeds: int, left_out_seeds: int, processes: int, minutes: float) -> str:
-    """Return the whole text; no further seed of what is left out is begun that would not end within ``minutes``."""
+def _paired_sections(scores: Scores, paired_seeds: int) -> list[str]:
+    return [
+        f"Paired differences to each library, mean and 95 % interval by Student's t: over {paired_seeds} splits,",
+        "which overlap and so count for fewer (the corrected variance of Nadeau and Bengio, 2003, with the smaller of",
+        "the shares known and held out), or over the workloads left out; + and - where it is sure.",
+        "",
+        paired(scores, DEFAULT_PREDICTOR),
+        "",
+        paired(scores, SUGGEST),
+        "",
+    ]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Extent:
+    """How much is measured.
+
+    Args:
+        seeds: random splits that all methods are averaged over.
+        paired_seeds: random splits behind the paired differences.
+        left_out_seeds: seeds for each workload that is left out.
+        minutes: no further one of these is begun that would not end within them.
+        methods: names of those that are asked.
+        processes: that share the splits.
+    """
+
+    seeds: int
+    paired_seeds: int
+    left_out_seeds: int
+    minutes: float
+    methods: tuple[str, ...]
+    processes: int
+
+    def graded(self, jobs: Iterable[Job], scores: Scores | None = None) -> Scores:
+        """Return what ``jobs`` show of the methods."""
+        return graded(of_methods(jobs, self.methods), processes=self.processes, scores=scores)
+
+
+def measured(extent: Extent) -> str:
+    """Return the whole text."""
     begun = time.monotonic()
-    trials = h100_jobs()
-    scores = graded(random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds), processes=processes)
-    fsdp = graded(random_jobs(fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds), processes=processes)
-    before = time.monotonic()
+    trials, seeds, paired_seeds = h100_jobs(), extent.seeds, extent.paired_seeds
+    scores = extent.graded(random_jobs(trials, LINES, seeds=seeds, paired_seeds=paired_seeds))
+    fsdp = extent.graded(random_jobs(fsdp_jobs(), FSDP_LINES, seeds=seeds, paired_seeds=seeds))
+    before, left_out_seeds = time.monotonic(), extent.left_out_seeds
     for seed in range(left_out_seeds):
         lasted, before = time.monotonic() - before, time.monotonic()
-        if seed and before + lasted > begun + 60.0 * minutes:
+        if seed and before + lasted > begun + 60.0 * extent.minutes:
             left_out_seeds = seed
             break
-        graded(left_out_jobs(trials, seed=seed), processes=processes, scores=scores)
+        extent.graded(left_out_jobs(trials, seed=seed), scores)
     sections = [
         f"{H100_JOBS.name}: {len(trials)} trials, {n_completed(trials)} completed; whole job. The default predictor",
         f"is {DEFAULT_PREDICTOR}. Mean of {seeds} seeds; where whole workloads are left out, mean over all of them, of",
@@ -335,14 +382,7 @@ def measured(*, seeds: int, paired_seeds: int, left_out_seeds: int, processes: i
         "",
         table(scores, seeds=seeds, aims=AIMS),
         "",
-        f"Paired differences to each library, mean and 95 % interval by Student's t: over {paired_seeds} splits,",
-        "which overlap and so count for fewer (the corrected variance of Nadeau and Bengio, 2003, with the smaller of",
-        "the shares known and held out), or over the workloads left out; + and - where it is sure.",
-        "",
-        paired(scores, DEFAULT_PREDICTOR),
-        "",
-        paired(scores, SUGGEST),
-        "",
+        *(_paired_sections(scores, paired_seeds) if set(LIBRARIES) & set(extent.methods) else []),
         f"{FSDP_JOBS.name}: 300 completed trials, few configs per workload",
         "",
         table(fsdp, seeds=seeds, aims={}),
@@ -357,6 +397,7 @@ def main() -> int:
     parser.add_argument("--paired-seeds", type=int, default=20, help="random splits behind the paired differences")
     parser.add_argument("--left-out-seeds", type=int, default=3, help="seeds for each workload that is left out")
     parser.add_argument("--minutes", type=float, default=600.0, help="after which no further one of these is begun")
+    parser.add_argument("--methods", nargs="+", choices=METHODS, default=list(METHODS), help="to be asked (all)")
     parser.add_argument("--processes", type=int, default=1, help="that share the splits")
     parser.add_argument("--cost", action="store_true", help="measure time alone, from 100 to 100,000 trials")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -368,11 +409,14 @@ def main() -> int:
     text = cost(h100_jobs())
     if not args.cost:
         text = measured(
-            seeds=args.seeds,
-            paired_seeds=args.paired_seeds,
-            left_out_seeds=args.left_out_seeds,
-            processes=args.processes,
-            minutes=args.minutes,
+            Extent(
+                seeds=args.seeds,
+                paired_seeds=args.paired_seeds,
+                left_out_seeds=args.left_out_seeds,
+                minutes=args.minutes,
+                methods=tuple(args.methods),
+                processes=args.processes,
+            )
         )
     print(text)
     if args.output is not None:

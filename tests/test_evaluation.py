@@ -183,3 +183,17 @@ def test_json_values_only() -> None:
 
 def _fields(trial: Trial) -> dict[str, object]:
     return {name: getattr(trial, name) for name in Trial.__dataclass_fields__}
+
+
+def test_a_card_on_few_trials_says_so_and_one_on_equal_trials_that_there_is_no_order() -> None:
+    rows = [{"program": "a.py", "world_size": 2 ** (n % 4)} for n in range(30)]
+    speeds = ([100.0 + n for n in range(30)], [100.0] * 30)
+    several, equal = (
+        [
+            Trial.completed(workload=row, config={"micro_batch_size": n}, tokens_per_second=speed)
+            for n, (row, speed) in enumerate(zip(rows, each, strict=True))
+        ]
+        for each in speeds
+    )
+    assert "Only 6 were predicted" in str(evaluate(several, predictor="boosting"))
+    assert "too few or too alike to rank" in str(evaluate(equal, predictor="boosting"))

@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 PROPOSALS = (3, 5, 10)
 _CURVE = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
+_FEW = 20  # trials predicted, below which a card is a rough guide
 _FOLLOWS_BATCH = "gradient_accumulation_steps"
 
 
@@ -75,12 +76,14 @@ class ReportCard:
             more = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
             reached = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{more}"
         if math.isnan(self.tau):
-            return f"{self.predictor}, {self.split}: {self.n_test} measured trials held out are too few to rank"
+            asked = f"{self.n_test} measured trials held out"
+            return f"{self.predictor}, {self.split}: {asked} are too few or too alike to rank"
+        rough = f" Only {self.n_test} were predicted: a rough guide." if self.n_test < _FEW else ""
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
             f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}), off by "
             f"{self.median_error:.0%} in the median; {reached}; its 80 % interval holds {self.coverage:.0%} of the "
-            "measurements."
+            f"measurements.{rough}"
         )
 
 

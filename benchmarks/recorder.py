@@ -177,7 +177,8 @@ def recorded(source: str, order: Mapping[str, object], folder: Path) -> list[str
 
 def run(command: Sequence[str], folder: Path) -> str:
     """Return what a command prints; its store is within ``folder``."""
-    environment = child_environment({"TORCHX_CUBICML_STORE": str(folder / "store")})
+    # What pip installs is compiled to bytecode; a checkout is at its first run, unless that is switched off.
+    environment = child_environment({"TORCHX_CUBICML_STORE": str(folder / "store"), "PYTHONDONTWRITEBYTECODE": ""})
     return subprocess.run(
         command, cwd=folder, env=environment, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ).stdout

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
 MARKS = (1, 3, 5, 10, 15, 25, 50)
 # The last of the marks that a search is followed to, and its seeds at most: what costs much is followed less far.
-LAST = {"gp": 15, "ours, cold": 15, "ours, warm": 15}
+LAST = {"tpe": 15, "gp": 15, "ours, cold": 15, "ours, warm": 15}
 MOST_SEEDS = {"gp": 1, "ours, cold": 1, "ours, warm": 1}
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 
 from torchx_cubicml.recorder.layers import outermost
+from torchx_cubicml.recorder.settled import make_step_hook
 from torchx_cubicml.recorder.training import FIRST_REPORT, Training
 
 if TYPE_CHECKING:
@@ -151,6 +152,23 @@ def test_an_optimizer_that_evaluates_one_batch_again_and_again_accumulates_nothi
     measured = training.measurement()
     assert measured is not None
     assert (measured.samples_per_second, training.facts()["micro_batch_size"]) == (None, 4)
+
+
+def test_time_that_other_optimizers_take_is_not_outside_of_steps(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for count in (6, 40):
+        for _ in range(count):
+            model(torch.randn(4, 8)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                hook(optimizer, (), {})
+        assert bool(training.notes.left) is (count == 40)
+        measured = training.measurement()
+        assert measured is not None
+        assert measured.share_outside_steps is None
+        assert measured.samples_per_second is not None
 
 
 def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None:

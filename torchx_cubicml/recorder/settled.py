@@ -83,6 +83,7 @@ class Notes:
     def wait_on(self) -> bool:
         """Note a step of another optimizer; return whether the leading one may still come."""
         self.strangers += 1
+        self.is_between = False  # steps are not over where the leading one's is: when the next begins says nothing
         return self.strangers < self.patience
 
     def end_step(self) -> None:

@@ -300,7 +300,8 @@ class Training:
         times.read()
 
     def _begin_step(self) -> None:
-        if self._times.is_running and not self._is_explicit and self._quiet is None:
+        # After a step of another optimizer, the time since that of the leading one is not all outside of steps.
+        if self._times.is_running and not self._is_explicit and self._quiet is None and not self._strangers:
             self._began = self._times.clock().now()
 
     def _follow(self, optimizer: Optimizer) -> None:

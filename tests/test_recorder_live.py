@@ -9,6 +9,7 @@ import torch.distributed.pipelining
 import torch.utils.data
 from torch import nn
 
+from torchx_cubicml.recorder.layers import modules_around
 from torchx_cubicml.recorder.live import Survey, live_instances, live_instances_of
 
 if TYPE_CHECKING:
@@ -53,6 +54,27 @@ def test_a_survey_stands_in_place_of_walks_and_keeps_nothing_alive(monkeypatch: 
         assert live_instances(Base) == []
         assert len(walks) == 1, "no class that is surveyed"
     assert live_instances(nn.Module) == [later]
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
+
+
+def test_what_is_frozen_is_found_where_the_program_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    trainer, loader = Trainer(), torch.utils.data.DataLoader([0], batch_size=1)
+    monkeypatch.setitem(globals(), "TRAINER", trainer)
+    monkeypatch.setitem(globals(), "LOADER", loader)
+    gc.collect()
+    gc.freeze()
+    try:
+        assert any(each is loader for each in live_instances(torch.utils.data.DataLoader))
+        around = modules_around([trainer.model[0].weight])
+        count = gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+    assert count > 0
+    assert around == [trainer.model[0], trainer.model]
 
 
 def test_what_is_surveyed_can_be_held_weakly() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from collections import Counter
 from typing import TYPE_CHECKING
@@ -60,7 +61,10 @@ def live_modules() -> list[nn.Module]:
         return []  # a program without torch has none, and importing it takes seconds
     from torch.nn import Module
 
-    return live_instances(Module)
+    modules = live_instances(Module)
+    if gc.get_freeze_count():
+        modules = [*{id(module): module for outer in modules for module in outer.modules()}.values()]
+    return modules
 
 
 def modules_around(parameters: Iterable[object]) -> list[nn.Module]:

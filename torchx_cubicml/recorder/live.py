@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
+    from types import FrameType
 
 T = TypeVar("T")
 
@@ -80,8 +81,38 @@ def _loaded(module: str, name: str) -> type | None:
 def _walk(kinds: Iterable[type[T]]) -> list[T]:
     derived = _derived_from(kinds)
     objects = gc.get_objects() if derived else []
+    if derived and gc.get_freeze_count():  # what was frozen is told of no more
+        objects += _in_use({id(each) for each in objects})
     # By type and not by isinstance, which asks each object, and a lazy one may begin to load what it stands for.
     return list(compress(objects, map(derived.__contains__, map(type, objects))))
+
+
+def _in_use(known: set[int]) -> list[object]:
+    """Return what the modules of the functions under way hold, and the attributes of that; ``known`` left out.
+
+    Not the functions' own variables: until a function ends, Python keeps alive whatever they held when it was asked.
+    """
+    found: list[object] = []
+    seen: set[int] = set()
+    frame: FrameType | None = sys._getframe()
+    while frame is not None:
+        values = list(frame.f_globals.values()) if id(frame.f_globals) not in seen else []
+        seen.add(id(frame.f_globals))
+        for value in values:
+            for each in (value, *_attributes(value)):
+                if id(each) not in known:
+                    known.add(id(each))
+                    found.append(each)
+        frame = frame.f_back
+    return found
+
+
+def _attributes(value: object) -> list[object]:
+    try:
+        held = object.__getattribute__(value, "__dict__")
+    except AttributeError:
+        return []
+    return list(held.values()) if isinstance(held, dict) else []
 
 
 def _derived_from(kinds: Iterable[type]) -> set[type]:

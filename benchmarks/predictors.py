@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, TypeAlias
 import numpy as np
 from batches import batch
 from ceilings import deviations, share_ceiling, tau_ceiling
-from methods import JUDGES, LIBRARIES, OBJECTIVE, OURS
+from cost import cost
+from methods import JUDGES, LIBRARIES, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
-from torchx_cubicml.history import History
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -42,7 +42,6 @@ Found: TypeAlias = "list[tuple[str, str, float]]"
 CEILING = "ceiling"
 PROPOSALS = (1, 3, 5, 10)
 SMALL = f"<= {LARGEST_KNOWN} GPUs known"
-COUNTS = (100, 1_000, 10_000, 100_000)
 SUGGEST = "suggest"  # the batch that the product picks by the default predictor
 
 AIMS = {
@@ -293,32 +292,6 @@ def _short(name: str) -> str:
     return name.replace("sklearn ", "").replace("gaussian_process", "gp").replace("ranking_mlp", "mlp")
 
 
-def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
-    """Return how long the predictors take to learn from tables of some sizes, made by repeating this one.
-
-    Processor seconds: the predictors keep to one thread, and what else the machine does is not counted.
-    """
-    ran = [trial for trial in trials if trial.measurement is not None]
-    lines = [
-        "processor seconds, on one core",
-        f"{'trials':>8s} {'predictor':12s} {'to a table':>11s} {'fitted in':>10s} {'configs a second':>17s}",
-    ]
-    for count in counts:
-        many = [ran[index % len(ran)] for index in range(count)]
-        started = time.process_time()
-        history = History.from_trials(many, objective=OBJECTIVE)
-        read = time.process_time() - started
-        asked = np.vstack([history.features] * max(20_000 // count, 1))
-        for name in (DEFAULT_PREDICTOR, "boosting", "roofline"):
-            started = time.process_time()
-            fitted = PREDICTORS[name]().fit(history, rng=np.random.default_rng(0))
-            learned = time.process_time()
-            fitted.predict(asked)
-            speed = len(asked) / (time.process_time() - learned)
-            lines.append(f"{count:8d} {name:12s} {read:9.2f} s {learned - started:8.2f} s {speed:17,.0f}")
-    return "\n".join(lines)
-
-
 def _paired_sections(scores: Scores, paired_seeds: int) -> list[str]:
     return [
         f"Paired differences to each library, mean and 95 % interval by Student's t: over {paired_seeds} splits,",
@@ -378,13 +351,11 @@ def measured(extent: Extent) -> str:
         f"(model and number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks, by",
         f"{', '.join(OPINIONS)} in turn and each apart from the others. AUC: of the probability to run, mean",
         "within workloads with both outcomes. Coverage: of 80 % intervals. Ceiling: a perfect model under the noise",
-        "of repeats alone (jobs that differ in ZeRO stage only).",
-        "",
+        "of repeats alone (jobs that differ in ZeRO stage only).\n",
         table(scores, seeds=seeds, aims=AIMS),
         "",
         *(_paired_sections(scores, paired_seeds) if set(LIBRARIES) & set(extent.methods) else []),
-        f"{FSDP_JOBS.name}: 300 completed trials, few configs per workload",
-        "",
+        f"{FSDP_JOBS.name}: 300 completed trials, few configs per workload\n",
         table(fsdp, seeds=seeds, aims={}),
     ]
     return "\n".join([*sections, "", cost(trials)])

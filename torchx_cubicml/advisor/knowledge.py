@@ -1,8 +1,7 @@
 """What predictors and feasibility together expect of configs: learned from all workloads, or from one workload's own.
 
-While a workload has hardly been measured, trees over everything that was ever launched serve it best. From a few
-measurements on, a Gaussian process of its own does; what others teach, or formulas where there are no others, remains
-as its mean, if that makes the workload's own measurements likelier.
+Trees over everything ever launched serve a workload that was hardly measured; from a few measurements on a Gaussian
+process of its own does, whose mean is what others teach if that makes those measurements likelier.
 """
 
 from __future__ import annotations
@@ -33,8 +32,7 @@ if TYPE_CHECKING:
 _FEWEST_OWN, _MOST_OWN = 3, 300
 _SURE_TO_FIT = 0.8  # what is less sure is not launched beside its like
 _FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
-# Trials that trees learn from. Somebody waits: from ten thousand they take seconds, and the nearest say most.
-_MOST_ELSEWHERE, _MOST_ANYWHERE = 1000, 1000
+_MOST_ELSEWHERE = _MOST_ANYWHERE = 1000  # that trees learn from: somebody waits, and the nearest say most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

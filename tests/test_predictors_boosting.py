@@ -104,3 +104,16 @@ def test_quantiles_stand_in_order() -> None:
     prediction = Prediction(throughput=np.array([100.0]), spread=np.array([0.1]))
     assert prediction.quantile(0.1)[0] < 100.0 < prediction.quantile(0.9)[0]
     assert prediction.quantile(0.5) == pytest.approx([100.0])
+
+
+def test_a_program_never_seen_widens_the_interval_by_as_much_as_known_ones_differ() -> None:
+    rng = np.random.default_rng(0)
+    levels = {f"p{number}": float(rng.normal(0.0, 0.5)) for number in range(10)}
+    rows: list[dict[str, object]] = [
+        {"program": name, "world_size": 2 ** int(rng.integers(6))} for name in levels for _ in range(8)
+    ]
+    speed = np.array([100.0 * row["world_size"] * np.exp(levels[row["program"]]) for row in rows])
+    asked = [{"program": name, "world_size": 8} for name in ("p0", "new")]
+    known, new = predict(history_of(rows, speed), asked).spread
+    assert known < 0.2
+    assert 0.3 < new < 1.0

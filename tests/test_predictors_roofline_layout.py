@@ -86,3 +86,17 @@ def test_the_peak_is_that_of_device_and_precision(words: dict[str, object], peak
 def test_a_rack_of_fast_links_is_one_node() -> None:
     assert layout_of(device="NVIDIA GB200", nproc_per_node=4).per_node[0] == 72
     assert layout_of(device="NVIDIA H100", nproc_per_node=4).per_node[0] == 4
+
+
+@pytest.mark.parametrize(
+    "others",
+    [[{"device": "a100"}], [{"precision": "BF16"}], [{"device": "a100", "precision": "BF16"}, {"device": "H100"}]],
+    ids=["device", "precision", "both"],
+)
+def test_a_row_means_the_same_beside_others_that_are_spelled_otherwise(others: list[dict[str, str]]) -> None:
+    row = {"n_layers": 24, "d_model": 1024, "seq_len": 1024, "micro_batch_size": 4, "world_size": 8}
+    row |= {"device": "A100", "precision": "bf16"}
+    alone = Layout.of(Facts.from_rows([row]))
+    beside = Layout.of(Facts.from_rows([row, *({**row, **other} for other in others)]))
+    for name in ("peak", "memory", "width_bytes", "memory_bandwidth"):
+        assert getattr(beside, name)[0] == pytest.approx(getattr(alone, name)[0])

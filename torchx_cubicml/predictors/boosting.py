@@ -59,7 +59,9 @@ class Boosting:
             self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
         self._calibrate(dense, target)
-        self.novelty_ = Novelty.of(features, history.columns, rest)
+        numbers = features[:, ~np.array(history.columns.categorical, dtype=np.bool_)]
+        plain = Inputs.of(numbers, [False] * numbers.shape[1]).dense(numbers)
+        self.novelty_ = Novelty.of(features, history.columns, target - Trend.fit(plain, target).predict(plain))
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""

@@ -231,8 +231,7 @@ def _devices(facts: Facts) -> dict[str, Array]:
     precision = _precision(facts, names)
     table: dict[str, Array] = {name: np.zeros(facts.n) for name in ("peak", *_FACTS)}
     weight = np.zeros(facts.n)
-    for name in names:
-        share = facts.share("device", (name,))
+    for name, share in facts.shares.get("device", {}).items():
         weight = weight + share
         _add(table, _known(name), share, precision)
     _add(table, REFERENCE, 1.0 - weight, precision)
@@ -261,9 +260,9 @@ def _known(device: str) -> Hardware:
 
 def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
     found: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
-    for text in facts.shares.get("precision", {}):
+    for text, share in facts.shares.get("precision", {}).items():
         word = precision_word(text) or "bf16"
-        found[word] = found[word] + facts.share("precision", (text,))
+        found[word] = found[word] + share
     cpu = facts.share("device", [name for name in devices if _known(name).name == "cpu"])
     old = facts.share("device", [name for name in devices if _known(name).fp16])  # without bf16: trained in fp16
     missing = 1.0 - facts.known("precision")

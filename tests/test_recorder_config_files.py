@@ -323,6 +323,19 @@ def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -
     assert trial.observed["runs_as_typed"] == "ds.json is not as it was when the launch was made"
 
 
+@pytest.mark.parametrize("typed", [False, True], ids=["rewritten", "as typed"])
+def test_a_program_that_waits_for_all_of_its_children_has_none_of_ours(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, *, typed: bool
+) -> None:
+    wanted = contract_of_before(folder) if typed else contract(folder)
+    monkeypatch.setenv("WAITS_FOR_CHILDREN", "1")
+    done = run(folder, wanted=wanted)
+    assert done.returncode == 0, done.stderr
+    (seen,) = shown(folder)
+    assert (seen["argv"][: len(TYPED)] == list(TYPED)) is typed
+    wait_until_swept(folder)
+
+
 def test_a_launch_of_a_tune_never_runs_as_typed(folder: Path) -> None:
     done = run(folder, wanted=replace(contract_of_before(folder), launch_id="launch-1"))
     assert done.returncode == 1

@@ -5,6 +5,7 @@ import os
 import stat
 import sys
 import tomllib
+from contextlib import suppress
 from pathlib import Path
 
 import yaml
@@ -28,5 +29,8 @@ shown = {
     "modes": [oct(stat.S_IMODE(place.stat().st_mode)) for path in paths for place in (Path(path), Path(path).parent)],
 }
 Path(os.environ["SHOWN"], rank).write_text(json.dumps(shown))
+if "WAITS_FOR_CHILDREN" in os.environ:
+    with suppress(ChildProcessError):
+        os.wait()
 if "--die" in sys.argv:
     os.kill(os.getpid(), 9)

@@ -11,7 +11,7 @@ import os
 import subprocess
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import IO, TYPE_CHECKING
 
 from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract, encode_contract
 from torchx_cubicml.errors import ContractError
@@ -31,7 +31,9 @@ _LIMIT_S = AGREE_S + 60.0  # to start besides
 _PREFIX = "torchx-cubicml-files-"
 # When the last process that holds the other end of its input is gone. What the program wrote there stays: it is newer
 # than the file that was written when all copies were made. Where there is no such file, the program has not seen them.
-_SWEEPS = """cat >/dev/null
+# The shell itself ends at once, so that a program that waits for all of its children does not wait for this one.
+_SWEEPS = """exec 3<&0
+{ cat >/dev/null
 made="$1/made"
 if [ -e "$made" ]; then
     find "$1" -type l ! -newer "$made" -exec rm -f -- {} +
@@ -40,9 +42,9 @@ if [ -e "$made" ]; then
     find "$1" -depth -type d -exec rmdir -- {} +
 else
     rm -rf -- "$1"
-fi
+fi; } <&3 3<&- &
 """
-_sweepers: list[subprocess.Popen[bytes]] = []
+_held: list[IO[bytes]] = []
 
 
 def with_config_files(program: Program) -> Program:
@@ -64,6 +66,7 @@ def with_config_files(program: Program) -> Program:
         )
         args, env = _read(answer)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+        _let_go()
         return _as_typed(program, contract, why_no_answer(error), tells=job.local_rank == 0)
     export(env)
     return replace(program, arguments=args)
@@ -88,8 +91,16 @@ def _folder() -> str:
             stderr=subprocess.DEVNULL,
             start_new_session=True,  # what ends this process's group must not end it
         )
-        _sweepers.append(sweeper)
+        if sweeper.stdin is not None:
+            _held.append(sweeper.stdin)
+        sweeper.wait()
     return folder
+
+
+def _let_go() -> None:
+    """Have the folder swept now: the program runs without it."""
+    while _held:
+        _held.pop().close()
 
 
 def _ask(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:

@@ -106,3 +106,11 @@ def test_a_tune_that_could_not_write_launches_nothing(tmp_path: Path, monkeypatc
     monkeypatch.setattr(tuner, "tune", None)
     with pytest.raises(LaunchError, match="cannot take the winner as a default"):
         tune.run(arguments(tmp_path, tmp_path / "missing" / "defaults"))
+
+
+def test_a_link_to_a_file_that_is_not_there_yet_stays_as_it_is(tmp_path: Path) -> None:
+    link = tmp_path / "defaults"
+    link.symlink_to(tmp_path / "mounted later")
+    check_default(link, COMMAND)
+    assert link.is_symlink()
+    assert not link.exists()

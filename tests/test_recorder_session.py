@@ -125,10 +125,11 @@ def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int,
     [
         ("os.kill(os.getpid(), signal.SIGTERM)", -5, State.TIMEOUT),
         ("os.kill(os.getpid(), signal.SIGTERM)", 3600, State.INFRASTRUCTURE),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -7200, State.INFRASTRUCTURE),
         ("sys.exit(143)", -5, State.TIMEOUT),
         ("sys.exit(3)", -5, State.USER_ERROR),
     ],
-    ids=["signal at the limit", "signal before it", "handled", "own error"],
+    ids=["signal at the limit", "signal before it", "long after one that was extended", "handled", "own error"],
 )
 def test_what_the_schedulers_time_limit_ends_is_told_as_such(
     program: str, ends_in_s: int, state: State, tmp_path: Path

@@ -49,12 +49,13 @@ def check_default(path: Path, command: Sequence[str]) -> None:
         LaunchError: as for ``write_default``.
     """
     defaults_of(command)
-    is_new = not path.exists()
     try:
         _read(path)
-        path.open("a", encoding="utf-8").close()
+        place = path.resolve()  # a link that leads to no file yet stays one
+        is_new = not place.exists()
+        place.open("a", encoding="utf-8").close()
         if is_new:
-            path.unlink()
+            place.unlink()
     except _FAILURES as error:
         raise _refusal(path, error) from error
 

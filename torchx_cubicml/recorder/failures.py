@@ -45,6 +45,7 @@ _TOLD_IN_WORDS = (
 _ENDED_FROM_OUTSIDE = frozenset(
     {"SignalException", "SIGTERMException", "PreemptionError"}
 )  # of torchrun, Lightning, ...
+_KILLED_WITHIN_S = 300.0  # of the time limit, with what a site gives jobs to end
 _SIGTERM = 15
 _SPECIFIC_FIRST = (State.OUT_OF_MEMORY, State.TIMEOUT, State.INFRASTRUCTURE, State.STOPPED_EARLY, State.USER_ERROR)
 
@@ -90,7 +91,8 @@ def at_time_limit(state: State, reason: str, *, ends_at: float, now: float) -> t
     >>> at_time_limit(State.INFRASTRUCTURE, "ended by SIGTERM", ends_at=100, now=101)
     (<State.TIMEOUT: 'timeout'>, "ended by SIGTERM, at the scheduler's time limit")
     """
-    if state is not State.INFRASTRUCTURE or not 0 < ends_at <= now:
+    # Long after it, the limit was extended, and what came is something else.
+    if state is not State.INFRASTRUCTURE or not 0 < ends_at <= now <= ends_at + _KILLED_WITHIN_S:
         return state, reason
     return State.TIMEOUT, f"{reason}, at the scheduler's time limit"
 

@@ -57,6 +57,7 @@ def _flight(books: Books, launch_id: str, handle: str) -> Flight:
     plan = books.ledger.planned(launch_id)
     planned_at = instant(plan.time) if plan is not None else None
     submitted_at = planned_at or books.now()
+    attempts = books.ledger.attempts(launch_id)
     return Flight(
         launch_id=launch_id,
         number=books.number(launch_id),
@@ -64,7 +65,8 @@ def _flight(books: Books, launch_id: str, handle: str) -> Flight:
         config=plan.config if plan is not None else {},
         submitted_at=submitted_at,
         handle=handle,
-        running_since=books.ledger.started_at(launch_id),
+        running_since=attempts[-1][0] if attempts else None,
+        ran_before_s=sum((last - first).total_seconds() for first, last in attempts[:-1]),
     )
 
 

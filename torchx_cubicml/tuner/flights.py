@@ -249,9 +249,9 @@ class Flights:
         ledger, now = self._books.ledger, self._clock.now()
         run_s, end = flight.ran_s(now), now
         if run_s is None:
-            begun = ledger.started_at(flight.launch_id)
-            end = (ledger.last_event_at(flight.launch_id) or now) if begun is not None else now
-            run_s = max(0.0, (end - begun).total_seconds()) if begun is not None else 0.0
+            attempts = ledger.attempts(flight.launch_id)
+            end = ledger.last_event_at(flight.launch_id) or now
+            run_s = sum((last - first).total_seconds() for first, last in attempts)
         return Cost(run_s=run_s, queue_s=max(0.0, (end - flight.submitted_at).total_seconds() - run_s))
 
     def _trial(self, flight: Flight) -> Trial:

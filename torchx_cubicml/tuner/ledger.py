@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.trial import Trial
 
+_OF_A_TRAINING = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
+
 
 class Ledger:
     """All trials of one store.
@@ -69,18 +71,18 @@ class Ledger:
         """Return the ids of launches that begin with ``prefix``, in order."""
         return sorted(key for key in self._groups if key.startswith(prefix))
 
-    def started_at(self, launch_id: str) -> datetime | None:
-        """Return when the training of a launch began to run, by its own clock."""
-        return self._time(launch_id, {EventKind.STARTED}, last=False)
+    def attempts(self, launch_id: str) -> list[tuple[datetime, datetime]]:
+        """Return when each attempt of a launch told something first and last, by its own clock, in their order."""
+        told: defaultdict[tuple[int, int], list[datetime]] = defaultdict(list)
+        for event in self._groups.get(launch_id, ()):
+            time = instant(event.time)
+            if event.kind in _OF_A_TRAINING and time is not None:
+                told[event.attempt].append(time)
+        return [(min(times), max(times)) for _, times in sorted(told.items())]
 
     def last_event_at(self, launch_id: str) -> datetime | None:
         """Return when the training of a launch told something last, by its own clock."""
-        return self._time(launch_id, {EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED}, last=True)
-
-    def _time(self, launch_id: str, kinds: set[EventKind], *, last: bool) -> datetime | None:
-        events = (event for event in self._groups.get(launch_id, ()) if event.kind in kinds)
-        times = sorted(time for event in events if (time := instant(event.time)) is not None)
-        return times[-1 if last else 0] if times else None
+        return max((last for _, last in self.attempts(launch_id)), default=None)
 
     def _read_on(self) -> None:
         changed: set[str] = set()

@@ -158,3 +158,17 @@ def test_a_hook_does_not_travel_with_the_model() -> None:
     assert not calls
     model(TOKENS)
     assert calls
+
+
+def test_a_weight_that_a_forward_itself_writes_leaves_the_samples_known() -> None:
+    forwards, model = Forwards(bare), Tagger()
+    model.embedding = nn.Embedding(8, 4, max_norm=0.1)
+    forwards.watch([model], list(model.parameters()))
+    for _ in range(2):
+        model(TOKENS).sum().backward()
+    assert forwards.take() == Work(forwards=2, samples=6, tokens=30)
+    for _ in range(2):
+        model(TOKENS).sum().backward()
+        with torch.no_grad():
+            model.embedding.weight.mul_(0.5)  # as LBFGS and SAM do
+    assert forwards.take() == Work(forwards=None, samples=None, tokens=None)

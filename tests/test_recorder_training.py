@@ -324,3 +324,61 @@ def test_time_outside_of_steps_and_slowing_down_show(training: Training) -> None
     assert 0.1 < measured.drift < 2
     assert measured.mean_step_time_s >= 0.012
     assert (measured.peak_reserved_gib, measured.allocator_retries) == (None, None)
+
+
+@pytest.mark.parametrize("count", [1, 4, 12], ids=["each step", "each four", "each twelve, noted"])
+def test_an_optimizer_made_anew_over_the_same_model_goes_on_with_the_training(training: Training, count: int) -> None:
+    model, _ = model_and_optimizer()
+    hook = make_step_hook(training.notes, lambda *args: news.append(training.step(args[0])), bare)
+    news: list[bool] = []
+    for _ in range(48 // count):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(count):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            hook(optimizer, (), {})
+    training.conclude()
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is not None
+    assert (training.steps, measured.steps_counted + measured.warmup_steps) == (48, 48)
+    assert sum(news) <= 4
+
+
+def test_optimizers_beside_each_other_may_all_be_made_anew(training: Training) -> None:
+    model, other = nn.Linear(8, 2), nn.Linear(8, 2)
+    for _ in range(4):
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other)]
+        for _ in range(5):
+            for each, optimizer in zip((model, other), optimizers, strict=True):
+                take_step(training, each, optimizer)
+    assert training.steps == 20
+    assert training._look.facts["n_params"] == 18
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
+def test_of_many_trainings_few_are_looked_at_and_steps_go_on(
+    training: Training, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Optimizer] = []
+    follow = training._follow
+    monkeypatch.setattr(training, "_follow", lambda optimizer: (looks.append(optimizer), follow(optimizer)))
+    kept: list[Optimizer] = []
+    lost = 8 if is_kept else 1  # before it is sure that another training has begun
+    for _ in range(20):
+        model, optimizer = model_and_optimizer()
+        before = training.steps
+        kept += [optimizer] * is_kept
+        for _ in range(12):
+            take_step(training, model, optimizer)
+        assert training.steps >= before + 12 - lost
+        if not is_kept:
+            looks[:] = [None] * len(looks)
+    assert len(looks) == 8
+    for _ in range(200):
+        take_step(training, model, optimizer)
+    assert len(looks) == 9
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is not None
+    assert measured.steps_counted + measured.warmup_steps > 100

@@ -70,7 +70,7 @@ class Forwards:
         self._is_open = False  # a forward whose backward has not begun
         self._shares_backward = False  # or steps in between, as LBFGS and SAM do: the samples may be the same
         self._written: tuple[weakref.ref[nn.Parameter], int] | None = (
-            None  # a trained one, its version when a step began
+            None  # a trained one, its version when a step began or a forward ended: a forward may write it too
         )
         self._on_backward = guard(self._begin_backward)
         self._whole: set[int] = set()
@@ -205,7 +205,10 @@ class Forwards:
         self._tokens = _sum(self._tokens, tokens)
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
-        node = first_node(output) if self._is_open and module is self.model else None
+        if not self._is_open or module is not self.model:
+            return
+        self._was_written()
+        node = first_node(output)
         if node is not None and self.on_output is not None:
             then, self.on_output = self.on_output, None
             then(node)
@@ -214,7 +217,7 @@ class Forwards:
                 node.register_prehook(self._on_backward)
 
     def _was_written(self) -> bool:
-        """Whether what is trained was written since the first forward of this step."""
+        """Whether what is trained was written since the last call, if that was in this step."""
         parameter = self._written[0]() if self._written is not None else None
         if self._written is None or parameter is None:
             return False

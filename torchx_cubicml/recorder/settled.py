@@ -138,8 +138,10 @@ def make_step_hook(
                     notes.strangers, notes.is_between = 0, True
                     notes.add((notes.now(),))
                     return
-            elif notes.left and optimizer is not notes.leading() and notes.wait_on():
-                return
+            elif notes.left:
+                leading = notes.leading()
+                if leading is not None and leading is not optimizer and notes.wait_on():
+                    return
         except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
             fail(error)
             return

@@ -2,8 +2,9 @@
 
 A step is real when a training forward came before it, and when the optimizer is the one that leads: of several in one
 iteration, the first. A checkpoint loader that fills an optimizer's state by a step without a forward takes no step.
-Where another optimizer takes over for good, another training has begun (after a search for a learning rate, the real
-one): it has facts and times of its own, and the one with the most steps is told of.
+An optimizer of the same class that takes over the same model, as where each epoch makes its own, goes on with the
+training. Where one takes over for good that trains something else, another training has begun (after a search for a
+learning rate, the real one): it has facts and times of its own, and the one with the most steps is told of.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from torchx_cubicml.recorder.observe import software_facts
 from torchx_cubicml.recorder.quiet_steps import QuietOptimizers, QuietSteps
 from torchx_cubicml.recorder.settled import Notes, has_rate
 from torchx_cubicml.recorder.step_times import StepTimes
+from torchx_cubicml.recorder.successors import CountedAlone, Strangers, Trained
 from torchx_cubicml.recorder.watching import Watching
 
 if TYPE_CHECKING:
@@ -36,8 +38,7 @@ FIRST_REPORT = 8  # steps; then at 16, 32, ...
 _STEPS_TO_SETTLE = 8  # that are seen in full before they are noted alone
 _STEPS_TO_CHECK = 2  # likewise, after each report
 _STEPS_NOTED = 64  # before they are looked at
-_STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
-_MOST_TRAININGS = 8  # of which the last is left only when its optimizer is gone: each costs a look at the model
+_MOST_TRAININGS = 8  # each costs a look at the model; of those that come later, steps are counted alone
 _STEPS_UNSEEN = 8  # of the leading optimizer without any forward ever seen: the model is called in a way of its own
 
 
@@ -75,9 +76,9 @@ class Training:
         self._began: Moment = None
         self._is_half_seen = False  # the step under way: its forwards may have come before the hooks
         self._leading: weakref.ref[Optimizer] | None = None
-        self._strangers = 0  # steps of other optimizers since the last of the leading one
-        self._stranger: weakref.ref[Optimizer] | None = None
-        self._stranger_steps = 0
+        self._trained: Trained | None = None  # by the leading one
+        self._strangers = Strangers()
+        self._counted_alone = CountedAlone()
         self._unseen_steps = 0
         self._next_report = FIRST_REPORT
         self._is_explicit = False
@@ -120,12 +121,13 @@ class Training:
             if _looks_real(optimizer):
                 self._count(None)
             return False
-        if self._leading() is not optimizer:
+        if self._leading() is not optimizer and not self._goes_on_with(optimizer):
             self._unsettle_within_step()
             self._meet(optimizer)
             return False
-        strangers, self._strangers = self._strangers, 0
-        self._stranger, self._stranger_steps = None, 0
+        if self._counted_alone.is_on:
+            return self._count_alone(optimizer)
+        strangers = self._strangers.end()
         news = self._take_step(optimizer)
         if news is None:
             return False
@@ -301,32 +303,70 @@ class Training:
 
     def _begin_step(self) -> None:
         # After a step of another optimizer, the time since that of the leading one is not all outside of steps.
-        if self._times.is_running and not self._is_explicit and self._quiet is None and not self._strangers:
+        if self._times.is_running and not self._is_explicit and self._quiet is None and not self._strangers.steps:
             self._began = self._times.clock().now()
 
     def _follow(self, optimizer: Optimizer) -> None:
-        self._leading = weakref.ref(optimizer)
+        self._lead(optimizer)
         self._until_settled = _STEPS_TO_SETTLE
         self._is_half_seen = False
         self._watching = Watching()
-        self._stranger, self._stranger_steps = None, 0
+        self._forwards.take()
         self._forwards.on_training = self._look.look_into_layers
         self.clipping.watch_fsdp()
         parameters = parameters_of(optimizer)
         self._forwards.watch(modules_around(parameters), parameters)
 
+    def _lead(self, optimizer: Optimizer) -> None:
+        self._leading = self.notes.leading = weakref.ref(optimizer)
+        self._trained = Trained(optimizer)
+        self._strangers.forget()
+
+    def _is_gone(self) -> bool:
+        return self._leading is None or self._leading() is None
+
+    def _trains_the_same(self, other: Optimizer) -> bool:
+        return self._trained is not None and self._trained.is_also_of(other, self._forwards)
+
+    def _goes_on_with(self, newcomer: Optimizer) -> bool:
+        """Whether an optimizer now leads in the place of one that is gone, within the training as it is known."""
+        if not self._is_gone():
+            return False
+        if not self._trains_the_same(newcomer):
+            if not self._counted_alone.is_on:
+                return False
+            self._counted_alone.begin()
+        self._lead(newcomer)
+        return True
+
     def _meet(self, stranger: Optimizer) -> None:
         """Note a step of another optimizer, and follow it once the leading one has fallen silent."""
-        self._strangers += 1
-        if self._stranger is None:
-            self._stranger = weakref.ref(stranger)
-        if self._stranger() is not stranger:
+        if not self._strangers.saw(stranger) and not self._is_gone():
             return
-        self._stranger_steps += 1
-        gone = self._leading is None or self._leading() is None
-        if gone or (self._stranger_steps >= _STEPS_OF_A_STRANGER and self._trainings < _MOST_TRAININGS):
+        if self._trains_the_same(stranger):
+            self._lead(stranger)
+            if not self._look.facts:
+                self._forwards.take()
+        elif self._trainings < _MOST_TRAININGS:
+            self._trainings += 1
             self._begin_another()
             self._follow(stranger)
+        else:
+            self._counted_alone.begin()
+            self._forwards.watch((), ())
+            self._look.release()
+            self._lead(stranger)
+
+    def _count_alone(self, optimizer: Optimizer) -> bool:
+        """Count a step of a training that nobody looked at; follow the training once it is long."""
+        self._strangers.end()
+        if self._is_explicit or not has_rate(optimizer):
+            return False
+        self._steps_before += 1
+        if self._counted_alone.is_long():
+            self._begin_another()
+            self._follow(optimizer)
+        return self._is_due()
 
     def _begin_another(self) -> None:
         """Leave the training as it is, and have what comes looked at and timed as another one."""
@@ -337,7 +377,6 @@ class Training:
         self._longest = self._told()
         self._steps_before = self.steps
         self._look, self._times = self._new_look(), StepTimes()
-        self._trainings += 1
 
     def _is_unseen(self, optimizer: Optimizer) -> bool:
         """Whether a step without a forward is one all the same, because no forward of this training can be seen."""

@@ -364,8 +364,9 @@ def test_a_local_store_is_read_without_fsspec_and_without_torch(tmp_path: Path) 
 
 def test_an_interrupt_goes_through(tmp_path: Path, silent_port: int) -> None:
     code = """
-        import sys
+        import signal, sys
         from torchx_cubicml.store import read_trials
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
         print("reading", flush=True)
         read_trials(sys.argv[1], deadline_s=60)
     """

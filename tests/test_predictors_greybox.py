@@ -132,3 +132,12 @@ def test_a_workload_that_names_no_layout_is_predicted_as_by_boosting() -> None:
     boosting = Boosting().fit(known, rng=np.random.default_rng(greybox.seed_))
     assert greybox.predict(features).throughput.tolist() == boosting.predict(features).throughput.tolist()
     assert greybox.predict(features).spread.tolist() == boosting.predict(features).spread.tolist()
+
+
+def test_a_large_batch_is_scored_as_its_rows_are_one_by_one() -> None:
+    history = history_of(trials_of(40, (8, 16, 32)))
+    predictor = Greybox().fit(history, rng=np.random.default_rng(0))
+    many = np.vstack([history.features] * 1000)
+    few, all_ = predictor.predict(history.features), predictor.predict(many)
+    assert all_.throughput == pytest.approx(np.tile(few.throughput, 1000), rel=1e-9)
+    assert all_.spread == pytest.approx(np.tile(few.spread, 1000), rel=1e-9)

@@ -2,10 +2,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
+import pytest
 from threadpoolctl import threadpool_info
 
-from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.predictors.threads import on_all_cores, one_thread
 
 
 def test_every_library_works_with_one_thread_inside_and_as_before_outside() -> None:
@@ -49,3 +51,25 @@ def test_what_is_loaded_meanwhile_is_limited_by_the_next_context_until_the_outer
         text=True,
     )
     assert told.stdout.split() == ["True"] * 5
+
+
+def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
+    both = threading.Barrier(2)
+
+    def work(item: int) -> tuple[int, set[int]]:
+        if item:
+            both.wait(timeout=20)  # two are at work at once, or this breaks
+        with one_thread():
+            return item, {library["num_threads"] for library in threadpool_info()}
+
+    before = threadpool_info()
+    found = on_all_cores(work, range(5))
+    assert [item for item, _ in found] == list(range(5))
+    assert all(numbers <= {1} for _, numbers in found)
+    assert threadpool_info() == before
+
+
+def test_what_fails_on_another_core_is_raised_here() -> None:
+    with pytest.raises(ZeroDivisionError):
+        on_all_cores(lambda item: 1 / (item - 3), range(5))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 _MOST_ROWS_PER_TREE = 1000  # keeps a fit on ten thousand trials within seconds
 _MOST_CELLS = 400_000  # of rows times inputs in one batch of nodes: what a core's cache holds
-_MOST_ROWS_AT_ONCE = 1024  # of a prediction, likewise
+_MOST_ROWS_AT_ONCE = 2048  # of a prediction, likewise
 _LEVELS_AT_ONCE = 4  # before paths that ended are left out, which costs as much as going on with them
 
 

@@ -23,7 +23,7 @@ from torchx_cubicml.predictors.roofline.predictor import (
     variance_of_modes,
     widened,
 )
-from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.predictors.threads import on_all_cores, one_thread
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
-_CHUNK = 4096
+_CHUNK = 8192
+_MANY = 2  # chunks, which somebody waits for while nothing else of ours runs
 _SPENT = 10.0  # constants that a calibration makes use of, about
 
 
@@ -70,7 +71,8 @@ class Greybox:
         if not self.roofline_.n_measured_:
             return self._without_formulas(features)
         # What a step needs of few rows stays in the processor's cache.
-        parts = [self._predict(features[start : start + _CHUNK]) for start in range(0, max(len(features), 1), _CHUNK)]
+        chunks = [features[start : start + _CHUNK] for start in range(0, max(len(features), 1), _CHUNK)]
+        parts = on_all_cores(self._predict, chunks) if len(chunks) > _MANY else list(map(self._predict, chunks))
         return Prediction(
             throughput=np.concatenate([part.throughput for part in parts]),
             spread=np.concatenate([part.spread for part in parts]),

@@ -72,8 +72,16 @@ def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> li
     The first is worked on alone, so that what all of them need once is there. It pays where NumPy does the work, which
     lets other threads run meanwhile; the libraries below keep to one thread each.
     """
-    with one_thread(), ThreadPoolExecutor(min(len(os.sched_getaffinity(0)), _MOST_CORES)) as pool:
+    n_cores = min(len(os.sched_getaffinity(0)), _MOST_CORES)
+    with one_thread(), ThreadPoolExecutor(n_cores, initializer=_limit_this_thread) as pool:
         first = [work(item) for item in items[:1]]
-        # A thread begins without the limits of this one: it is given them, or it would set and lift its own.
+        # In this context, for what is limited already is neither looked for nor lifted again.
         others = [pool.submit(copy_context().run, work, item) for item in items[1:]]
         return [*first, *(other.result() for other in others)]
+
+
+def _limit_this_thread() -> None:
+    """Limit OpenMP, which has a limit for each thread; that of BLAS is one for all, and lifted by the outermost."""
+    from threadpoolctl import threadpool_limits
+
+    threadpool_limits(limits=1)

@@ -379,8 +379,9 @@ def main() -> int:
         print(f"{H100_JOBS} is not there: nothing to measure on", file=sys.stderr)
         return 1
     _quiet()
-    text = cost(h100_jobs())
-    if not args.cost:
+    if args.cost:
+        text = cost(h100_jobs())
+    else:
         text = measured(
             Extent(
                 seeds=args.seeds,

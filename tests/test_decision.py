@@ -274,10 +274,8 @@ def test_at_a_restart_the_others_count_on_this_rank(monkeypatch: pytest.MonkeyPa
     assert tries == [True] * 6
 
 
-@pytest.mark.parametrize("restarts", ["0", "1"])
-def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restarts: str
-) -> None:
+def counted_questions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the others count on the rank, of each child that is asked from now on."""
     asked: list[bool] = []
     ask = rank._ask
 
@@ -286,6 +284,14 @@ def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
         return ask(program, counted_on=counted_on)
 
     monkeypatch.setattr(rank, "_ask", count)
+    return asked
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restarts: str
+) -> None:
+    asked = counted_questions(monkeypatch)
     for name, value in {**ADDRESS, "TORCHELASTIC_USE_AGENT_STORE": "False", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
@@ -297,14 +303,7 @@ def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
 def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked: list[bool] = []
-    ask = rank._ask
-
-    def count(program: Program, *, counted_on: bool) -> Answer:
-        asked.append(counted_on)
-        return ask(program, counted_on=counted_on)
-
-    monkeypatch.setattr(rank, "_ask", count)
+    asked = counted_questions(monkeypatch)
     monkeypatch.setattr(rank, "_STARTING_S", 15.0)
     in_time(monkeypatch, 0.2)
     monkeypatch.setattr(own_child, "_ASKED_FOR_ALL", 2)

@@ -11,6 +11,20 @@ from torchx_cubicml.trial import Trial, Value
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
 
+def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> Lesson:
+    """The trials of one workload, none of them repeated."""
+    return Lesson(
+        everything=trials,
+        own=trials,
+        objective="tokens_per_second",
+        observe={},
+        compare=[],
+        tuned=tuned,
+        noise=None,
+        usual_noise=0.02,
+    )
+
+
 def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.0) -> Trial:
     speed = scale * batch**0.5 * (1.5 if kind == "b" else 1.0)
     workload = {**WORKLOAD, "program": program}
@@ -119,16 +133,7 @@ def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
 
     trials = [measured(1), measured(2), measured(3)]
     tuned = {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")}
-    lesson = Lesson(
-        everything=trials,
-        own=trials,
-        objective="tokens_per_second",
-        observe={},
-        compare=[],
-        tuned=tuned,
-        noise=None,
-        usual_noise=0.02,
-    )
+    lesson = lesson_of(trials, tuned)
     sober = learn(lesson, rng=np.random.default_rng(0))
     untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
     assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
@@ -148,16 +153,7 @@ def test_a_search_hopes_that_memory_buys_speed() -> None:
         "sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
         "activation_checkpointing": ("full", "none"),
     }
-    lesson = Lesson(
-        everything=trials,
-        own=trials,
-        objective="tokens_per_second",
-        observe={},
-        compare=[],
-        tuned=tuned,
-        noise=None,
-        usual_noise=0.02,
-    )
+    lesson = lesson_of(trials, tuned)
     knowledge = learn(lesson, rng=np.random.default_rng(0))
     asked = [
         {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))

@@ -9,7 +9,6 @@ import optuna
 from optuna.distributions import CategoricalDistribution, IntDistribution
 from optuna.samplers import GPSampler, TPESampler
 from optuna.trial import TrialState, create_trial
-from simulator import BATCH_SIZES, RESERVES, STRATEGIES
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,19 +18,24 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
-    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.space import Dimension, SearchSpace
+    from torchx_cubicml.trial import Config, Scalar, Trial
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)
+warnings.filterwarnings("ignore", message="`constraints_func`", category=FutureWarning)
+_MOST_ILLEGAL = 200  # configs asked for in place of one that is not legal
 
 
 def propose(
-    sampler: str, trials: Sequence[Trial], *, n_layers: int, count: int, rng: np.random.Generator
+    sampler: str, space: SearchSpace, trials: Sequence[Trial], *, count: int, rng: np.random.Generator
 ) -> list[Config]:
-    """Return what ``tpe`` or ``gp`` asks for after ``trials``; the study is rebuilt from them.
+    """Return what ``tpe`` or ``gp`` asks for after ``trials`` in the bound ``space``; the study is rebuilt from them.
 
-    A job out of memory is told with a throughput of zero and a broken constraint. Of several asked for at once, TPE
-    takes those before as bad (``constant_liar``), so that they differ.
+    Numbers are told by their ranks, which is how they are spaced here; words and flags as categories, a value per layer
+    as one category each. A job out of memory is told with a throughput of zero and a broken constraint; so is what is
+    not legal, which costs no launch. Of several asked for at once, TPE takes those before as bad (``constant_liar``),
+    so that they differ.
     """
     seed = int(rng.integers(2**31))
     made: BaseSampler
@@ -40,17 +44,24 @@ def propose(
     else:
         made = GPSampler(seed=seed, constraints_func=_constraints)
     study = optuna.create_study(direction="maximize", sampler=made)
-    distributions = _distributions(n_layers)
+    distributions = {_name(at, dimension): _distribution(dimension) for at, dimension in enumerate(space.dimensions)}
     for trial in trials:
-        study.add_trial(_told(trial, distributions))
-    return [_config(study.ask(distributions).params, n_layers) for _ in range(count)]
+        speed = trial.measurement.samples_per_second if trial.measurement else None
+        study.add_trial(_told(_params(space, trial.config), distributions, speed))
+    asked: list[Config] = []
+    for _ in range(count + _MOST_ILLEGAL):
+        if len(asked) == count:
+            break
+        params = study.ask(distributions).params
+        found = space.decode([_choice(params[_name(at, each)], each) for at, each in enumerate(space.dimensions)])
+        if found is None:
+            study.add_trial(_told(params, distributions, None))
+        else:
+            asked.append(found)
+    return asked
 
 
-def _told(trial: Trial, distributions: dict[str, BaseDistribution]) -> FrozenTrial:
-    speed = trial.measurement.samples_per_second if trial.measurement else None
-    strategies, reserve = trial.config["sharding_strategy"], trial.config["reserved_share"]
-    params: dict[str, object] = {f"layer{at}": name for at, name in enumerate(strategies)}
-    params |= {"batch": trial.config["micro_batch_size"], "reserve": RESERVES.index(reserve)}
+def _told(params: dict[str, object], distributions: dict[str, BaseDistribution], speed: float | None) -> FrozenTrial:
     return create_trial(
         state=TrialState.COMPLETE,
         params=params,
@@ -60,22 +71,35 @@ def _told(trial: Trial, distributions: dict[str, BaseDistribution]) -> FrozenTri
     )
 
 
-def _distributions(n_layers: int) -> dict[str, BaseDistribution]:
-    layers = {f"layer{at}": CategoricalDistribution(STRATEGIES) for at in range(n_layers)}
-    stride = BATCH_SIZES[1] - BATCH_SIZES[0]
-    return {
-        **layers,
-        "batch": IntDistribution(BATCH_SIZES[0], BATCH_SIZES[-1], step=stride),
-        "reserve": IntDistribution(0, len(RESERVES) - 1),
-    }
+def _name(at: int, dimension: Dimension) -> str:
+    return f"{dimension.parameter}-{at:03d}"
 
 
-def _config(params: dict[str, object], n_layers: int) -> Config:
-    return {
-        "sharding_strategy": tuple(str(params[f"layer{at}"]) for at in range(n_layers)),
-        "micro_batch_size": int(str(params["batch"])),
-        "reserved_share": RESERVES[int(str(params["reserve"]))],
-    }
+def _is_number(dimension: Dimension) -> bool:
+    return all(isinstance(each, int | float) and not isinstance(each, bool) for each in dimension.choices)
+
+
+def _rungs(dimension: Dimension) -> list[Scalar]:
+    return sorted(dimension.choices, key=float)
+
+
+def _distribution(dimension: Dimension) -> BaseDistribution:
+    if _is_number(dimension):
+        return IntDistribution(0, len(dimension.choices) - 1)
+    return CategoricalDistribution(range(len(dimension.choices)))
+
+
+def _choice(told: object, dimension: Dimension) -> int:
+    place = int(str(told))
+    return dimension.choices.index(_rungs(dimension)[place]) if _is_number(dimension) else place
+
+
+def _params(space: SearchSpace, config: Config) -> dict[str, object]:
+    params: dict[str, object] = {}
+    for at, (dimension, choice) in enumerate(zip(space.dimensions, space.encode(config), strict=True)):
+        told = _rungs(dimension).index(dimension.choices[choice]) if _is_number(dimension) else choice
+        params[_name(at, dimension)] = told
+    return params
 
 
 def _constraints(trial: FrozenTrial) -> tuple[float, ...]:

@@ -85,6 +85,15 @@ class Simulator:
         )
 
     @property
+    def current(self) -> Config:
+        """The user's own config."""
+        return {
+            "sharding_strategy": ("FULL_SHARD",) * self.n_layers,
+            "micro_batch_size": 140,
+            "reserved_share": RESERVES[0],
+        }
+
+    @property
     def space(self) -> SearchSpace:
         """The search space, not bound."""
         return SearchSpace(
@@ -115,7 +124,7 @@ class Simulator:
             speed *= 1.0 + 0.02 * (batch % 32 == 0) - 0.02 * (batch % 8 != 0)  # tiles that are full, or not
         return np.where(used > reserve * HBM_GIB, 0.0, speed)
 
-    def uniform_configs(self) -> list[Config]:
+    def references(self) -> list[Config]:
         """Return the best config with every layer alike, for each strategy that fits at all."""
         configs = [
             {"sharding_strategy": (name,) * self.n_layers, "micro_batch_size": batch, "reserved_share": reserve}
@@ -209,7 +218,7 @@ class Simulator:
         for _ in range(starts):
             drawn = rng.integers(sizes, size=(50, len(sizes)))
             best = max(best, self._climb(drawn[int(np.argmax(self._at(drawn)))], singles, rng))
-        for config in self.uniform_configs():
+        for config in self.references():
             at = [STRATEGIES.index(name) for name in config["sharding_strategy"]]
             at += [BATCH_SIZES.index(config["micro_batch_size"]), RESERVES.index(config["reserved_share"])]
             best = max(best, self._climb(np.array(at), singles, rng))

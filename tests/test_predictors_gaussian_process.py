@@ -1,11 +1,17 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from torchx_cubicml.history import History
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess
 from torchx_cubicml.trial import Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 LAYERS = 12
 
@@ -49,6 +55,42 @@ def test_the_variance_of_a_point_is_its_covariance_with_itself(workload: dict[st
     points = process.places_.points(np.vstack([history.features, unseen]))
     diagonal = np.diag(process.kernel_.between(points, points))
     assert process.kernel_.alone(points) == pytest.approx(diagonal, rel=1e-6)
+
+
+def fullness(row: Mapping[str, object]) -> float:
+    return row["batch"] / 8 + row["kernel"].count("N") / LAYERS
+
+
+def crowding_of(history: History) -> Callable[[np.ndarray], np.ndarray]:
+    def crowding(features: np.ndarray) -> np.ndarray:
+        found = [np.flatnonzero((history.features == row).all(axis=1))[0] for row in features]
+        return np.clip([[10.0 * (fullness_of[index] - 0.9)] for index in found], 0.0, 1.0)
+
+    fullness_of = [fullness(row) for row in history.rows]
+    return crowding
+
+
+def test_the_variance_of_a_point_holds_its_crowding() -> None:
+    history = history_of(some(30))
+    process = GaussianProcess(crowding=crowding_of(history)).fit(history, rng=np.random.default_rng(0))
+    points = process.points_
+    assert points.crowding.any()
+    assert process.kernel_.alone(points) == pytest.approx(np.diag(process.kernel_.between(points, points)), rel=1e-6)
+
+
+def test_it_learns_what_configs_lose_near_the_memory_wall() -> None:
+    history = history_of(some(120))
+    crowding = crowding_of(history)
+    slowed = history.throughput * (1.0 - 0.15 * crowding(history.features)[:, 0])
+    known = np.arange(120) % 2 == 0
+    told = replace(history, throughput=np.where(known, slowed, np.nan))
+    missed = [
+        np.std(process.latent(history.features)[0][~known] - np.log(slowed[~known]))
+        for process in (
+            GaussianProcess(crowding=each).fit(told, rng=np.random.default_rng(0)) for each in (crowding, None)
+        )
+    ]
+    assert missed[0] < 0.8 * missed[1]
 
 
 def test_the_posterior_is_that_of_a_gaussian_process() -> None:

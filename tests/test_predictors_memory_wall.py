@@ -139,6 +139,22 @@ def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
     assert exact.steepness_ > 2 * rough.steepness_
 
 
+def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
+    rng = np.random.default_rng(1)
+    drawn = [("".join(rng.choice(list("FSN"), LAYERS)), int(rng.integers(1, 17))) for _ in range(90)]
+    history = History.from_trials([outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED)
+    words = ["".join(name[0] for name in row["sharding_strategy"]) for row in history.rows]
+    needed = [need(word, row["micro_batch_size"]) for word, row in zip(words, history.rows, strict=True)]
+    wall = MemoryWall(tuned=TUNED).fit(replace(history, peak_memory_gib=np.array(needed)))
+    assert wall.knows_peaks_
+    assert not MemoryWall(tuned=TUNED).fit(history).knows_peaks_
+    asked = [config("FFFFFFFF", batch) for batch in (4, 16)] + [config("SSSSFFFF", batch) for batch in (13, 14, 15)]
+    empty, roomy, *nearer = wall.crowding(history.columns.encode(asked))[:, 0]
+    assert empty == roomy == 0.0
+    assert nearer == sorted(nearer)
+    assert nearer[0] < 0.75 < nearer[-1]
+
+
 def test_the_memory_of_the_device_says_where_the_wall_stands_before_anything_ran_out() -> None:
     def peak(trial: Trial, device: float | None) -> Trial:
         measured = replace(trial.measurement, peak_memory_gib=need("FFFFFFFF", trial.config["micro_batch_size"]))

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import zlib
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
@@ -135,22 +136,25 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     known = {id(trial) for trial in lesson.own}
     strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
     others = lesson.history(nearest(strange, lesson.workload, count=_MOST_ELSEWHERE))
-    process = _process(lesson).fit(own, rng=rng)
-    wall: MemoryWall | Feasibility = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    feasibility: MemoryWall | Feasibility = wall
+    crowding = wall.crowding if wall.knows_peaks_ else None
+    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, crowding=crowding)
+    process = make().fit(own, rng=rng)
     elsewhere = None
     if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
         elsewhere = Elsewhere(others, lesson.fitted(others, rng=rng))
     elif cover(lesson.own):
         elsewhere = Elsewhere(own, calibrated(own, rng=rng))
-        wall = Feasibility(compare=lesson.compare).fit(own, rng=rng)
+        feasibility = Feasibility(compare=lesson.compare).fit(own, rng=rng)
     if elsewhere is not None:
         scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
-        guided = _process(lesson).fit(scaled, rng=rng)
+        guided = make().fit(scaled, rng=rng)
         process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
     hopeful = None
     if elsewhere is None and USUAL & lesson.tuned.keys():
-        hopeful = _process(lesson, hopeful=True).fit(own, rng=rng)
-    return Here(history=own, process=process, wall=wall, elsewhere=elsewhere, hopeful=hopeful)
+        hopeful = make(hopeful=True).fit(own, rng=rng)
+    return Here(history=own, process=process, wall=feasibility, elsewhere=elsewhere, hopeful=hopeful)
 
 
 def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
@@ -178,10 +182,6 @@ def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[
     measured = nearest((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
     others = (trial for trial in trials if trial.measurement is None)
     return [*measured, *nearest(others, workload, count=count - len(measured))]
-
-
-def _process(lesson: Lesson, *, hopeful: bool = False) -> GaussianProcess:
-    return GaussianProcess(tuned=lesson.tuned, noise=lesson.noise, hopeful=hopeful)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -40,6 +40,7 @@ _ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest pe
 _ROOM = 0.4
 _USABLE, _USABLE_SD = -0.1, 0.15  # log share of a device's memory that can be allocated
 _STEPS = 60
+_CROWDED, _MOST_CROWDED = 0.9, 1.2  # share of the memory from which there is little room; what is beyond the wall
 # Most parameters do nothing to memory, some a lot: their effects have a Student-t prior, found by rounds of weighing.
 _USUAL_EFFECT, _EFFECT_ROUNDS = 0.2, 5
 
@@ -82,6 +83,21 @@ class MemoryWall:
                 self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
             self.outcomes_, self.features_ = outcomes, features
         return self
+
+    @property
+    def knows_peaks_(self) -> bool:
+        """Whether recorded peaks, rather than outcomes alone, say what configs take."""
+        return int(np.isfinite(self.outcomes_.peaks).sum()) >= _FEWEST_PEAKS
+
+    def crowding(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how far into the last tenth of the memory rows reach, ``[n, 1]``: 0 before it, 1 at the wall.
+
+        An allocator that finds little room frees what it had kept and asks again, which takes time.
+        """
+        with one_thread():
+            taken, _, roomy = self.appetite_.taken(self.appetite_.meal(features), self.theta_[:-1])
+        fullness = np.exp(taken - roomy @ self.theta_[:-1])
+        return np.asarray(np.clip((fullness - _CROWDED) / (1.0 - _CROWDED), 0.0, _MOST_CROWDED)[:, None])
 
     @property
     def steepness_(self) -> float:

@@ -95,12 +95,14 @@ class Points:
         categories: indicators, ``[n, n_indicators]``.
         members: of each layered parameter, ``[n, n_codes, n_layers]``.
         shares: of each layered parameter, ``[n, n_codes]``.
+        crowding: how near to the memory wall they come, ``[n, 1]``, or ``[n, 0]`` where nobody knows.
     """
 
     numbers: NDArray[np.float64]
     categories: NDArray[np.float64]
     members: tuple[NDArray[np.float64], ...]
     shares: tuple[NDArray[np.float64], ...]
+    crowding: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -112,6 +114,7 @@ class Points:
             np.vstack([self.categories, other.categories]),
             tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
             tuple(np.concatenate(pair) for pair in zip(self.shares, other.shares, strict=True)),
+            np.vstack([self.crowding, other.crowding]),
         )
 
 
@@ -175,6 +178,7 @@ class Places:
             np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
             members,
             tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
+            np.empty((len(features), 0)),
         )
 
 

@@ -25,6 +25,7 @@ from methods import JUDGES, LIBRARIES, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
+from torchx_cubicml.advisor.telling import familiar
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS
 
 if TYPE_CHECKING:
@@ -167,7 +168,10 @@ class Job:
             if 0 < (reached > 0).sum() < len(reached):
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
         if asked.keys() >= set(OPINIONS):
-            picked = batch(self.test, [asked[name] for name in OPINIONS], fits["ours"], count=PROPOSALS[-1])
+            opinions = [asked[name] for name in OPINIONS]
+            if familiar(self.test[0].workload, self.train):
+                opinions = [np.exp(np.mean(np.log(opinions), axis=0))]
+            picked = batch(self.test, opinions, fits["ours"], count=PROPOSALS[-1])
             yield from self._best(SUGGEST, reached[picked], reached.max())
 
     def _best(self, name: str, tried: NDArray[np.float64], best: float) -> Iterator[tuple[str, str, float]]:
@@ -351,7 +355,8 @@ def measured(extent: Extent) -> str:
         f"the default and the libraries over {left_out_seeds} seeds of each. tau: Kendall's, on completed trials",
         "outside training. Best of k: highest measured of the first k proposals over the best known of a workload",
         f"(model and number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks, by",
-        f"{', '.join(OPINIONS)} in turn and each apart from the others. AUC: of the probability to run, mean",
+        f"{', '.join(OPINIONS)}, their mean where others had each fact of the workload, else in turn, and each",
+        "job apart from the others. AUC: of the probability to run, mean",
         "within workloads with both outcomes. Coverage: of 80 % intervals. Ceiling: a perfect model under the noise",
         "of repeats alone (jobs that differ in ZeRO stage only).\n",
         table(scores, seeds=seeds, aims=AIMS),

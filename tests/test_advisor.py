@@ -95,12 +95,29 @@ class TestSuggest:
         pending = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state)
         assert all(suggestion.config != CURRENT for suggestion in asked([pending], count=20))
 
-    def test_what_a_smaller_batch_out_of_memory_rules_out_is_not_suggested(self) -> None:
+    @pytest.mark.parametrize("n_own", [0, 1, 6], ids=["none of its own", "hardly measured", "a process of its own"])
+    @pytest.mark.parametrize("n_others", [0, 40], ids=["alone", "others teach"])
+    @pytest.mark.parametrize("count", [1, 10])
+    def test_what_a_smaller_batch_out_of_memory_rules_out_is_not_suggested(
+        self, n_own: int, n_others: int, count: int
+    ) -> None:
         unsharded = {**CURRENT, "sharding_strategy": ("NO_SHARD",) * 4}
         lost = Trial.infeasible(
             workload=WORKLOAD, config={**unsharded, "micro_batch_size": 4, "gradient_accumulation_steps": 4}
         )
-        found = asked([launched(CURRENT), lost], count=10)
+        drawn = SPACE.bind(workload=WORKLOAD, current=CURRENT).sample(n_own + n_others, rng=np.random.default_rng(0))
+        own = [launched(config) for config in drawn[:n_own]]
+        # Elsewhere there is memory for everything, and what is ruled out here is by far the fastest.
+        others = [
+            Trial.completed(
+                workload={**WORKLOAD, "program": "other.py"},
+                config=config,
+                tokens_per_second=speed_of({**config, "micro_batch_size": 8}) * config["micro_batch_size"],
+            )
+            for config in drawn[n_own:]
+        ]
+        found = asked([*own, *others, launched(CURRENT), lost], count=count)
+        assert len(found) == count
         assert not [
             suggestion.config
             for suggestion in found

@@ -1,12 +1,22 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn, nearest, telling
+from torchx_cubicml.advisor.agreement import Agreement
+from torchx_cubicml.advisor.elsewhere import taught_by
+from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn
+from torchx_cubicml.advisor.telling import nearest, telling
+from torchx_cubicml.history import History
+from torchx_cubicml.predictors import Prediction
+from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.trial import Trial, Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
@@ -124,6 +134,62 @@ def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: b
     knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
     assert isinstance(knowledge, Everywhere)
     assert bool(knowledge.others) is asked
+
+
+@pytest.mark.parametrize(
+    ("program", "one", "count"),
+    [("b.py", True, 1), ("b.py", False, 1), ("c.py", True, 1), ("c.py", False, 3)],
+    ids=["all facts seen", "for a batch", "a fact never seen", "that for a batch"],
+)
+def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: str, one: bool, count: int) -> None:
+    elsewhere = [
+        replace(trial, workload={**trial.workload, "world_size": 1 + place % 2})
+        for place, trial in enumerate(ELSEWHERE)
+    ]
+    seen = [replace(trial, workload={"program": "a.py", "world_size": 2}) for trial in ELSEWHERE]
+    lesson = replace(lesson_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
+    lesson = replace(lesson, everything=[trial for trial in lesson.everything if trial.workload != lesson.workload])
+    knowledge = learn(lesson, rng=np.random.default_rng(0))
+    opinions = knowledge.opinions(one=one)
+    assert len(opinions) == count
+    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in opinions]
+    alone = knowledge.forecast([row(2, "a"), row(16, "b")]).logarithm
+    assert (told[0] == alone).all() == (program == "c.py")
+
+
+def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
+    class Fixed:
+        def __init__(self, *throughput: float) -> None:
+            self.throughput = np.array(throughput)
+
+        def predict(self, features: NDArray[np.float64]) -> Prediction:
+            return Prediction(throughput=self.throughput, spread=0.01 * self.throughput)
+
+    first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
+    told = Agreement(first=first, others=[other]).predict(np.empty((3, 0)))
+    assert told.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
+    assert np.isnan(told.throughput[2])
+    assert told.spread[:2].tolist() == [0.01, 0.04]
+
+
+def test_a_chosen_predictor_is_not_outvoted() -> None:
+    lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
+    (told,) = learn(lesson, rng=np.random.default_rng(0)).opinions(one=True)
+    assert isinstance(told, Everywhere)
+    assert isinstance(told.predictor, Boosting)
+
+
+def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked_before() -> None:
+    history, more = (
+        History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
+    )
+    first = taught_by(history, "")
+    assert taught_by(history, "") is first
+    assert taught_by(more, "") is not first
+    assert taught_by(history, "boosting") is not first
+    again = taught_by(history, "")
+    assert again is not first  # which was forgotten meanwhile
+    assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
 
 
 def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:

@@ -80,8 +80,8 @@ def searched(
     """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
 
     They are picked one by one, each as if those before it, and all that is under way, had been measured at what is
-    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs, and
-    predictors take turns that seldom err alike.
+    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs, by
+    what several predictors agree on, or by each in turn where no other workload had one of the facts.
     """
     under_way = [record.config for record in outlook.records.values() if record.open]
     taken = [*chosen, *under_way]
@@ -111,8 +111,7 @@ def _from_pool(
 ) -> list[Config]:
     small = outlook.space.size(limit=_SMALL + 1) <= _SMALL
     name = method.searcher or ("exhaustive" if small else "evolution")
-    opinions = outlook.opinions() if count > 1 else [outlook]
-    acquisitions = [Acquisition(opinion, method.acquisition, rng=rng) for opinion in opinions]
+    acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in outlook.opinions(one=count == 1)]
     known = {identity(config) for config in taken}
     pool: dict[Hashable, Config] = {}
     for acquisition in acquisitions:

@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
+from torchx_cubicml.advisor.agreement import Agreement
+from torchx_cubicml.advisor.elsewhere import Elsewhere, taught_by
 from torchx_cubicml.advisor.formulas import calibrated, cover
+from torchx_cubicml.advisor.telling import familiar, nearest, telling
 from torchx_cubicml.history import History, config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
 from torchx_cubicml.predictors.gaussian_process import GaussianProcess, drawn_from
@@ -26,6 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.advisor.agreement import Predicting
     from torchx_cubicml.predictors import Predictor
     from torchx_cubicml.trial import Scalar, Trial, Value, Workload
 
@@ -61,8 +65,11 @@ class Knowledge(Protocol):
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return what is expected of ``rows``."""
 
-    def other_opinions(self) -> list[Knowledge]:
-        """Return what other predictors make of the same trials; nothing where none is asked."""
+    def opinions(self, *, one: bool) -> list[Knowledge]:
+        """Return what several predictors make of the same trials, to search by in turns, the most trusted first.
+
+        Where only ``one`` is asked for, it is that.
+        """
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
@@ -143,7 +150,7 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     process = make().fit(own, rng=rng)
     elsewhere = None
     if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
-        elsewhere = Elsewhere(others, lesson.fitted(others, rng=rng))
+        elsewhere = Elsewhere(others, taught_by(others, lesson.predictor))
     elif cover(lesson.own):
         elsewhere = Elsewhere(own, calibrated(own, rng=rng))
         feasibility = Feasibility(compare=lesson.compare).fit(own, rng=rng)
@@ -157,54 +164,40 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     return Here(history=own, process=process, wall=feasibility, elsewhere=elsewhere, hopeful=hopeful)
 
 
-def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return at most ``count`` trials, those that declare the most facts of ``workload`` first, of these the latest."""
-    trials = list(trials)
-    if len(trials) <= count:
-        return trials
-    facts = set(workload.items())
-    shared: dict[int, int] = {}
-    for trial in trials:
-        if id(trial.workload) not in shared:
-            shared[id(trial.workload)] = len(facts & set(trial.workload.items()))
-    trials.sort(key=lambda trial: (shared[id(trial.workload)], trial.ended_at or trial.started_at, trial.trial_id))
-    return trials[-count:]
-
-
-def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return the trials ``nearest`` to ``workload``, at least half of them measured where there are as many.
-
-    Of failures alone nothing could be learned of speed, however near they are.
-    """
-    near = nearest(trials, workload, count=count)
-    if 2 * sum(trial.measurement is not None for trial in near) >= len(near) or len(near) == len(trials):
-        return near
-    measured = nearest((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
-    others = (trial for trial in trials if trial.measurement is None)
-    return [*measured, *nearest(others, workload, count=count - len(measured))]
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Everywhere:
-    """Learned from all workloads: the default predictor and a classifier of outcomes."""
+    """Learned from all workloads: a predictor and a classifier of outcomes.
+
+    Args:
+        history: the trials learned from.
+        predictor: fitted on them.
+        feasibility: fitted on them.
+        noise: standard deviation of the logarithm of one measurement.
+        others: methods that are asked beside the predictor for what to launch.
+        agreeing: whether it is searched for by what they agree on, rather than by each in turn.
+    """
 
     history: History
-    predictor: Predictor
+    predictor: Predicting
     feasibility: Feasibility
     noise: float
     others: tuple[str, ...] = OPINIONS[1:]
+    agreeing: bool = False
 
     @classmethod
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
         known = sum(trial.measurement is not None for trial in lesson.own) >= _FEWEST_OWN
-        history = lesson.history(telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE))
+        trials = telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE)
+        history = lesson.history(trials)
+        default = lesson.predictor == DEFAULT_PREDICTOR or lesson.predictor not in PREDICTORS
         return cls(
             history=history,
             predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.usual_noise,
             others=() if known else tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
+            agreeing=default and not known and familiar(lesson.workload, trials),
         )
 
     @property
@@ -221,10 +214,17 @@ class Everywhere:
         fits = self.feasibility.probability(features, rows)
         return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
 
-    def other_opinions(self) -> list[Knowledge]:
-        """Return what the methods beside the one that predicts make of the same trials."""
+    def opinions(self, *, one: bool) -> list[Knowledge]:
+        """Return what the default predictor and the others agree on, or each where they had better not be mixed.
+
+        On facts that no trial had, formulas go on where trees repeat the nearest: there the default is not outvoted.
+        """
+        if one and not self.agreeing:
+            return [self]
         made = [PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0)) for name in self.others]
-        return [replace(self, predictor=predictor) for predictor in made]
+        if self.agreeing:
+            return [replace(self, predictor=Agreement(first=self.predictor, others=made))]
+        return [self, *(replace(self, predictor=predictor) for predictor in made)]
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Trees learn nothing from a guess of their own."""
@@ -274,9 +274,10 @@ class Drawn:
         chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
         return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
 
-    def other_opinions(self) -> list[Knowledge]:
+    def opinions(self, *, one: bool) -> list[Knowledge]:
         """A function that was drawn is what it is."""
-        return []
+        del one
+        return [self]
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """See ``Everywhere``."""
@@ -304,25 +305,6 @@ class Drawn:
         return self.source.ratios(rows, over)
 
 
-class Elsewhere:
-    """The default predictor, which knows other workloads alone."""
-
-    def __init__(self, history: History, predictor: Predictor) -> None:
-        self._history = history
-        self._predictor = predictor
-        self._known: dict[bytes, float] = {}
-
-    def logarithms(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return logarithms of throughput as other workloads suggest them, ``[n]``; each row is computed once."""
-        features = encoded(self._history.columns, rows)
-        keys = [row.tobytes() for row in features]
-        fresh = {key: place for place, key in enumerate(keys) if key not in self._known}
-        if fresh:
-            predicted = self._predictor.predict(features[list(fresh.values())]).throughput
-            self._known.update(zip(fresh, np.log(predicted).tolist(), strict=True))
-        return np.array([self._known[key] for key in keys], dtype=np.float64)
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Here:
     """Learned from the workload's own trials: a Gaussian process and its memory wall."""
@@ -346,9 +328,10 @@ class Here:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
         return Forecast(logarithm=logarithm, spread=spread, fits=self.wall.probability(features, rows))
 
-    def other_opinions(self) -> list[Knowledge]:
-        """What the workload's own measurements say needs none."""
-        return []
+    def opinions(self, *, one: bool) -> list[Knowledge]:
+        """What the workload's own measurements say needs no other."""
+        del one
+        return [self]
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """See ``Knowledge``: kriging believer; what may well not fit is feared not to, so that others differ."""

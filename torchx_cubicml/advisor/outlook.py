@@ -162,9 +162,9 @@ class Outlook:
         """Return the same of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
         return self.knowledge.forecast(self.rows.at(vectors))
 
-    def opinions(self) -> list[Self]:
-        """Return this outlook, then those by other predictors where trees over all workloads are asked."""
-        return [self, *(replace(self, knowledge=other) for other in self.knowledge.other_opinions())]
+    def opinions(self, *, one: bool) -> list[Self]:
+        """Return this outlook as several predictors see it; see ``Knowledge.opinions``."""
+        return [replace(self, knowledge=each) for each in self.knowledge.opinions(one=one)]
 
     def believing(self, configs: Sequence[Config]) -> Self:
         """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""

@@ -26,6 +26,6 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 
 DEFAULT_PREDICTOR = "greybox"
 OPINIONS = (DEFAULT_PREDICTOR, "boosting", "roofline")
-"""Methods that take turns where a batch is proposed: they seldom err alike."""
+"""Methods that are asked what to launch while a workload is hardly measured: they seldom err alike."""
 
 __all__ = ["DEFAULT_PREDICTOR", "OPINIONS", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]

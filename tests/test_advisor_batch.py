@@ -130,3 +130,31 @@ def test_the_best_of_similar_workloads_comes_right_after_the_users_own_config(cu
     first = launched(found[own].config)
     assert first.measurement is not None
     assert first.measurement.tokens_per_second > np.quantile(speeds, 0.8)
+
+
+PLAIN = SearchSpace(
+    parameters=tuple(Parameter(name=f"p{place}", choices=(1, 2, 4)) for place in range(6)),
+    objective="tokens_per_second",
+)
+
+
+@pytest.mark.parametrize(
+    ("n_measured", "n_failed", "screened"),
+    [(1, 0, True), (4, 0, True), (5, 0, False), (2, 3, True), (3, 2, False), (2, 10, False)],
+)
+def test_plain_parameters_are_screened_until_the_predictor_knows_a_little(
+    n_measured: int, n_failed: int, screened: bool
+) -> None:
+    workload = {"program": "train.py", "world_size": 2}
+    current = {f"p{place}": 1 for place in range(6)}
+    space = PLAIN.bind(workload=workload, current=current)
+    rng = np.random.default_rng(0)
+    configs = [current, *space.sample(n_measured + n_failed - 1, rng=rng)]
+    trials = [
+        Trial.completed(workload=workload, config=config, tokens_per_second=1000.0 + sum(config.values()))
+        if place < n_measured
+        else Trial.infeasible(workload=workload, config=config)
+        for place, config in enumerate(configs)
+    ]
+    (found,) = suggest(space, workload=workload, current=current, trials=trials)
+    assert ("every parameter at a value little tried" in found.reason) == screened

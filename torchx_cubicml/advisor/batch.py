@@ -11,7 +11,7 @@ from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, pick_a
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.searchers.design import first_batch
+from torchx_cubicml.searchers.design import first_batch, screens
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config
 
 _DESIGNED = 8  # launches of a workload after which the predictor alone chooses
+# The same where they screen plain parameters, if enough of them ran: from then on each launch is worth more where the
+# predictor chooses it.
+_SCREENED, _FEWEST_MEASURED, _MOST_SCREENED = 5, 3, 12
 _TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
 _SMALL = 20_000  # legal configs that are rather listed than searched
 _POOL = 40  # good configs per suggestion, from which a batch that differs is picked
@@ -57,13 +60,13 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     Where similar workloads or formulas teach how configs compare, only the user's own config stands before what they
     promise.
     """
-    if outlook.n_trials >= _DESIGNED:
+    measured = outlook.measured()
+    if _are_enough(outlook, len(measured)):
         return
     if outlook.taught_elsewhere:
         if current in outlook.space and not outlook.settled(current):
             yield current, "untried first guess: your own config"
         return
-    measured = outlook.measured()
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
     points = [
         point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
@@ -72,6 +75,14 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     for point, chance in zip(points, fits, strict=True):
         if chance >= _TOO_RISKY:
             yield point.config, f"untried first guess: {point.why}"
+
+
+def _are_enough(outlook: Outlook, n_measured: int) -> bool:
+    """Whether the predictor alone chooses from now on."""
+    if not screens(outlook.space):
+        return outlook.n_trials >= _DESIGNED
+    least = _SCREENED if n_measured >= _FEWEST_MEASURED else _MOST_SCREENED
+    return outlook.n_trials >= least
 
 
 def searched(

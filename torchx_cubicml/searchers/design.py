@@ -55,13 +55,22 @@ def first_batch(space: SearchSpace, *, current: Config, best: Config | None = No
     knobs = _knobs(space.dimensions)
     home = _vector(space, knobs, current)
     points = [(home, "your own config")] if current in space else []
-    if len(knobs) > _MOST_COMPARED and not any(len(knob.indices) > 1 for knob in knobs.values()):
+    if _are_screened(knobs):
         return list(_decoded(space, [*points, *_screening(space, knobs, home)]))
     points += list(_uniform(_legal_from(space, knobs, home), home))
     if best is not None:
         start = _vector(space, knobs, best)
         points += list(_around(_legal_from(space, knobs, start), start))
     return list(_decoded(space, points))
+
+
+def screens(space: SearchSpace) -> bool:
+    """Return whether the first launches in the bound ``space`` differ in everything at once: many knobs, no layers."""
+    return _are_screened(_knobs(space.dimensions))
+
+
+def _are_screened(knobs: Mapping[str, _Knob]) -> bool:
+    return len(knobs) > _MOST_COMPARED and not any(len(knob.indices) > 1 for knob in knobs.values())
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.formulas import cover
-from torchx_cubicml.advisor.knowledge import Lesson, learn
+from torchx_cubicml.advisor.learning import learn
+from torchx_cubicml.advisor.lesson import Lesson
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import ineffective_parameters, training_row

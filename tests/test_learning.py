@@ -7,9 +7,12 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.agreement import Agreement
-from torchx_cubicml.advisor.elsewhere import taught_by
-from torchx_cubicml.advisor.knowledge import Everywhere, Here, Knowledge, Lesson, learn
-from torchx_cubicml.advisor.telling import nearest, telling
+from torchx_cubicml.advisor.all_workloads import AllWorkloads
+from torchx_cubicml.advisor.learning import learn
+from torchx_cubicml.advisor.lesson import Lesson
+from torchx_cubicml.advisor.near_trials import nearest, telling
+from torchx_cubicml.advisor.other_workloads import taught_by
+from torchx_cubicml.advisor.own_workload import OwnWorkload
 from torchx_cubicml.history import History
 from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
@@ -17,6 +20,8 @@ from torchx_cubicml.trial import Trial, Value
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+
+    from torchx_cubicml.advisor.knowledge import Knowledge
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
@@ -63,13 +68,13 @@ ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 
 
 
 def test_a_workload_hardly_measured_is_told_by_all() -> None:
-    assert isinstance(knowledge_of([], ELSEWHERE), Everywhere)
-    assert isinstance(knowledge_of([ran(1), ran(2)], []), Everywhere)
+    assert isinstance(knowledge_of([], ELSEWHERE), AllWorkloads)
+    assert isinstance(knowledge_of([ran(1), ran(2)], []), AllWorkloads)
 
 
 def test_three_measurements_speak_for_themselves() -> None:
     knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
-    assert isinstance(knowledge, Here)
+    assert isinstance(knowledge, OwnWorkload)
     assert knowledge.elsewhere is None
     assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
 
@@ -77,7 +82,7 @@ def test_three_measurements_speak_for_themselves() -> None:
 def test_what_others_teach_remains_where_it_helps() -> None:
     own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
     knowledge = knowledge_of(own, ELSEWHERE)
-    assert isinstance(knowledge, Here)
+    assert isinstance(knowledge, OwnWorkload)
     assert knowledge.elsewhere is not None
     # Kind b was never launched here.
     assert np.exp(knowledge.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
@@ -87,7 +92,7 @@ def test_what_others_teach_is_dropped_where_it_misleads() -> None:
     rng = np.random.default_rng(0)
     misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
     knowledge = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
-    assert isinstance(knowledge, Here)
+    assert isinstance(knowledge, OwnWorkload)
     assert knowledge.elsewhere is None
 
 
@@ -132,7 +137,7 @@ def test_failures_however_near_leave_room_for_what_was_measured() -> None:
 def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
     own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
     knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
-    assert isinstance(knowledge, Everywhere)
+    assert isinstance(knowledge, AllWorkloads)
     assert bool(knowledge.others) is asked
 
 
@@ -175,7 +180,7 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
 def test_a_chosen_predictor_is_not_outvoted() -> None:
     lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
     (told,) = learn(lesson, rng=np.random.default_rng(0)).opinions(one=True)
-    assert isinstance(told, Everywhere)
+    assert isinstance(told, AllWorkloads)
     assert isinstance(told.predictor, Boosting)
 
 

@@ -40,7 +40,7 @@ def taught_by(history: History, name: str) -> Predictor:
     return found
 
 
-class Elsewhere:
+class OtherWorkloads:
     """The default predictor, which knows other workloads alone."""
 
     def __init__(self, history: History, predictor: Predictor) -> None:

@@ -1,0 +1,171 @@
+"""What trees over all workloads, or several predictors together, expect of a workload that was hardly measured."""
+
+from __future__ import annotations
+
+import zlib
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.advisor.agreement import Agreement
+from torchx_cubicml.advisor.knowledge import Forecast
+from torchx_cubicml.advisor.lesson import FEWEST_OWN
+from torchx_cubicml.advisor.near_trials import familiar, telling
+from torchx_cubicml.history import config_key
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
+from torchx_cubicml.vectors import encoded
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.advisor.agreement import Predicting
+    from torchx_cubicml.advisor.knowledge import Knowledge
+    from torchx_cubicml.advisor.lesson import Lesson
+    from torchx_cubicml.history import History
+    from torchx_cubicml.trial import Value
+
+_MOST_ANYWHERE = 1000  # trials that are learned from: somebody waits, and the nearest say most
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AllWorkloads:
+    """Learned from all workloads: a predictor and a classifier of outcomes.
+
+    Args:
+        history: the trials learned from.
+        predictor: fitted on them.
+        feasibility: fitted on them.
+        noise: standard deviation of the logarithm of one measurement.
+        others: methods that are asked beside the predictor for what to launch.
+        agreeing: whether it is searched for by what they agree on, rather than by each in turn.
+    """
+
+    history: History
+    predictor: Predicting
+    feasibility: Feasibility
+    noise: float
+    others: tuple[str, ...] = OPINIONS[1:]
+    agreeing: bool = False
+
+    @classmethod
+    def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
+        """Return what all trials teach."""
+        known = sum(trial.measurement is not None for trial in lesson.own) >= FEWEST_OWN
+        trials = telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE)
+        history = lesson.history(trials)
+        default = lesson.predictor == DEFAULT_PREDICTOR or lesson.predictor not in PREDICTORS
+        return cls(
+            history=history,
+            predictor=lesson.fitted(history, rng=rng),
+            feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
+            noise=lesson.usual_noise,
+            others=() if known else tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
+            agreeing=default and not known and familiar(lesson.workload, trials),
+        )
+
+    @property
+    def measurements_included(self) -> bool:
+        """Trees smooth over many configs, so a config's own measurements still tell more."""
+        return False
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """See ``Knowledge``."""
+        features = encoded(self.history.columns, rows)
+        prediction = self.predictor.predict(features)
+        # The predictor's spread is of a measurement; what is sought is the true value behind it.
+        spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
+        fits = self.feasibility.probability(features, rows)
+        return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+
+    def opinions(self, *, one: bool) -> list[Knowledge]:
+        """Return what the default predictor and the others agree on, or each where they had better not be mixed.
+
+        On facts that no trial had, formulas go on where trees repeat the nearest: there the default is not outvoted.
+        """
+        if one and not self.agreeing:
+            return [self]
+        made = [PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0)) for name in self.others]
+        if self.agreeing:
+            return [replace(self, predictor=Agreement(first=self.predictor, others=made))]
+        return [self, *(replace(self, predictor=predictor) for predictor in made)]
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """Trees learn nothing from a guess of their own."""
+        del rows
+        return self
+
+    def hoping(self) -> Self:
+        """Trees over all workloads know what is usual."""
+        return self
+
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """Each config is drawn for itself: trees do not say what two configs have in common."""
+        del rows
+        return ThompsonDraw(source=self, seed=int(rng.integers(2**31)))
+
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """See ``Knowledge`` and ``drawn``."""
+        forecast = self.forecast(rows)
+        return forecast.logarithm + forecast.spread * rng.standard_normal((count, len(rows)))
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See ``Knowledge``."""
+        forecast = self.forecast([*rows, over])
+        return forecast.logarithm[:-1] - forecast.logarithm[-1], np.hypot(forecast.spread[:-1], forecast.spread[-1])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ThompsonDraw:
+    """What ``source`` believes, each config moved by a chance of its own that stays the same."""
+
+    source: AllWorkloads
+    seed: int
+
+    @property
+    def measurements_included(self) -> bool:
+        """See ``AllWorkloads``."""
+        return self.source.measurements_included
+
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+        """See ``Knowledge``."""
+        forecast = self.source.forecast(rows)
+        seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
+        chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
+        return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
+
+    def opinions(self, *, one: bool) -> list[Knowledge]:
+        """A function that was drawn is what it is."""
+        del one
+        return [self]
+
+    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """See ``AllWorkloads``."""
+        del rows
+        return self
+
+    def hoping(self) -> Self:
+        """See ``AllWorkloads``."""
+        return self
+
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+        """Return another draw."""
+        return self.source.drawn(rows, rng=rng)
+
+    def draws(
+        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
+    ) -> NDArray[np.float64]:
+        """See ``AllWorkloads``."""
+        return self.source.draws(rows, count=count, rng=rng)
+
+    def ratios(
+        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """See ``AllWorkloads``."""
+        return self.source.ratios(rows, over)

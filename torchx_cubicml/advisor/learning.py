@@ -1,0 +1,63 @@
+"""Who is asked what to expect of the configs of a workload.
+
+Trees over everything ever launched serve a workload that was hardly measured; from a few measurements on a Gaussian
+process of its own does, whose mean is what others teach if that makes those measurements likelier.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.advisor.all_workloads import AllWorkloads
+from torchx_cubicml.advisor.formulas import calibrated, cover
+from torchx_cubicml.advisor.lesson import FEWEST_OWN
+from torchx_cubicml.advisor.near_trials import nearest
+from torchx_cubicml.advisor.other_workloads import OtherWorkloads, taught_by
+from torchx_cubicml.advisor.own_workload import OwnWorkload
+from torchx_cubicml.predictors import Feasibility
+from torchx_cubicml.predictors.gaussian_process import GaussianProcess
+from torchx_cubicml.predictors.memory_wall import MemoryWall
+from torchx_cubicml.predictors.usual import USUAL
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor.knowledge import Knowledge
+    from torchx_cubicml.advisor.lesson import Lesson
+
+_MOST_OWN = 300  # measurements of a workload, beyond which trees know it as well as its own process, in less time
+_FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
+_MOST_ELSEWHERE = 1000  # that trees learn from: somebody waits, and the nearest say most
+
+
+def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
+    """Return what the trials teach of one workload's configs."""
+    if not FEWEST_OWN <= sum(trial.measurement is not None for trial in lesson.own) <= _MOST_OWN:
+        return AllWorkloads.of(lesson, rng=rng)
+    own = lesson.own_history()
+    if int(np.isfinite(own.throughput).sum()) < FEWEST_OWN:  # measured, in another unit
+        return AllWorkloads.of(lesson, rng=rng)
+    known = {id(trial) for trial in lesson.own}
+    strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
+    others = lesson.history(nearest(strange, lesson.workload, count=_MOST_ELSEWHERE))
+    wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    feasibility: MemoryWall | Feasibility = wall
+    crowding = wall.crowding if wall.knows_peaks_ else None
+    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, crowding=crowding)
+    process = make().fit(own, rng=rng)
+    elsewhere = None
+    if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
+        elsewhere = OtherWorkloads(others, taught_by(others, lesson.predictor))
+    elif cover(lesson.own):
+        elsewhere = OtherWorkloads(own, calibrated(own, rng=rng))
+        feasibility = Feasibility(compare=lesson.compare).fit(own, rng=rng)
+    if elsewhere is not None:
+        scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
+        guided = make().fit(scaled, rng=rng)
+        process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
+    hopeful = None
+    if elsewhere is None and USUAL & lesson.tuned.keys():
+        hopeful = make(hopeful=True).fit(own, rng=rng)
+    return OwnWorkload(history=own, process=process, wall=feasibility, elsewhere=elsewhere, hopeful=hopeful)

@@ -62,6 +62,19 @@ def propose(
     """
     if len(trials) < RANDOM_JOBS:
         return space.sample(min(count, RANDOM_JOBS - len(trials)), rng=rng)
+    return propose_round(space, workload, trials, count=count, rng=rng, predictor=predictor)
+
+
+def propose_round(
+    space: SearchSpace,
+    workload: Workload,
+    trials: Sequence[Trial],
+    *,
+    count: int,
+    rng: np.random.Generator,
+    predictor: str = "ranking_mlp",
+) -> list[Config]:
+    """Return the jobs of a round, best prediction first; one of ``trials`` at least was measured. See ``propose``."""
     with one_thread():
         score = _Score(space, workload, trials, predictor=predictor, rng=rng)
         # A search for each proposal: their tops differ more than many tops of few.

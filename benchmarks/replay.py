@@ -1,54 +1,63 @@
 """Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
 
-python benchmarks/replay.py [--seeds 5] [--cells 12] [--only tpe,gp] [--output benchmarks/results/replay.txt]
+python benchmarks/replay.py [--seeds 5] [--processes 2] [--cells 12] [--only 'tpe;gp'] [--output results/replay.txt]
 
 Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
 not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
-workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search. Optuna's samplers
-begin with that row too, and are given the row nearest to what they ask for that was not launched yet.
+workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search.
+
+Optuna's samplers begin with that row too, are told of failures as broken constraints, and are given the row nearest to
+what they ask for that was not launched yet. The paper's recipe begins with a hundred random launches, which is more
+than the table follows and about as many as a workload has rows: it would be the line of random search. Scaled to the
+last mark it is a third random, then three rounds of ranking networks and REINFORCE.
 """
 
 from __future__ import annotations
 
 import argparse
+import sys
 import time
+import warnings
+import zlib
 from collections import defaultdict
-from collections.abc import Callable, Sequence
-from dataclasses import replace
-from functools import partial
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, replace
+from functools import cache, partial
+from multiprocessing import get_context
 from pathlib import Path
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
+from ceilings import deviations, share_ceiling
 from tables import h100_jobs
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.history import config_key
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import Config, Trial
 
 if TYPE_CHECKING:
-    from torchx_cubicml.history import History
-    from torchx_cubicml.predictors import Predictor
+    from numpy.typing import NDArray
+    from optuna.trial import FrozenTrial
 
 MARKS = (1, 3, 5, 10, 15, 25, 50)
-# The last of the marks that a search is followed to, and its seeds at most: what costs much is followed less far.
-LAST = {"tpe": 15, "gp": 15, "ours, cold": 15, "ours, warm": 15}
-MOST_SEEDS = {"gp": 1, "ours, cold": 1, "ours, warm": 1}
+# The last of the marks that a search is followed to: what costs much is followed less far.
+LAST = {"gp": 25, "ours, cold": 25, "ours, warm": 25}
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
 _NUMBERS = frozenset(NAMES) - {"zero_stage"}
-ONCE = "once"
-_REMEMBERED = 20  # fitted predictors
-Propose = Callable[["Cell", Sequence[Trial], Sequence[Trial], int], Config]
+# The paper's recipe, scaled: as large a part of the launches is random, and the rest are as many rounds.
+_RANDOM_SHARE, _ROUNDS = 1 / 3, 3
+Key: TypeAlias = "tuple[str, int]"
+Propose = Callable[["Cell", Sequence[Trial], int], list[Config]]
 
 
 class Cell:
     """One workload of the table: its rows are the legal configs."""
 
-    def __init__(self, rows: Sequence[Trial], *, seed: int) -> None:
+    def __init__(self, rows: Sequence[Trial]) -> None:
         batch = rows[0].config["global_batch_size"]
         kept = [row for row in rows if row.config["global_batch_size"] == batch]
         self.rows = {_key(row.config): _bare(row) for row in kept}
@@ -58,8 +67,21 @@ class Cell:
             parameters=tuple(Parameter(name=name, choices=tuple(each)) for name, each in choices.items()),
             constraints=tuple(parse_expression(rule, where="rows") for rule in _rules(kept)),
         ).bind(workload=self.workload, current={})
-        self.current = _only(kept[int(np.random.default_rng(seed).integers(len(kept)))].config)
         self.fastest = max(map(_speed, kept))
+
+    def current(self, seed: int) -> Config:
+        """Return the user's own config, drawn by chance."""
+        configs = [row.config for row in self.rows.values()]
+        return configs[int(self.rng(seed).integers(len(configs)))]
+
+    def rng(self, *seeds: int) -> np.random.Generator:
+        """Return a source of randomness that is no other workload's."""
+        return np.random.default_rng([zlib.crc32(repr(self.workload).encode()), 1, *seeds])
+
+    def left(self, known: Sequence[Trial]) -> list[Config]:
+        """Return the rows that are not among those ``known``."""
+        launched = {_key(trial.config) for trial in known}
+        return [row.config for key, row in self.rows.items() if key not in launched]
 
     def share(self, config: Config) -> float:
         """Return the throughput of a row as a share of the fastest."""
@@ -97,36 +119,35 @@ def _speed(trial: Trial) -> float:
     return trial.measurement.tokens_per_second or 0.0 if trial.measurement is not None else 0.0
 
 
-def propose_random(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int) -> Config:
+def propose_random(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]:
     """Return a row not launched yet."""
-    launched = {_key(trial.config) for trial in known}
-    left = [row.config for key, row in cell.rows.items() if key not in launched]
-    return left[int(np.random.default_rng([seed, len(known)]).integers(len(left)))]
+    left = cell.left(known)
+    return [left[int(cell.rng(seed, len(known)).integers(len(left)))]]
 
 
-class Once:
-    """The default predictor, which learns the same table once: other workloads stay as they are through a search."""
+def propose_paper(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]:
+    """Return a round of the paper's recipe, scaled to the last mark; a random row before the first."""
+    from paper import propose_round
 
-    _fitted: ClassVar[dict[bytes, Predictor]] = {}
-
-    def fit(self, history: History, *, rng: np.random.Generator) -> Predictor:
-        """Return the predictor, fitted; see ``Predictor``."""
-        key = history.features.tobytes() + history.throughput.tobytes()
-        if key not in self._fitted:
-            if len(self._fitted) > _REMEMBERED:
-                self._fitted.clear()
-            self._fitted[key] = PREDICTORS[DEFAULT_PREDICTOR]().fit(history, rng=rng)
-        return self._fitted[key]
+    first = round(_RANDOM_SHARE * MARKS[-1])
+    if len(known) < first or not any(trial.measurement is not None for trial in known):
+        return propose_random(cell, known, seed)
+    rng, count = cell.rng(seed, len(known)), (MARKS[-1] - first) // _ROUNDS
+    found = propose_round(cell.space, cell.workload, known, count=count, rng=rng)
+    return found or propose_random(cell, known, seed)
 
 
-def propose_optuna(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], seed: int, *, sampler: str) -> Config:
-    """Return the row nearest to what Optuna's ``sampler`` asks for, among those not launched yet."""
+def propose_optuna(cell: Cell, known: Sequence[Trial], seed: int, *, sampler: str) -> list[Config]:
+    """Return the row nearest to what Optuna's ``sampler`` asks for, among those not launched yet.
+
+    A row that failed is told with a throughput of zero and a broken constraint.
+    """
     import optuna
     from optuna.distributions import CategoricalDistribution, IntDistribution
     from optuna.trial import TrialState, create_trial
 
     if not known:
-        return cell.current
+        return [cell.current(seed)]
     optuna.logging.set_verbosity(optuna.logging.ERROR)
     choices = {item.name: item.choices for item in cell.space.parameters}
     space = {
@@ -134,105 +155,189 @@ def propose_optuna(cell: Cell, known: Sequence[Trial], others: Sequence[Trial], 
         for name, each in choices.items()
     }
     made = {"tpe": optuna.samplers.TPESampler, "gp": optuna.samplers.GPSampler}[sampler]
-    study = optuna.create_study(direction="maximize", sampler=made(seed=seed + len(known)))
+    asking = made(seed=1000 * seed + len(known), constraints_func=_constraints)
+    study = optuna.create_study(direction="maximize", sampler=asking)
     for trial in known:
         at = {name: choices[name].index(int(str(trial.config[name]))) for name in NAMES}
-        params = {**at, "zero_stage": trial.config["zero_stage"]}
-        study.add_trial(
-            create_trial(state=TrialState.COMPLETE, params=params, distributions=space, value=_speed(trial))
+        told = create_trial(
+            state=TrialState.COMPLETE,
+            params={**at, "zero_stage": trial.config["zero_stage"]},
+            distributions=space,
+            value=_speed(trial),
+            system_attrs={"constraints": [-1.0 if trial.measurement is not None else 1.0]},
         )
+        study.add_trial(told)
     asked = study.ask(space).params
-    launched = {_key(trial.config) for trial in known}
-    left = [row.config for key, row in cell.rows.items() if key not in launched]
 
     def distance(config: Config) -> float:
         steps = (abs(choices[name].index(int(str(config[name]))) - asked[name]) for name in NAMES if name in _NUMBERS)
         return float(sum(steps)) + float(config["zero_stage"] != asked["zero_stage"])
 
-    return _only(min(left, key=distance))
+    return [min(cell.left(known), key=distance)]
 
 
-def search(cell: Cell, propose: Propose, others: Sequence[Trial], *, marks: Sequence[int], seed: int) -> list[float]:
+def _constraints(trial: FrozenTrial) -> tuple[float, ...]:
+    return tuple(trial.system_attrs.get("constraints", (-1.0,)))
+
+
+def search(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequence[int], propose: Propose) -> list[float]:
     """Return the share of the fastest row after each of ``marks``, the row of the highest measurement handed over."""
+    del others
     known: list[Trial] = []
-    for _ in range(marks[-1]):
-        known.append(cell.rows[_key(propose(cell, known, others, seed))])
+    last = min(marks[-1], len(cell.rows))
+    while len(known) < last:
+        known += [cell.rows[_key(config)] for config in propose(cell, known, seed)]
     return [max(map(_speed, known[:mark])) / cell.fastest for mark in marks]
 
 
-def search_ours(cell: Cell, others: Sequence[Trial], *, marks: Sequence[int], seed: int) -> list[float]:
+def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequence[int]) -> list[float]:
     """Return the same of the advisor, which hands over the row of highest posterior mean.
 
     Warm, the user's own config is left for later.
     """
     known: list[Trial] = []
-    shares = []
+    shares: list[float] = []
+    last = min(marks[-1], len(cell.rows))
     while True:
         study = Study.of(
             cell.space,
             workload=cell.workload,
-            current={} if others and not known else cell.current,
+            current={} if others and not known else cell.current(seed),
             trials=[*known, *others],
-            seed=seed + len(known),
-            predictor=ONCE,
+            seed=1000 * seed + len(known),
         )
-        if len(known) in marks:
+        if len(known) in marks or len(known) == last:
             measured = study.outlook.measured()
             beliefs = [belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)]
             shares.append(cell.share(measured[int(np.argmax(beliefs))]) if measured else 0.0)
-        if len(known) == marks[-1]:
-            return shares
+        if len(known) == last:
+            return shares + shares[-1:] * (len(marks) - len(shares))
         found = study.suggest()
-        config = found[0].config if found else propose_random(cell, known, others, seed)
+        config = found[0].config if found else propose_random(cell, known, seed)[0]
         known.append(cell.rows[_key(config)])
 
 
-def _followed(name: str, n_seeds: int) -> tuple[list[int], range]:
-    """Return the marks and the seeds of a search."""
-    marks = [mark for mark in MARKS if mark <= LAST.get(name, MARKS[-1])]
-    return marks, range(min(n_seeds, MOST_SEEDS.get(name, n_seeds)))
+SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {
+    "random": (partial(search, propose=propose_random), False),
+    "tpe": (partial(search, propose=partial(propose_optuna, sampler="tpe")), False),
+    "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
+    "paper, scaled": (partial(search, propose=propose_paper), False),
+    "ours, cold": (search_ours, False),
+    "ours, warm": (search_ours, True),
+}
+"""What searches, and whether all other workloads are known to it."""
+
+
+@cache
+def _groups() -> dict[Key, list[Trial]]:
+    groups: defaultdict[Key, list[Trial]] = defaultdict(list)
+    for trial in h100_jobs():
+        groups[str(trial.workload["program"]), int(str(trial.workload["world_size"]))].append(trial)
+    return groups
+
+
+def keys_of_cells(most: int) -> list[Key]:
+    """Return the workloads that are searched, ``most`` of them or all."""
+    large = [key for key, rows in _groups().items() if sum(row.measurement is not None for row in rows) >= FEWEST]
+    return large[:: max(1, -(-len(large) // most))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Job:
+    """The searches of one workload by one method.
+
+    Args:
+        name: of ``SEARCHES``.
+        key: of the workload.
+        n_seeds: of the searches.
+    """
+
+    name: str
+    key: Key
+    n_seeds: int
+
+    @property
+    def marks(self) -> list[int]:
+        """Launches after which the searches are judged."""
+        return [mark for mark in MARKS if mark <= LAST.get(self.name, MARKS[-1])]
+
+    def __call__(self) -> tuple[NDArray[np.float64], float]:
+        """Return the shares reached, ``[n_seeds, n_marks]``, and the seconds of a processor that a search took."""
+        launched, warm = SEARCHES[self.name]
+        groups = _groups()
+        others = [_bare(row) for other in groups if other != self.key for row in groups[other]] if warm else []
+        started = time.process_time()
+        cell = Cell(groups[self.key])
+        shares = np.array([launched(cell, others, seed, marks=self.marks) for seed in range(self.n_seeds)])
+        return shares, (time.process_time() - started) / self.n_seeds
+
+
+def _quiet() -> None:
+    warnings.filterwarnings("ignore")  # Optuna's, of what is experimental
+
+
+def lines_of(names: Sequence[str], keys: Sequence[Key], *, n_seeds: int, processes: int) -> Iterator[str]:
+    """Yield the lines of each method: means over workloads and seeds, and their standard errors over seeds."""
+    jobs = [Job(name=name, key=key, n_seeds=n_seeds) for name in names for key in keys]
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
+        found = pool.map(Job.__call__, jobs)
+        for name in names:
+            each = []
+            for key in keys:
+                each.append(next(found))
+                print(f"{name}: {key[0]} on {key[1]} took {each[-1][1]:.1f} s a search", file=sys.stderr, flush=True)
+            means = np.mean([shares for shares, _ in each], axis=0)
+            gap = " " * 9 * (len(MARKS) - means.shape[1])
+            seconds = f"{gap}{np.mean([seconds for _, seconds in each]):8.1f}"
+            yield f"{name:14s}" + "".join(f"{share:9.3f}" for share in means.mean(axis=0)) + seconds
+            if n_seeds > 1:
+                errors = means.std(axis=0, ddof=1) / np.sqrt(n_seeds)
+                yield f"{'':14s}" + "".join(f"{f'+-{error:.3f}':>9s}" for error in errors)
+
+
+def _ceiling(keys: Sequence[Key]) -> str:
+    noise = deviations(h100_jobs())
+    reached = [np.array([_speed(row) for row in Cell(_groups()[key]).rows.values()]) for key in keys]
+    shares = [np.mean([share_ceiling(each, noise, mark) for each in reached]) for mark in MARKS]
+    return f"{'noise ceiling':14s}" + "".join(f"{share:9.3f}" for share in shares)
 
 
 def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=5, help="searches of each workload at most")
-    parser.add_argument("--only", default="", help="searches to make, with commas between; all where empty")
+    parser.add_argument("--seeds", type=int, default=5, help="searches of each workload")
+    parser.add_argument("--processes", type=int, default=1, help="that share the searches")
+    parser.add_argument("--only", default=";".join(SEARCHES), help="searches to make, with semicolons between")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
-    groups: defaultdict[object, list[Trial]] = defaultdict(list)
-    for trial in h100_jobs():
-        groups[trial.workload["program"], trial.workload["world_size"]].append(trial)
-    large = [key for key, rows in groups.items() if sum(row.measurement is not None for row in rows) >= FEWEST]
-    keys = large[:: max(1, -(-len(large) // args.cells))]
-    lines = [f"{len(keys)} workloads, each searched with as many seeds as the table says"]
-    lines.append(f"{'search':12s}" + "".join(f"{f'{mark} jobs':>9s}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>7s}")
-    print("\n".join(lines), flush=True)
-    PREDICTORS[ONCE] = Once
-    searches: dict[str, tuple[Callable[..., list[float]], bool]] = {
-        "random": (partial(search, propose=propose_random), False),
-        "tpe": (partial(search, propose=partial(propose_optuna, sampler="tpe")), False),
-        "ours, cold": (search_ours, False),
-        "ours, warm": (search_ours, True),
-        "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
-    }
-    for name, (launched, warm) in searches.items():
-        if args.only and name not in args.only.split(","):
-            continue
-        started = time.process_time()
-        marks, seeds = _followed(name, args.seeds)
-        runs = []
-        for key in keys:
-            others = [_bare(row) for other in groups if other != key for row in groups[other]] if warm else []
-            runs += [launched(Cell(groups[key], seed=seed), others=others, marks=marks, seed=seed) for seed in seeds]
-        seconds = (time.process_time() - started) / len(runs)
-        told = "".join(f"{share:9.3f}" for share in np.mean(runs, axis=0)) + " " * 9 * (len(MARKS) - len(marks))
-        lines.append(f"{name:12s}{told}{len(seeds):7d}{seconds:7.0f}")
-        print(lines[-1], flush=True)
+    keys = keys_of_cells(args.cells)
+    n_rows = [len(Cell(_groups()[key]).rows) for key in keys]
+    told: list[str] = []
+
+    def tell(line: str) -> None:
+        print(line, flush=True)
+        told.append(line)
         if args.output is not None:
             args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text("\n".join(lines) + "\n")
+            args.output.write_text("\n".join(told) + "\n")
+
+    tell(_HEAD.format(n=len(keys), fewest=min(n_rows), most=max(n_rows), seeds=args.seeds))
+    tell(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'CPU s':>8s}")
+    tell(f"{'workloads':14s}" + "".join(f"{sum(mark <= n for n in n_rows):9d}" for mark in MARKS))
+    tell(_ceiling(keys))
+    for line in lines_of(args.only.split(";"), keys, n_seeds=args.seeds, processes=args.processes):
+        tell(line)
+
+
+_HEAD = """\
+{n} workloads of {fewest} to {most} rows; share of the fastest row that is handed over after so many jobs, one at a
+time, mean over workloads and {seeds} seeds each, with the standard error over seeds. Workloads: of as many rows.
+Noise ceiling: the best of so many jobs in the order of the truth, measured once more with the noise of repeats (jobs
+that differ in ZeRO stage alone). A failed row costs a job. Optuna's samplers are told of failures as broken
+constraints. Paper, scaled: 17 random jobs, then three rounds of 11 by ranking networks and REINFORCE; its own hundred
+random jobs would be the line of random search to the end. Warm: all other workloads are known. CPU s: a whole search.
+"""
 
 
 if __name__ == "__main__":

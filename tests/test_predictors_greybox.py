@@ -108,6 +108,14 @@ def test_the_interval_covers_what_it_says(scale: tuple[int, ...]) -> None:
     assert 0.65 < inside.mean() <= 1.0
 
 
+def test_without_its_trees_it_is_the_calibrated_formulas() -> None:
+    history = history_of(trials_of(40, (8, 16)))
+    whole = Greybox().fit(history, rng=np.random.default_rng(0))
+    bare, alone = whole.without_trees(), Greybox(n_trees=0).fit(history, rng=np.random.default_rng(0))
+    assert (bare.predict(history.features).throughput == alone.predict(history.features).throughput).all()
+    assert (whole.predict(history.features).throughput != bare.predict(history.features).throughput).any()
+
+
 def test_it_explains_itself() -> None:
     trials = trials_of(30, (8, 16))
     greybox = Greybox().fit(history_of(trials), rng=np.random.default_rng(0))

@@ -14,6 +14,7 @@ from torchx_cubicml.advisor.lesson import FEWEST_OWN
 from torchx_cubicml.advisor.near_trials import familiar, telling
 from torchx_cubicml.history import config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
+from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.vectors import encoded
 
 if TYPE_CHECKING:
@@ -87,10 +88,15 @@ class AllWorkloads:
         """
         if one and not self.agreeing:
             return [self]
-        made = [PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0)) for name in self.others]
+        made = [self._asked(name) for name in self.others]
         if self.agreeing:
             return [replace(self, predictor=Agreement(first=self.predictor, others=made))]
         return [self, *(replace(self, predictor=predictor) for predictor in made)]
+
+    def _asked(self, name: str) -> Predicting:
+        if name == "roofline" and isinstance(self.predictor, Greybox):
+            return self.predictor.without_trees()  # whose formulas are calibrated on the same trials
+        return PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0))
 
     def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Trees learn nothing from a guess of their own."""

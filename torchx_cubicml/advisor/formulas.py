@@ -24,12 +24,10 @@ def cover(trials: Iterable[Trial]) -> bool:
     There must be some, each naming all that a transformer's step time depends on, and none with a value per layer.
     """
     measured = [trial for trial in trials if trial.measurement is not None]
-    return bool(measured) and all(map(_covers, measured))
-
-
-def _covers(trial: Trial) -> bool:
-    layered = any(isinstance(value, tuple) for value in trial.config.values())
-    return not layered and bool(next(iter(Roofline().memory([training_row(trial)]).values()))[0] > 0)
+    if not measured or any(isinstance(value, tuple) for trial in measured for value in trial.config.values()):
+        return False
+    taken = next(iter(Roofline().memory([training_row(trial) for trial in measured]).values()))
+    return bool((taken > 0).all())
 
 
 def calibrated(own: History, *, rng: np.random.Generator) -> Predictor:

@@ -8,6 +8,7 @@ formulas stand alone.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
@@ -89,6 +90,12 @@ class Greybox:
             other = self._without_formulas(features[~covered])
             throughput[~covered], spread[~covered] = other.throughput, other.spread
         return Prediction(throughput=throughput, spread=spread)
+
+    def without_trees(self) -> Self:
+        """Return this predictor as if ``n_trees`` had been 0: the same calibrated formulas alone."""
+        bare = copy(self)
+        bare.forest_ = None
+        return bare
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
         """Return the seconds per step of each part by the calibrated formulas; empty for an uncovered ``row``."""

@@ -67,6 +67,18 @@ def test_where_nothing_matters_hardly_a_gain_is_claimed(noise: float) -> None:
     assert claims <= 5
 
 
+def test_what_a_busy_node_slowed_down_hides_no_gain_and_is_measured_again() -> None:
+    fastest = {"micro_batch_size": 32, "compile": True, "backend": "a"}
+    ran = [trial for trial in some(30, sloped, noise=0.01, seed=0) if trial.config != fastest]
+    trials = [*ran, launched(fastest, 0.7 * sloped(fastest))]
+    best, told = best_known(SPACE, **GIVEN, trials=trials), verdict(SPACE, **GIVEN, trials=trials)
+    assert (best.config["micro_batch_size"], best.config["compile"]) == (32, True)
+    assert best.config != fastest
+    assert best.gain == pytest.approx(sloped(best.config) / sloped(CURRENT), rel=0.05)
+    assert told.winner.config == best.config
+    assert fastest in [rival.config for rival in told.rivals]
+
+
 def test_where_much_matters_the_gain_is_claimed() -> None:
     for seed in range(5):
         best = best_known(SPACE, **GIVEN, trials=some(12, sloped, noise=0.02, seed=seed))

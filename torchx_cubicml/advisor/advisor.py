@@ -177,6 +177,8 @@ def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Sugges
     measured = outlook.measured()
     if not measured:
         return None
+    doubted = outlook.doubts(measured).tolist()
+    measured = [config for config, is_doubted in zip(measured, doubted, strict=True) if not is_doubted]
     beliefs = [belief for belief in outlook.beliefs(measured) if belief is not None]
     order = sorted(range(len(measured)), key=lambda place: -beliefs[place].throughput)
     bold = _beyond(outlook, beliefs[order[0]], rng)

@@ -81,6 +81,10 @@ class AllWorkloads:
         fits = self.feasibility.probability(features, rows)
         return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
 
+    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+        """Trees smooth over many configs, and each measurement is believed."""
+        return np.zeros(len(rows), dtype=np.bool_)
+
     def opinions(self, *, one: bool) -> list[Knowledge]:
         """Return what the default predictor and the others agree on, or each where they had better not be mixed.
 
@@ -145,6 +149,10 @@ class ThompsonDraw:
         seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
         chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
         return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
+
+    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+        """See ``AllWorkloads``."""
+        return self.source.doubts(rows)
 
     def opinions(self, *, one: bool) -> list[Knowledge]:
         """A function that was drawn is what it is."""

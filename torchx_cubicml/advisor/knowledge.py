@@ -39,6 +39,9 @@ class Knowledge(Protocol):
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return what is expected of ``rows``."""
 
+    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+        """Return whether rows were measured, but each time slowed down by something else than their config, ``[n]``."""
+
     def opinions(self, *, one: bool) -> list[Knowledge]:
         """Return what several predictors make of the same trials, to search by in turns, the most trusted first.
 

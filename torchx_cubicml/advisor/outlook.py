@@ -251,6 +251,10 @@ class Outlook:
         """Return the configs of the space that ran and never ran out of memory."""
         return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
 
+    def doubts(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
+        """Return whether configs were slowed down by something else each time they were measured, ``[n]``."""
+        return self.knowledge.doubts(self._rows(configs))
+
     def settled(self, config: Config) -> bool:
         """Return whether launching ``config`` would teach nothing new."""
         record = self.records.get(identity(config))

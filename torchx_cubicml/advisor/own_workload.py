@@ -50,6 +50,10 @@ class OwnWorkload:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
         return Forecast(logarithm=logarithm, spread=spread, fits=self.wall.probability(features, rows))
 
+    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+        """See ``Knowledge``."""
+        return self.process.doubts(encoded(self.history.columns, rows))
+
     def opinions(self, *, one: bool) -> list[Knowledge]:
         """What the workload's own measurements say needs no other."""
         del one

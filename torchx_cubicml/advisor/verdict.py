@@ -140,7 +140,10 @@ def _raised(outlook: Outlook, best: Config, launches: Sequence[Config], rng: np.
 
 
 def _ranked(outlook: Outlook) -> list[Config]:
-    """Return the measured configs by what is believed of them, the fastest first."""
+    """Return the measured configs by what is believed of them, the fastest first; those whose speed is doubted last."""
     measured = outlook.measured()
     beliefs = [belief.throughput if belief else 0.0 for belief in outlook.beliefs(measured)] if measured else []
-    return [measured[place] for place in np.argsort(-np.array(beliefs), kind="stable")[:_COMPARED].tolist()]
+    order = np.argsort(-np.array(beliefs), kind="stable")[:_COMPARED]
+    ranked = [measured[place] for place in order.tolist()]
+    doubted = outlook.doubts(ranked).tolist() if ranked else []
+    return [config for _, config in sorted(zip(doubted, ranked, strict=True), key=lambda each: each[0])]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.held_up import LOG_CHANCE, held_up
 from torchx_cubicml.predictors.kernel import Prior, most_probable
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
@@ -38,6 +39,8 @@ _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0,
 _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
 _LEAST_CHANCE = 0.01  # of shares that count
 _NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.5, 0.7, 1.0, 1.4, 2.0), 0.4
+
+_DOUBT_ROUNDS = 3  # of doubting measurements and learning from the others
 
 
 class GaussianProcess:
@@ -74,15 +77,44 @@ class GaussianProcess:
             if len(order) > _MOST_ROWS:
                 order = order[np.sort(rng.permutation(len(order))[:_MOST_ROWS])]
             with one_thread():
-                self._fit(features[order], target[order], history, rng)
+                self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
+                self.usual_ = Usual.of(self.places_, history.columns) if self.hopeful else None
+                self._fit_trusted(features[order], target[order], rng)
         return self
 
-    def _fit(
-        self, features: NDArray[np.float64], target: NDArray[np.float64], history: History, rng: np.random.Generator
+    def _fit_trusted(
+        self, features: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
     ) -> None:
-        self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
+        """Learn from all measurements, or without those held up by something else, whichever is the likelier."""
+        self._fit(features, target, rng)
+        self.doubted_ = np.zeros(len(target), dtype=np.bool_)
+        self.features_ = features
+        prior = Prior.of(self.places_, noise=self.prior_noise_)
+        told, kernel = self, prior.kernel(np.zeros(len(prior.medians)))
+        for _ in range(_DOUBT_ROUNDS):
+            points = self._points(features)
+            rest = (target - self._trend(points) - told.centre_) / told.scale_
+            doubted = held_up(kernel, points, rest, scale=told.scale_)
+            if (doubted == told.doubted_).all():
+                break
+            told = copy(self)
+            told._fit(features[~doubted], target[~doubted], rng)
+            told.doubted_ = doubted
+            kernel = replace(told.kernel_, noise=min(told.kernel_.noise, told.prior_noise_))
+            told.evidence_ += LOG_CHANCE * doubted.sum()
+            if told.evidence_ > self.evidence_:
+                self.__dict__.update(told.__dict__)
+
+    def doubts(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
+        """Return whether rows were measured and no measurement of them is trusted, ``[n]``."""
+        if not self.n_measured_:
+            return np.zeros(len(features), dtype=np.bool_)
+        trusted = {row.tobytes() for row in self.features_[~self.doubted_]}
+        doubted = {row.tobytes() for row in self.features_[self.doubted_]} - trusted
+        return np.array([row.tobytes() in doubted for row in features], dtype=np.bool_)
+
+    def _fit(self, features: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator) -> None:
         self.points_ = self._points(features)
-        self.usual_ = Usual.of(self.places_, history.columns) if self.hopeful else None
         target = target - self._trend(self.points_)
         self.centre_ = float(np.quantile(target, _CENTRE))
         squares = len(target) * float(target.var()) + _USUAL_WEIGHT * _USUAL_SCALE**2

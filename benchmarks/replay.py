@@ -1,6 +1,7 @@
 """Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
 
-python benchmarks/replay.py [--seeds 5] [--processes 2] [--cells 12] [--only 'tpe;gp'] [--output results/replay.txt]
+python benchmarks/replay.py [--seeds 5] [--costly-seeds 5] [--costly-last 25] [--processes 2] [--cells 12]
+    [--only 'tpe;gp'] [--output results/replay.txt]
 
 Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
 not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
@@ -24,6 +25,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
+from itertools import groupby
 from multiprocessing import get_context
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -43,8 +45,8 @@ if TYPE_CHECKING:
     from optuna.trial import FrozenTrial
 
 MARKS = (1, 3, 5, 10, 15, 25, 50)
-# The last of the marks that a search is followed to: what costs much is followed less far.
-LAST = {"gp": 25, "ours, cold": 25, "ours, warm": 25}
+PAPER = "paper, scaled"
+COSTLY = ("ours, cold", "ours, warm", "gp", PAPER)  # which may be followed less far than the others, with fewer seeds
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
 _NUMBERS = frozenset(NAMES) - {"zero_stage"}
@@ -134,7 +136,12 @@ def propose_paper(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]
         return propose_random(cell, known, seed)
     rng, count = cell.rng(seed, len(known)), (MARKS[-1] - first) // _ROUNDS
     found = propose_round(cell.space, cell.workload, known, count=count, rng=rng)
-    return found or propose_random(cell, known, seed)
+    missing = min(count - len(found), len(cell.rows) - len(known) - len(found))
+    taken = [*known, *(cell.rows[_key(config)] for config in found)]
+    for _ in range(missing):  # where the searches end on few configs, a round is filled by chance
+        found += propose_random(cell, taken, seed)
+        taken.append(cell.rows[_key(found[-1])])
+    return found
 
 
 def propose_optuna(cell: Cell, known: Sequence[Trial], seed: int, *, sampler: str) -> list[Config]:
@@ -220,9 +227,9 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
 SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {
     "random": (partial(search, propose=propose_random), False),
     "tpe": (partial(search, propose=partial(propose_optuna, sampler="tpe")), False),
-    "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
-    "paper, scaled": (partial(search, propose=propose_paper), False),
     "ours, cold": (search_ours, False),
+    PAPER: (partial(search, propose=propose_paper), False),
+    "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
     "ours, warm": (search_ours, True),
 }
 """What searches, and whether all other workloads are known to it."""
@@ -250,16 +257,13 @@ class Job:
         name: of ``SEARCHES``.
         key: of the workload.
         n_seeds: of the searches.
+        marks: launches after which they are judged.
     """
 
     name: str
     key: Key
     n_seeds: int
-
-    @property
-    def marks(self) -> list[int]:
-        """Launches after which the searches are judged."""
-        return [mark for mark in MARKS if mark <= LAST.get(self.name, MARKS[-1])]
+    marks: tuple[int, ...]
 
     def __call__(self) -> tuple[NDArray[np.float64], float]:
         """Return the shares reached, ``[n_seeds, n_marks]``, and the seconds of a processor that a search took."""
@@ -276,22 +280,31 @@ def _quiet() -> None:
     warnings.filterwarnings("ignore")  # Optuna's, of what is experimental
 
 
-def lines_of(names: Sequence[str], keys: Sequence[Key], *, n_seeds: int, processes: int) -> Iterator[str]:
+def jobs_of(names: Sequence[str], keys: Sequence[Key], args: argparse.Namespace) -> Iterator[Job]:
+    """Yield all searches, method by method."""
+    for name in names:
+        n_seeds = args.costly_seeds if name in COSTLY else args.seeds
+        last = args.costly_last if name in COSTLY and name != PAPER else MARKS[-1]  # the paper's is scaled to the last
+        marks = tuple(mark for mark in MARKS if mark <= last)
+        yield from (Job(name=name, key=key, n_seeds=n_seeds, marks=marks) for key in keys)
+
+
+def lines_of(jobs: Sequence[Job], *, processes: int) -> Iterator[str]:
     """Yield the lines of each method: means over workloads and seeds, and their standard errors over seeds."""
-    jobs = [Job(name=name, key=key, n_seeds=n_seeds) for name in names for key in keys]
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
         found = pool.map(Job.__call__, jobs)
-        for name in names:
+        for name, group in groupby(jobs, key=lambda job: job.name):
             each = []
-            for key in keys:
+            for job in group:
                 each.append(next(found))
-                print(f"{name}: {key[0]} on {key[1]} took {each[-1][1]:.1f} s a search", file=sys.stderr, flush=True)
+                told = f"{name}: {job.key[0]} on {job.key[1]} took {each[-1][1]:.1f} s a search"
+                print(told, file=sys.stderr, flush=True)
             means = np.mean([shares for shares, _ in each], axis=0)
             gap = " " * 9 * (len(MARKS) - means.shape[1])
-            seconds = f"{gap}{np.mean([seconds for _, seconds in each]):8.1f}"
+            seconds = f"{gap}{len(means):7d}{np.mean([seconds for _, seconds in each]):8.1f}"
             yield f"{name:14s}" + "".join(f"{share:9.3f}" for share in means.mean(axis=0)) + seconds
-            if n_seeds > 1:
-                errors = means.std(axis=0, ddof=1) / np.sqrt(n_seeds)
+            if len(means) > 1:
+                errors = means.std(axis=0, ddof=1) / np.sqrt(len(means))
                 yield f"{'':14s}" + "".join(f"{f'+-{error:.3f}':>9s}" for error in errors)
 
 
@@ -306,6 +319,8 @@ def main() -> None:
     """Print the table."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=5, help="searches of each workload")
+    parser.add_argument("--costly-seeds", type=int, default=5, help="the same of what takes long")
+    parser.add_argument("--costly-last", type=int, choices=MARKS, default=25, help="last launch of what takes long")
     parser.add_argument("--processes", type=int, default=1, help="that share the searches")
     parser.add_argument("--only", default=";".join(SEARCHES), help="searches to make, with semicolons between")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
@@ -322,17 +337,17 @@ def main() -> None:
             args.output.parent.mkdir(parents=True, exist_ok=True)
             args.output.write_text("\n".join(told) + "\n")
 
-    tell(_HEAD.format(n=len(keys), fewest=min(n_rows), most=max(n_rows), seeds=args.seeds))
-    tell(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'CPU s':>8s}")
+    tell(_HEAD.format(n=len(keys), fewest=min(n_rows), most=max(n_rows)))
+    tell(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>8s}")
     tell(f"{'workloads':14s}" + "".join(f"{sum(mark <= n for n in n_rows):9d}" for mark in MARKS))
     tell(_ceiling(keys))
-    for line in lines_of(args.only.split(";"), keys, n_seeds=args.seeds, processes=args.processes):
+    for line in lines_of([*jobs_of(args.only.split(";"), keys, args)], processes=args.processes):
         tell(line)
 
 
 _HEAD = """\
 {n} workloads of {fewest} to {most} rows; share of the fastest row that is handed over after so many jobs, one at a
-time, mean over workloads and {seeds} seeds each, with the standard error over seeds. Workloads: of as many rows.
+time, mean over workloads and seeds, with the standard error over seeds. Workloads: of as many rows.
 Noise ceiling: the best of so many jobs in the order of the truth, measured once more with the noise of repeats (jobs
 that differ in ZeRO stage alone). A failed row costs a job. Optuna's samplers are told of failures as broken
 constraints. Paper, scaled: 17 random jobs, then three rounds of 11 by ranking networks and REINFORCE; its own hundred

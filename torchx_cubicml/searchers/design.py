@@ -2,7 +2,7 @@
 
 On simulated layer-wise FSDP spaces this is worth more than ten per cent over random configs when eight launches are to
 be had: begin with every layer alike, find the memory wall early, then vary one thing at a time around the best. Where
-no layer chooses and there are many parameters, configs that differ in all of them at once tell more.
+no layer chooses and there are many parameters, a few configs that differ in all of them at once tell more.
 """
 
 from __future__ import annotations

@@ -79,6 +79,27 @@ def test_what_a_busy_node_slowed_down_hides_no_gain_and_is_measured_again() -> N
     assert fastest in [rival.config for rival in told.rivals]
 
 
+def test_what_is_fast_each_time_is_believed_though_its_neighbours_are_slower() -> None:
+    space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=tuple(range(1, 65))),))
+    sizes = [5, 33, *range(51, 38, -1), 48, 48, 50, 50]
+    found = []
+    for seed in range(4):
+        rng = np.random.default_rng(seed)
+        speeds = [1000.0 * size / (size + 4) * (1.0 if size % 8 == 0 else 0.88) for size in sizes]
+        trials = [
+            Trial.completed(
+                workload=WORKLOAD,
+                config={"micro_batch_size": size},
+                tokens_per_second=float(speed * np.exp(rng.normal(0, 0.01))),
+                peak_memory_gib=3.0 + 1.5 * size,
+            )
+            for size, speed in zip(sizes, speeds, strict=True)
+        ]
+        best = best_known(space, workload=WORKLOAD, current={"micro_batch_size": 5}, trials=trials)
+        found.append(best.config["micro_batch_size"])
+    assert found == [48] * 4
+
+
 def test_where_much_matters_the_gain_is_claimed() -> None:
     for seed in range(5):
         best = best_known(SPACE, **GIVEN, trials=some(12, sloped, noise=0.02, seed=seed))

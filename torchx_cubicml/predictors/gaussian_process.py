@@ -89,7 +89,7 @@ class GaussianProcess:
         self._fit(features, target, rng)
         self.doubted_ = np.zeros(len(target), dtype=np.bool_)
         self.features_ = features
-        prior = Prior.of(self.places_, noise=self.prior_noise_)
+        prior = self._prior(features)
         told, kernel = self, prior.kernel(np.zeros(len(prior.medians)))
         for _ in range(_DOUBT_ROUNDS):
             points = self._points(features)
@@ -121,10 +121,14 @@ class GaussianProcess:
         self.scale_ = math.sqrt(squares / (len(target) + _USUAL_WEIGHT))
         self.rest_ = (target - self.centre_) / self.scale_
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
-        prior = Prior.of(self.places_, noise=self.prior_noise_)
+        prior = self._prior(features)
         self.kernel_, log_posterior = most_probable(prior, self.points_, self.rest_, rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
+
+    def _prior(self, features: NDArray[np.float64]) -> Prior:
+        n_repeats = 0 if self.noise is None else len(features) - len({row.tobytes() for row in features})
+        return Prior.of(self.places_, noise=self.prior_noise_, n_repeats=n_repeats)
 
     def _points(self, features: NDArray[np.float64]) -> Points:
         points = self.places_.points(features)

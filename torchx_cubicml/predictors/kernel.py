@@ -26,7 +26,8 @@ _ALONE = 0.5  # of what each parameter does by itself, all together, where no la
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 _CROWDED_LENGTH = 0.5
-_VARIANCE_SD, _LENGTH_SD, _NOISE_SD = 1.0, 0.5, 0.8  # of the logarithms
+_VARIANCE_SD, _LENGTH_SD = 1.0, 0.5  # of the logarithms
+_NOISE_SD, _USUAL_WEIGHT = 0.8, 2  # likewise; how many repeats what is usual weighs beside them
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,8 +39,15 @@ class Prior:
     deviations: NDArray[np.float64]
 
     @classmethod
-    def of(cls, places: Places, *, noise: float) -> Self:
-        """Return the prior of what ``places`` tells apart, ``noise`` being that of one standardised measurement."""
+    def of(cls, places: Places, *, noise: float, n_repeats: int = 0) -> Self:
+        """Return the prior of what ``places`` tells apart.
+
+        Args:
+            places: how rows become points.
+            noise: of one standardised measurement.
+            n_repeats: how many measurements were repeats, which tell it.
+        """
+        noise_sd = (2.0 * (n_repeats + _USUAL_WEIGHT)) ** -0.5 if n_repeats else _NOISE_SD
         n_numbers, n_categories = len(places.numbers), len(places.category_names)
         n_shares = sum(len(layered.codes) for layered in places.layered)
         medians = [
@@ -53,7 +61,7 @@ class Prior:
             _LAYER_LENGTH,
             _odds(_LAYER_CORRELATION),
         ]
-        deviations = [_VARIANCE_SD] * 5 + [_NOISE_SD] + [_LENGTH_SD] * 3
+        deviations = [_VARIANCE_SD] * 5 + [noise_sd] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
         return cls(places, np.array(medians), np.array(deviations))

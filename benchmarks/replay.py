@@ -1,6 +1,6 @@
 """Measures how few launches a search takes on public runs: each workload of the table is a search over its own rows.
 
-python benchmarks/replay.py [--seeds 5] [--costly-seeds 5] [--costly-last 25] [--processes 2] [--cells 12]
+python benchmarks/replay.py [--seeds 5] [--costly-seeds 5] [--costly-last 25] [--workers 2] [--cells 12]
     [--only 'tpe;gp'] [--output results/replay.txt]
 
 Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
@@ -289,9 +289,9 @@ def jobs_of(names: Sequence[str], keys: Sequence[Key], args: argparse.Namespace)
         yield from (Job(name=name, key=key, n_seeds=n_seeds, marks=marks) for key in keys)
 
 
-def lines_of(jobs: Sequence[Job], *, processes: int) -> Iterator[str]:
+def lines_of(jobs: Sequence[Job], *, workers: int) -> Iterator[str]:
     """Yield the lines of each method: means over workloads and seeds, and their standard errors over seeds."""
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn"), initializer=_quiet) as pool:
+    with ProcessPoolExecutor(workers, mp_context=get_context("spawn"), initializer=_quiet) as pool:
         found = pool.map(Job.__call__, jobs)
         for name, group in groupby(jobs, key=lambda job: job.name):
             each = []
@@ -321,7 +321,7 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="searches of each workload")
     parser.add_argument("--costly-seeds", type=int, default=5, help="the same of what takes long")
     parser.add_argument("--costly-last", type=int, choices=MARKS, default=25, help="last launch of what takes long")
-    parser.add_argument("--processes", type=int, default=1, help="that share the searches")
+    parser.add_argument("--workers", type=int, default=1, help="processes that search at once")
     parser.add_argument("--only", default=";".join(SEARCHES), help="searches to make, with semicolons between")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
@@ -341,7 +341,7 @@ def main() -> None:
     tell(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>8s}")
     tell(f"{'workloads':14s}" + "".join(f"{sum(mark <= n for n in n_rows):9d}" for mark in MARKS))
     tell(_ceiling(keys))
-    for line in lines_of([*jobs_of(args.only.split(";"), keys, args)], processes=args.processes):
+    for line in lines_of([*jobs_of(args.only.split(";"), keys, args)], workers=args.workers):
         tell(line)
 
 

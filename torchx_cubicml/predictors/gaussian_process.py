@@ -90,7 +90,7 @@ class GaussianProcess:
         self.doubted_ = np.zeros(len(target), dtype=np.bool_)
         self.features_ = features
         prior = self._prior(features)
-        told, kernel = self, prior.kernel(np.zeros(len(prior.medians)))
+        told, kernel, likeliest = self, prior.kernel(np.zeros(len(prior.medians))), self
         for _ in range(_DOUBT_ROUNDS):
             points = self._points(features)
             rest = (target - self._trend(points) - told.centre_) / told.scale_
@@ -102,8 +102,8 @@ class GaussianProcess:
             told.doubted_ = doubted
             kernel = replace(told.kernel_, noise=min(told.kernel_.noise, told.prior_noise_))
             told.evidence_ += LOG_CHANCE * doubted.sum()
-            if told.evidence_ > self.evidence_:
-                self.__dict__.update(told.__dict__)
+            likeliest = max(likeliest, told, key=lambda process: process.evidence_)
+        vars(self).update(vars(likeliest))
 
     def doubts(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return whether rows were measured and no measurement of them is trusted, ``[n]``."""

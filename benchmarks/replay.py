@@ -214,14 +214,21 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
             seed=1000 * seed + len(known),
         )
         if len(known) in marks or len(known) == last:
-            measured = study.outlook.measured()
-            beliefs = [belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)]
-            shares.append(cell.share(measured[int(np.argmax(beliefs))]) if measured else 0.0)
+            shares.append(_handed_over(cell, study))
         if len(known) == last:
             return shares + shares[-1:] * (len(marks) - len(shares))
         found = study.suggest()
         config = found[0].config if found else propose_random(cell, known, seed)[0]
         known.append(cell.rows[_key(config)])
+
+
+def _handed_over(cell: Cell, study: Study) -> float:
+    """Return the share of the row of highest posterior mean among those whose measurement is not doubted."""
+    measured = study.outlook.measured()
+    if not measured:
+        return 0.0
+    beliefs = np.array([belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)])
+    return cell.share(measured[int(np.argmax(np.where(study.outlook.doubts(measured), 0.0, beliefs)))])
 
 
 SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {

@@ -295,6 +295,7 @@ def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
     for name, value in {**ADDRESS, "TORCHELASTIC_USE_AGENT_STORE": "False", "WORLD_SIZE": "2"}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
     assert asked == [False]
     assert capsys.readouterr().err.endswith("torchrun keeps no store for this job\n")
@@ -370,7 +371,8 @@ def test_a_rank_whose_child_does_not_answer_runs_as_typed(
     assert capsys.readouterr().err == "torchx-cubicml: warning: arguments stay as typed: no process\n"
 
 
-def test_the_child_of_a_rank_that_reaches_no_agent_says_so() -> None:
+def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     question = json.dumps({"program": "t.py", "is_module": False, "args": []})
     command = own_command("torchx_cubicml.decision.agreement")
     done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=60)

@@ -120,8 +120,10 @@ def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
     assert done.returncode == 2
     assert "3 launches in a row ended as timeout" in done.stderr
     assert {trial.state for trial in trials(workspace)} == {State.TIMEOUT}
-    assert all(job[1].startswith("CANCELLED") for job in jobs_of(trials(workspace)))
-    assert len(jobs_of(trials(workspace))) == 3
+    end = time.monotonic() + 60
+    while len(jobs_of(trials(workspace))) < 3 and time.monotonic() < end:  # the accounts lag behind
+        time.sleep(0.5)
+    assert [job[1].partition(" ")[0] for job in jobs_of(trials(workspace))] == ["CANCELLED"] * 3
 
 
 def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:

@@ -360,3 +360,8 @@ def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:
     found = suggest(space, workload=workload, current=current, trials=trials, count=5)
     assert time.process_time() - started < 10.0  # about 3 s of one core; the rest is for a slow machine
     assert len(found) == 5
+
+
+def test_where_every_config_of_the_space_is_doubted_one_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Outlook, "doubts", lambda outlook, configs: np.ones(len(configs), dtype=np.bool_))
+    assert best_known(SPACE, workload=WORKLOAD, current=CURRENT, trials=tuned(9)) is not None

@@ -178,7 +178,8 @@ def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Sugges
     if not measured:
         return None
     doubted = outlook.doubts(measured).tolist()
-    measured = [config for config, is_doubted in zip(measured, doubted, strict=True) if not is_doubted]
+    trusted = [config for config, is_doubted in zip(measured, doubted, strict=True) if not is_doubted]
+    measured = trusted or measured  # what is trusted may be of an older space file
     beliefs = [belief for belief in outlook.beliefs(measured) if belief is not None]
     order = sorted(range(len(measured)), key=lambda place: -beliefs[place].throughput)
     bold = _beyond(outlook, beliefs[order[0]], rng)

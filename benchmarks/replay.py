@@ -10,8 +10,7 @@ workloads; the user's own config is a row drawn by chance, which costs a launch 
 Optuna's samplers begin with that row too, are told of failures as broken constraints, and are given the row nearest to
 what they ask for that was not launched yet. The paper's recipe begins with a hundred random launches, which is more
 than the table follows and about as many as a workload has rows: it would be the line of random search. Scaled to the
-last mark it is a third random, then three rounds of ranking networks and REINFORCE; only where it is asked for
-(``--only 'paper, scaled'``), for on some workloads its searches did not end within minutes.
+last mark it is a third random, then three rounds of ranking networks and REINFORCE.
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ from tables import h100_jobs
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.history import config_key
 from torchx_cubicml.space import Parameter, SearchSpace
-from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.expression import MAX_SOURCE, parse_expression
 from torchx_cubicml.trial import Config, Trial
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ if TYPE_CHECKING:
 
 MARKS = (1, 3, 5, 10, 15, 25, 50)
 PAPER = "paper, scaled"
-COSTLY = ("ours, cold", "ours, warm", "gp", PAPER)  # which may be followed less far than the others, with fewer seeds
+COSTLY = ("ours, cold", "ours, warm", "gp")  # which may be followed less far than the others, with fewer seeds
 FEWEST = 20  # completed rows of a workload that is searched
 NAMES = ("dp_degree", "pp_degree", "tp_degree", "zero_stage", "micro_batch_size", "gradient_accumulation_steps")
 _NUMBERS = frozenset(NAMES) - {"zero_stage"}
@@ -100,9 +99,23 @@ def _rules(rows: Sequence[Trial]) -> list[str]:
     meshes = [int(dp) * 1_000_000 + int(pp) * 1000 + int(tp) for dp, pp, tp in found]
     rules = [f"dp_degree * 1000000 + pp_degree * 1000 + tp_degree in {meshes}"]
     rest = "(zero_stage * 10000 + micro_batch_size) * 10000 + gradient_accumulation_steps"
-    for (dp, pp, tp), codes in found.items():
-        rules.append(f"dp_degree != {dp} or pp_degree != {pp} or tp_degree != {tp} or {rest} in {sorted(codes)}")
-    return rules
+    each = [
+        f"(dp_degree != {dp} or pp_degree != {pp} or tp_degree != {tp} or {rest} in {sorted(codes)})"
+        for (dp, pp, tp), codes in found.items()
+    ]
+    # As few as their length allows: each is read again and again.
+    return rules + [" and ".join(part) for part in _joined(each)]
+
+
+def _joined(rules: Sequence[str]) -> Iterator[list[str]]:
+    """Yield runs of rules that are legal as one."""
+    run: list[str] = []
+    for rule in rules:
+        if run and len(" and ".join([*run, rule])) > MAX_SOURCE:
+            yield run
+            run = []
+        run.append(rule)
+    yield run
 
 
 def _only(config: Config) -> Config:
@@ -235,13 +248,12 @@ def _handed_over(cell: Cell, study: Study) -> float:
 SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {
     "random": (partial(search, propose=propose_random), False),
     "tpe": (partial(search, propose=partial(propose_optuna, sampler="tpe")), False),
-    "ours, cold": (search_ours, False),
     PAPER: (partial(search, propose=propose_paper), False),
+    "ours, cold": (search_ours, False),
     "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
     "ours, warm": (search_ours, True),
 }
 """What searches, and whether all other workloads are known to it."""
-BY_DEFAULT = [name for name in SEARCHES if name != PAPER]
 
 
 @cache
@@ -293,7 +305,7 @@ def jobs_of(names: Sequence[str], keys: Sequence[Key], args: argparse.Namespace)
     """Yield all searches, method by method."""
     for name in names:
         n_seeds = args.costly_seeds if name in COSTLY else args.seeds
-        last = args.costly_last if name in COSTLY and name != PAPER else MARKS[-1]  # the paper's is scaled to the last
+        last = args.costly_last if name in COSTLY else MARKS[-1]
         marks = tuple(mark for mark in MARKS if mark <= last)
         yield from (Job(name=name, key=key, n_seeds=n_seeds, marks=marks) for key in keys)
 
@@ -331,7 +343,7 @@ def main() -> None:
     parser.add_argument("--costly-seeds", type=int, default=5, help="the same of what takes long")
     parser.add_argument("--costly-last", type=int, choices=MARKS, default=25, help="last launch of what takes long")
     parser.add_argument("--workers", type=int, default=1, help="processes that search at once")
-    parser.add_argument("--only", default=";".join(BY_DEFAULT), help="searches to make, with semicolons between")
+    parser.add_argument("--only", default=";".join(SEARCHES), help="searches to make, with semicolons between")
     parser.add_argument("--cells", type=int, default=100, help="workloads at most")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()

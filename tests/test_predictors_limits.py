@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from torchx_cubicml.predictors.limits import Limits, appetite
+from torchx_cubicml.predictors.limits import Limits, hunger_of_row
 
 ROW = {"program": "a.py", "sharding_strategy": ("FULL_SHARD", "NO_SHARD"), "micro_batch_size": 8}
 NAMES = ("program", "sharding_strategy", "micro_batch_size")
@@ -63,9 +63,9 @@ def test_without_names_nothing_is_known() -> None:
     ],
     ids=["batch", "sequence", "layer", "strategy", "checkpointing", "precision"],
 )
-def test_appetite_knows_what_takes_memory(less: dict[str, object], more: dict[str, object]) -> None:
-    assert appetite(less) < appetite(more)
+def test_hunger_knows_what_takes_memory(less: dict[str, object], more: dict[str, object]) -> None:
+    assert hunger_of_row(less) < hunger_of_row(more)
 
 
-def test_appetite_says_nothing_of_words_that_it_does_not_know() -> None:
-    assert appetite({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0
+def test_hunger_says_nothing_of_words_that_it_does_not_know() -> None:
+    assert hunger_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0

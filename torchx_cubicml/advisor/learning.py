@@ -60,4 +60,4 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
     hopeful = None
     if elsewhere is None and USUAL & lesson.tuned.keys():
         hopeful = make(hopeful=True).fit(own, rng=rng)
-    return OwnWorkload(history=own, process=process, wall=feasibility, elsewhere=elsewhere, hopeful=hopeful)
+    return OwnWorkload(history=own, process=process, memory=feasibility, elsewhere=elsewhere, hopeful=hopeful)

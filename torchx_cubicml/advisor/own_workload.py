@@ -29,11 +29,11 @@ _SURE_TO_FIT = 0.8  # what is less sure is not launched beside its like
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OwnWorkload:
-    """Learned from the workload's own trials: a Gaussian process and its memory wall."""
+    """Learned from the workload's own trials: a Gaussian process and what says how likely configs fit."""
 
     history: History
     process: GaussianProcess
-    wall: MemoryWall | Feasibility
+    memory: MemoryWall | Feasibility
     elsewhere: OtherWorkloads | None = None
     hopeful: GaussianProcess | None = None
 
@@ -48,7 +48,7 @@ class OwnWorkload:
         logarithm, spread = self.process.latent(features)
         if self.elsewhere is not None:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
-        return Forecast(logarithm=logarithm, spread=spread, fits=self.wall.probability(features, rows))
+        return Forecast(logarithm=logarithm, spread=spread, fits=self.memory.probability(features, rows))
 
     def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """See ``Knowledge``."""
@@ -64,9 +64,9 @@ class OwnWorkload:
         if not rows:
             return self
         features = encoded(self.history.columns, rows)
-        risky = features[self.wall.probability(features, rows) < _SURE_TO_FIT]
-        wall = self.wall.fearing(risky) if isinstance(self.wall, MemoryWall) and len(risky) else self.wall
-        return replace(self, process=self.process.believing(features), wall=wall)
+        risky = features[self.memory.probability(features, rows) < _SURE_TO_FIT]
+        memory = self.memory.fearing(risky) if isinstance(self.memory, MemoryWall) and len(risky) else self.memory
+        return replace(self, process=self.process.believing(features), memory=memory)
 
     def hoping(self) -> Self:
         """See ``Knowledge``: larger micro batches waste less, and memory buys speed."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.inputs import Inputs
-from torchx_cubicml.predictors.limits import BATCH, Limits, appetite
+from torchx_cubicml.predictors.limits import BATCH, Limits, hunger_of_row
 from torchx_cubicml.predictors.outcomes import N_GROWING, Outcomes, ratios
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 KNOWN_TO_FIT = 0.99  # a smaller micro batch than one that ran; machines fail for other reasons too
 _PRIOR_LOGIT = 3.0  # 95 % for a config about as hungry as those that were tried
-_PRIOR_SLOPE = -1.0  # per doubling of appetite
+_PRIOR_SLOPE = -1.0  # per doubling of hunger
 _SLOPE_SD = 0.7
 _LEARNED_SD = 1.0  # of all other weights together, on standardised inputs
 _FEWEST_FOR_TREES = 20  # outcomes of each kind
@@ -37,7 +37,7 @@ _MOST_LOGIT = 8.0
 class Feasibility:
     """Probability that a config fits.
 
-    Two models of few parameters, averaged: Bayesian logistic regression on appetite and the encoded columns, whose
+    Two models of few parameters, averaged: Bayesian logistic regression on hunger and the encoded columns, whose
     prior serves while little is known, and the calibrated memory formula where a row names what it needs. With enough
     outcomes of both kinds, boosted trees on the columns, the formula's parts and ratios of the layout join them; they
     never find a larger micro batch or more predicted memory easier.
@@ -105,7 +105,7 @@ class Feasibility:
     def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         if self.weights_ is None:
             return np.full(len(rows), _PRIOR_LOGIT)
-        design = self._design(features, np.array([appetite(row) for row in rows]))
+        design = self._design(features, np.array([hunger_of_row(row) for row in rows]))
         variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
         # MacKay's moderated output: what is not known draws towards one half.
         return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)

@@ -33,10 +33,10 @@ _HUNGER: dict[str, dict[Value, float]] = {
 }
 
 
-def appetite(row: Mapping[str, Value]) -> float:
+def hunger_of_row(row: Mapping[str, Value]) -> float:
     """Return how hungry for memory a row is: one more is about one doubling of its activations or states.
 
-    >>> appetite({"micro_batch_size": 8}) - appetite({"micro_batch_size": 4})
+    >>> hunger_of_row({"micro_batch_size": 8}) - hunger_of_row({"micro_batch_size": 4})
     1.0
     """
     sizes = sum(math.log2(size) for name in (BATCH, "seq_len") if (size := _number(row.get(name))) > 0)

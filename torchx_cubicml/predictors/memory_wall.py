@@ -72,22 +72,31 @@ class MemoryWall:
         with one_thread():
             meal = self.appetite_.meal(features)
             room = _Room.of(peaks, _device_memory_gib([*history.rows, *history.failures]))
-            precision = np.ones(self.appetite_.n_theta + 1)
-            outcomes = _Outcomes(self.appetite_, meal, fitted, trust, peaks, room, precision, _PEAK_SD, _STEEPNESS)
-            self.theta_, self.covariance_ = _most_probable(outcomes)
+            observations = _Observations(
+                appetite=self.appetite_,
+                meal=meal,
+                fitted=fitted,
+                trust=trust,
+                peaks=peaks,
+                room=room,
+                precision=np.ones(self.appetite_.n_theta + 1),
+                peak_sd=_PEAK_SD,
+                steepness=_STEEPNESS,
+            )
+            self.theta_, self.covariance_ = _most_probable(observations)
             for _ in range(_EFFECT_ROUNDS if (self.appetite_.unknown >= 0).any() else 0):
-                outcomes = outcomes.as_sparse_as(self.theta_, self.covariance_)
-                self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
-            for _ in range(_EXACT_STEPS if np.isfinite(outcomes.peaks).sum() >= _FEWEST_PEAKS else 0):
-                outcomes = outcomes.as_exact_as(self.theta_, self.covariance_)
-                self.theta_, self.covariance_ = _most_probable(outcomes, self.theta_)
-            self.outcomes_, self.features_ = outcomes, features
+                observations = observations.as_sparse_as(self.theta_, self.covariance_)
+                self.theta_, self.covariance_ = _most_probable(observations, self.theta_)
+            for _ in range(_EXACT_STEPS if np.isfinite(observations.peaks).sum() >= _FEWEST_PEAKS else 0):
+                observations = observations.as_exact_as(self.theta_, self.covariance_)
+                self.theta_, self.covariance_ = _most_probable(observations, self.theta_)
+            self.observations_, self.features_ = observations, features
         return self
 
     @property
     def knows_peaks_(self) -> bool:
         """Whether recorded peaks, rather than outcomes alone, say what configs take."""
-        return int(np.isfinite(self.outcomes_.peaks).sum()) >= _FEWEST_PEAKS
+        return int(np.isfinite(self.observations_.peaks).sum()) >= _FEWEST_PEAKS
 
     def crowding(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how far into the last tenth of the memory rows reach, ``[n, 1]``: 0 before it, 1 at the wall.
@@ -102,15 +111,15 @@ class MemoryWall:
     @property
     def steepness_(self) -> float:
         """Logits per log of memory, as learned."""
-        return self.outcomes_.steepness
+        return self.observations_.steepness
 
     def fearing(self, features: NDArray[np.float64]) -> Self:
         """Return this wall as if the rows of ``features``, ``[n, n_columns]``, had run out of memory."""
         told = copy(self)
         told.features_ = np.vstack([self.features_, features])
         with one_thread():
-            told.outcomes_ = self.outcomes_.with_failures(self.appetite_.meal(told.features_))
-            told.theta_, told.covariance_ = _most_probable(told.outcomes_, self.theta_)
+            told.observations_ = self.observations_.with_failures(self.appetite_.meal(told.features_))
+            told.theta_, told.covariance_ = _most_probable(told.observations_, self.theta_)
         return told
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -157,9 +166,9 @@ def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
     return min((float(each) for each in seen if isinstance(each, int | float) and each > 0), default=None)
 
 
-@dataclass(frozen=True, slots=True)
-class _Outcomes:
-    """What is learned from; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Observations:
+    """Outcomes and peaks; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
 
     appetite: Appetite
     meal: Meal
@@ -171,8 +180,8 @@ class _Outcomes:
     peak_sd: float
     steepness: float
 
-    def with_failures(self, meal: Meal) -> _Outcomes:
-        """Return the outcomes of ``meal``, whose first configs are those known, and of which the others failed."""
+    def with_failures(self, meal: Meal) -> _Observations:
+        """Return the observations of ``meal``, whose first configs are those known, and of which the others failed."""
         more = len(meal.batch) - len(self.fitted)
         return replace(
             self,
@@ -182,8 +191,8 @@ class _Outcomes:
             peaks=np.concatenate([self.peaks, np.full(more, np.nan)]),
         )
 
-    def as_sparse_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Outcomes:
-        """Return the outcomes with a prior as narrow as the effects of each unknown parameter seem to be.
+    def as_sparse_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Observations:
+        """Return the observations with a prior as narrow as the effects of each unknown parameter seem to be.
 
         The step of expectation and maximisation for a Student-t prior of one degree of freedom on each of them.
         """
@@ -195,8 +204,8 @@ class _Outcomes:
             precision[at] = (1.0 + len(at)) / (_USUAL_EFFECT**2 + squares[at].sum())
         return replace(self, precision=precision)
 
-    def as_exact_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Outcomes:
-        """Return the outcomes with peaks trusted as far as they stand from what ``theta`` makes of them.
+    def as_exact_as(self, theta: NDArray[np.float64], covariance: NDArray[np.float64]) -> _Observations:
+        """Return the observations with peaks trusted as far as they stand from what ``theta`` makes of them.
 
         After MacKay: those that ``theta`` was bent to meet do not count. What tells peaks so well tells the wall, too.
         """
@@ -236,17 +245,17 @@ class _Outcomes:
 
 
 def _most_probable(
-    outcomes: _Outcomes, start: NDArray[np.float64] | None = None
+    observations: _Observations, start: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the parameters of highest posterior density and their covariance, by damped Newton steps."""
-    theta = np.zeros(outcomes.appetite.n_theta + 1) if start is None else start
-    value = outcomes.log_posterior(theta)
+    theta = np.zeros(observations.appetite.n_theta + 1) if start is None else start
+    value = observations.log_posterior(theta)
     for _ in range(_STEPS):
-        gradient, curvature = outcomes.slope(theta)
+        gradient, curvature = observations.slope(theta)
         step = np.linalg.solve(curvature, gradient)
         step *= min(1.0, 2.0 / (np.abs(step).max() + 1e-12))
         for damping in 0.5 ** np.arange(12):
-            found = outcomes.log_posterior(theta + damping * step)
+            found = observations.log_posterior(theta + damping * step)
             if found > value:
                 break
         else:
@@ -254,4 +263,4 @@ def _most_probable(
         gain, theta, value = found - value, theta + damping * step, found
         if gain < 1e-5:
             break
-    return theta, np.asarray(np.linalg.inv(outcomes.slope(theta)[1]), dtype=np.float64)
+    return theta, np.asarray(np.linalg.inv(observations.slope(theta)[1]), dtype=np.float64)

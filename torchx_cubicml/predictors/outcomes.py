@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.limits import appetite
+from torchx_cubicml.predictors.limits import hunger_of_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.layout import Layout
 from torchx_cubicml.predictors.roofline.memory_calibration import N_GROUPS, MemoryCalibration, calibrate_memory
@@ -31,7 +31,7 @@ class Outcomes:
         fitted: 1.0 where it ran, ``[n]``.
         certain: 1.0 where memory is known to have run out, ``[n]``.
         trust: weight of each outcome, ``[n]``.
-        hunger: appetite for memory, ``[n]``.
+        hunger: how hungry for memory each row is, ``[n]``.
         peak_bytes: largest memory of one process, NaN where unknown, ``[n]``.
         layout: of the rows; only where it covers them does it mean anything.
     """
@@ -54,7 +54,7 @@ class Outcomes:
         unknown = np.concatenate([np.zeros(len(history.rows)), lost + 1.0])
         # Where no failure says why it failed, they are what is known of memory.
         trust = 1.0 - (1.0 - _UNKNOWN_WEIGHT) * unknown * certain.any()
-        hunger = np.array([appetite(row) for row in rows], dtype=np.float64)
+        hunger = np.array([hunger_of_row(row) for row in rows], dtype=np.float64)
         peak = history.peak_memory_gib if history.peak_memory_gib is not None else np.full(len(history.rows), np.nan)
         peak_bytes = np.concatenate([peak * _GIB, lost + np.nan])
         order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, hunger, features]).T)

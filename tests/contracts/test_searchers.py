@@ -52,6 +52,9 @@ def search(make: Callable[[], Searcher], space: SearchSpace, *, count: int, seed
     return make().search(space, toy, count=count, rng=np.random.default_rng(seed))
 
 
+# More than any searcher lists unasked, and less than what may be asked for.
+MEDIUM = SearchSpace(parameters=tuple(Parameter(name=name, choices=tuple(range(50))) for name in ("one", "two")))
+
 EVERY = pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS.keys())
 LARGE_SPACE_SEARCHERS = [name for name in SEARCHERS if name != "exhaustive"]
 OF_LARGE_SPACES = pytest.mark.parametrize(
@@ -73,6 +76,10 @@ class TestEverySearcher:
     def test_a_smaller_space_gives_all_that_it_holds(self, make: Callable[[], Searcher]) -> None:
         found = search(make, SMALL, count=1000)
         assert len(found) == SMALL.size() == len({identity(config) for config in found})
+
+    def test_so_does_one_that_is_larger_than_what_is_listed_unasked(self, make: Callable[[], Searcher]) -> None:
+        found = make().search(MEDIUM, lambda configs: np.zeros(len(configs)), count=3000, rng=np.random.default_rng(0))
+        assert len(found) == MEDIUM.size() == len({identity(config) for config in found})
 
     def test_the_best_of_a_small_space_is_found(self, make: Callable[[], Searcher]) -> None:
         best = max(SMALL.configs(), key=lambda config: toy([config])[0])

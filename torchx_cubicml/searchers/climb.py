@@ -47,7 +47,8 @@ class Climb:
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best configs met; see ``Searcher``."""
-        if space.size(limit=_LISTED + 1) <= _LISTED:
+        most = max(_LISTED, 2 * count)
+        if space.size(limit=most + 1) <= most:
             return Exhaustive().search(space, score, count=count, rng=rng)
         ranking = RowRanking(space, score)
         moves = Moves(space.dimensions)

@@ -94,3 +94,26 @@ def test_many_parameters_are_varied_at_once_each_value_about_as_often() -> None:
         assert min(map(tried.count, set(tried))) >= least
     assert sum(config["workers"] != 2 and config["micro_batch_size"] != 2 for config in eight) >= 5
     assert first_batch(space, current=OWN) == [first, *others]  # the next call goes on where this one was
+
+
+def test_a_number_per_layer_that_is_legal_only_beside_others_is_varied() -> None:
+    space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3), constraint="4 in k")
+    points = first_batch(space, current={"k": (4, 4, 4)}, best={"k": (1, 4, 4)})
+    assert [point.config["k"] for point in points] == [(4, 4, 4), (2, 4, 4), (1, 4, 2)]
+    assert points[1].why == "the best so far with the first half of the layers 2"
+
+
+def test_a_number_per_layer_is_told_as_what_every_layer_has() -> None:
+    space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3), Parameter(name="width", choices=(1, 2, 4)))
+    points = first_batch(space, current={"k": (1, 1, 1), "width": 1})
+    assert [(*point.config.values(), point.why) for point in points[1:]] == [
+        ((2, 2, 2), 2, "every layer 2 at the middle width (2)"),
+        ((4, 4, 4), 2, "every layer 4 at the middle width (2)"),
+        *(((k,) * 3, 4, f"every layer {k} at the largest width (4)") for k in (1, 2, 4)),
+    ]
+
+
+def test_the_only_number_there_is_has_no_level_beside_itself() -> None:
+    space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3))
+    points = first_batch(space, current={"k": (1, 1, 1)})
+    assert [point.why for point in points] == ["your own config", "every layer 2", "every layer 4"]

@@ -113,16 +113,17 @@ def _structure(knobs: Mapping[str, _Knob]) -> _Knob | None:
     return next(iter([*layered, *named, *worded]), None)
 
 
-def _driver(knobs: Mapping[str, _Knob]) -> _Knob | None:
+def _driver(knobs: Mapping[str, _Knob], structure: _Knob | None) -> _Knob | None:
     """Return the number that moves throughput and memory most: the micro batch, else the one with most choices."""
-    numbers = [knob for knob in knobs.values() if knob.rungs is not None]
+    numbers = [knob for knob in knobs.values() if knob.rungs is not None and knob is not structure]
     if "micro_batch_size" in knobs and knobs["micro_batch_size"] in numbers:
         return knobs["micro_batch_size"]
     return max(numbers, key=lambda knob: len(knob.choices), default=None)
 
 
 def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector, str]]:
-    structure, driver = _structure(knobs), _driver(knobs)
+    structure = _structure(knobs)
+    driver = _driver(knobs, structure)
     for level, where in (("middle", 0.5), ("largest", 1.0)) if driver else (("", 0.0),):
         start, told = home, ""
         if driver is not None:
@@ -170,9 +171,11 @@ def _levels(knob: _Knob) -> NDArray[np.intp]:
 
 def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, str]]:
     """Yield the best config with one thing changed."""
-    structure, driver = _structure(knobs), _driver(knobs)
+    structure = _structure(knobs)
+    driver = _driver(knobs, structure)
     if driver is not None and driver.rungs is not None:
-        above = driver.rungs[driver.rungs.index(best[driver.indices[0]]) + 1 :]
+        now = float(driver.choices[best[driver.indices[0]]])
+        above = [rung for rung in driver.rungs if float(driver.choices[rung]) > now]
         yield from _change(driver, best, above[len(above) // 2 :][:1])
     if structure is not None and len(structure.indices) > 1:
         yield from _runs(structure, best)

@@ -158,3 +158,12 @@ def test_plain_parameters_are_screened_until_the_predictor_knows_a_little(
     ]
     (found,) = suggest(space, workload=workload, current=current, trials=trials)
     assert ("every parameter at a value little tried" in found.reason) == screened
+
+
+def test_what_the_machines_broke_off_is_suggested_again_but_once_in_a_batch() -> None:
+    space = SearchSpace(parameters=(Parameter(name="a", choices=(1, 2, 4, 8)),))
+    workload = {"program": "train.py", "world_size": 2}
+    ran = [Trial.completed(workload=workload, config={"a": a}, tokens_per_second=100.0 * a) for a in (1, 2, 4)]
+    broken = Trial(trial_id="b", workload=workload, config={"a": 8}, state=State.INFRASTRUCTURE)
+    found = suggest(space, workload=workload, current={"a": 1}, trials=[*ran, broken], count=3)
+    assert [suggestion.config for suggestion in found] == [{"a": 8}]

@@ -174,10 +174,11 @@ class Outlook:
             identity(config): Record(config=config, row=row, measured=(), out_of_memory=False, open=True, failed=False)
             for config, row in zip(configs, rows, strict=True)
         }
+        launched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
         return replace(
             self,
             knowledge=self.knowledge.believing(self._rows(configs)),
-            records={**under_way, **self.records},
+            records={**under_way, **self.records, **launched},
         )
 
     def hoping(self) -> Self:

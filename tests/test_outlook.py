@@ -134,3 +134,30 @@ class TestParametersWithoutEffect:
 )
 def test_a_config_outside_the_space_is_not_in_it(config: dict[str, object]) -> None:
     assert in_space(SPACE.bind(workload=WORKLOAD, current={}), config) is None
+
+
+class TestLaunchesWithoutConfig:
+    # Recorded before there was a space file: nobody knows of which config they were.
+    BARE = tuple(trial(1, speed, config={}, trial_id=f"bare-{speed}") for speed in (10.0, 60.0, 100.0))
+
+    def test_they_are_no_repeats_of_one_config(self) -> None:
+        ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0)]
+        assert outlook_of(*ran, *self.BARE).noise == outlook_of(*ran).noise < 0.02
+
+    def test_they_hide_no_gain(self) -> None:
+        ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0), trial(4, 140.0), trial(4, 100.0, sharding="NO_SHARD")]
+        gains = [
+            outlook_of(*trials).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)[0]
+            for trials in (ran, [*ran, *self.BARE])
+        ]
+        assert gains[1] == gains[0]
+        assert gains[0].quantile(0.05) > 1.2
+
+    def test_from_them_alone_nothing_is_known_of_what_a_parameter_does(self) -> None:
+        (gain,) = outlook_of(*self.BARE).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)
+        assert gain is None or gain.spread > 0.05
+
+    def test_a_parameter_that_no_trial_names_may_yet_matter(self) -> None:
+        older = [trial(size, 100.0 * size, config={"micro_batch_size": size}) for size in (1, 2, 4)]
+        (gain,) = outlook_of(*older).gains([{**CURRENT, "sharding_strategy": "NO_SHARD"}], CURRENT)
+        assert gain.spread > 0.01

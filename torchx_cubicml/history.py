@@ -69,7 +69,7 @@ class History:
             trials: of one workload or of many; planned ones teach nothing and are left out.
             objective: name of the throughput.
             observe: see ``training_row``.
-            choices: parameter -> values that ``columns`` shall tell apart though no trial has had them yet.
+            choices: parameter -> values that ``columns`` shall tell apart though no trial has had, or named, them yet.
 
         Raises:
             RecordError: ``objective`` is unknown.
@@ -100,8 +100,7 @@ class History:
         choices: Mapping[str, Sequence[Scalar]],
     ) -> Self:
         rows = [row for row, _, _, _ in taught]
-        known = {name for row in rows for name in row}
-        columns = Columns.from_rows([*rows, *({n: each} for n in known & choices.keys() for each in choices[n])])
+        columns = Columns.from_rows([*rows, *({name: each} for name, values in choices.items() for each in values)])
         features = columns.encode(rows)
         throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
         feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)

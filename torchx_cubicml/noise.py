@@ -53,10 +53,23 @@ def repeat_noise(trials: Iterable[Trial], *, objective: str = "tokens_per_second
         value = trial.measurement.throughput(objective) if trial.measurement else None
         if value is not None:
             key = (tuple(sorted(trial.workload.items())), tuple(sorted(trial.config.items())))
-            groups[key].append(math.log(value))
-    squares = sum((value - fmean(values)) ** 2 for values in groups.values() for value in values)
-    freedom = sum(len(values) - 1 for values in groups.values())
-    return math.sqrt((_USUAL_WEIGHT * _USUAL_NOISE**2 + squares) / (_USUAL_WEIGHT + freedom))
+            groups[key].append(value)
+    return pooled_noise(groups.values())
+
+
+def pooled_noise(repeats: Iterable[Sequence[float]]) -> float:
+    """Return the same of the throughputs of each config, which may be none.
+
+    >>> round(pooled_noise([(90.0, 100.0, 111.0), (5.0,), ()]), 3)
+    0.075
+    """
+    squares, freedom = _USUAL_WEIGHT * _USUAL_NOISE**2, _USUAL_WEIGHT
+    for values in filter(None, repeats):
+        logarithms = [math.log(value) for value in values]
+        centre = fmean(logarithms)
+        squares += sum((value - centre) ** 2 for value in logarithms)
+        freedom += len(logarithms) - 1
+    return math.sqrt(squares / freedom)
 
 
 def believe(predicted: Belief | None, measured: Sequence[float], *, noise: float) -> Belief | None:

@@ -16,7 +16,7 @@ from torchx_cubicml.advisor.lesson import Lesson
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import ineffective_parameters, training_row
-from torchx_cubicml.noise import Belief, believe, repeat_noise
+from torchx_cubicml.noise import Belief, believe, pooled_noise
 from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
@@ -26,7 +26,7 @@ from torchx_cubicml.trial import State
 from torchx_cubicml.vectors import FactRows, distinct_rows, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -123,15 +123,16 @@ class Outlook:
         free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
         pinned = _pinned(space, current, idle)
         narrow = _narrowed(space, pinned)
-        noise = repeat_noise(own, objective=space.objective)
         records = _records(narrow, own, pinned)
+        noise = pooled_noise(record.measured for record in records.values())
+        tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
         lesson = Lesson(
             everything=taught,
-            own=[trial for trial, told in zip(taught, trials, strict=True) if id(told) in ids],
+            own=[trial for trial, told in zip(taught, trials, strict=True) if id(told) in ids and _tells(trial, tuned)],
             objective=space.objective,
             observe=observe,
             compare=[*workload, *free],
-            tuned={item.name: item.choices for item in narrow.parameters if item.derive is None},
+            tuned=tuned,
             noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
             usual_noise=noise,
             workload=workload,
@@ -275,6 +276,11 @@ def _taught(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
     """Whether enough measured trials besides ``own`` say what they had of each of ``names``."""
     telling = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
     return sum(1 for _ in islice(telling, _ENOUGH_ELSEWHERE)) == _ENOUGH_ELSEWHERE
+
+
+def _tells(trial: Trial, names: Collection[str]) -> bool:
+    """Whether anything is known of the config of ``trial``; without, it would be taken for one at the middle of all."""
+    return not names or any(name in trial.config or name in trial.observed for name in names)
 
 
 def _pinned(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:

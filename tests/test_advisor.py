@@ -71,6 +71,12 @@ class TestSuggest:
         assert first.reason == "untried first guess: your own config"
         assert (first.throughput, first.low, first.high, first.gain, first.n_trials) == (None, None, None, None, 0)
 
+    @pytest.mark.parametrize("config", [CURRENT, {}], ids=["repeats of one config", "launches without a config"])
+    def test_the_first_batch_counts_configs_and_not_launches(self, config: dict[str, object]) -> None:
+        again = [launched(CURRENT, noise=0.01 * number) for number in range(9)]
+        found = asked([replace(trial, config=config) for trial in again], count=3)
+        assert all(suggestion.reason.startswith("untried first guess") for suggestion in found)
+
     def test_the_first_batch_has_every_layer_alike(self) -> None:
         found = asked([], count=6)
         assert [len(set(suggestion.config["sharding_strategy"])) for suggestion in found] == [1] * 6

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 _SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
 _SAFE = 0.95  # probability to fit that an ordinary launch asks of a config that was never run
-_ENOUGH_TO_EXTRAPOLATE = 8  # ended trials before an ordinary launch may run a config that was never run
+_ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
 _CONFIDENCE = 0.95  # that a config is faster than the user's own: nine of ten claims hold with room to spare
 
@@ -213,7 +213,7 @@ def _quick_searcher(outlook: Outlook) -> Searcher:
 
 def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config | None:
     """Return the config never run whose low end stands highest, if that is above ``best`` and it surely fits."""
-    if outlook.n_trials < _ENOUGH_TO_EXTRAPOLATE:
+    if outlook.n_tried < _ENOUGH_TO_EXTRAPOLATE:
         return None
     low_end = _LowEnd(outlook)
     found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.trial import Config
 
-_DESIGNED = 8  # launches of a workload after which the predictor alone chooses
+_DESIGNED = 8  # configs of a workload that were tried, after which the predictor alone chooses
 # The same where they screen plain parameters, if enough of them ran: from then on each launch is worth more where the
 # predictor chooses it.
 _SCREENED, _FEWEST_MEASURED, _MOST_SCREENED = 5, 3, 12
@@ -80,9 +80,9 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
 def _are_enough(outlook: Outlook, n_measured: int) -> bool:
     """Whether the predictor alone chooses from now on."""
     if not screens(outlook.space):
-        return outlook.n_trials >= _DESIGNED
+        return outlook.n_tried >= _DESIGNED
     least = _SCREENED if n_measured >= _FEWEST_MEASURED else _MOST_SCREENED
-    return outlook.n_trials >= least
+    return outlook.n_tried >= least
 
 
 def searched(

@@ -68,7 +68,12 @@ class Record:
     @property
     def settled(self) -> bool:
         """Whether launching it again would teach nothing new."""
-        return bool(self.measured) or self.out_of_memory or self.open or self.failed
+        return self.tried or self.open
+
+    @property
+    def tried(self) -> bool:
+        """Whether it is known what becomes of it."""
+        return bool(self.measured) or self.out_of_memory or self.failed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +270,11 @@ class Outlook:
     def settled_rows(self) -> frozenset[bytes]:
         """Return the rows of choice indices that are settled, as ``Record.row``."""
         return frozenset(record.row for record in self.records.values() if record.settled)
+
+    @property
+    def n_tried(self) -> int:
+        """Of how many configs of the space it is known what becomes of them, however often each was launched."""
+        return sum(record.tried for record in self.records.values())
 
     @property
     def n_out_of_memory(self) -> int:

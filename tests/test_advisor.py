@@ -96,10 +96,15 @@ class TestSuggest:
         assert not set(keys) & {config_key(trial.config) for trial in trials}
         assert all(suggestion.config in space for suggestion in found)
 
-    @pytest.mark.parametrize("state", [State.PLANNED, State.RUNNING, State.OUT_OF_MEMORY, State.UNKNOWN])
+    @pytest.mark.parametrize("state", [State.PLANNED, State.RUNNING, State.OUT_OF_MEMORY, State.TIMEOUT])
     def test_what_is_under_way_or_failed_is_not_suggested(self, state: State) -> None:
         pending = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state)
         assert all(suggestion.config != CURRENT for suggestion in asked([pending], count=20))
+
+    @pytest.mark.parametrize("state", [State.USER_ERROR, State.STOPPED_EARLY, State.INFRASTRUCTURE])
+    def test_an_own_config_that_did_not_get_to_run_is_suggested_again(self, state: State) -> None:
+        lost = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state, reason="Ctrl-C, or a typo")
+        assert asked([lost])[0].config == CURRENT
 
     @pytest.mark.parametrize("n_own", [0, 1, 4], ids=["nothing ran", "hardly measured", "a process of its own"])
     @pytest.mark.parametrize("others_teach", [False, True], ids=["alone", "others teach"])

@@ -55,17 +55,21 @@ class TestRecords:
         assert isinstance(record.config["micro_batch_size"], int)
 
     @pytest.mark.parametrize(
-        ("state", "failed"),
-        [(State.USER_ERROR, True), (State.UNKNOWN, True), (State.TIMEOUT, True), (State.INFRASTRUCTURE, False)],
+        ("state", "settles_after"),
+        [
+            (State.OUT_OF_MEMORY, 1),
+            (State.TIMEOUT, 1),
+            (State.COMPLETED, 1),
+            (State.USER_ERROR, 2),
+            (State.UNKNOWN, 2),
+            (State.INFRASTRUCTURE, None),
+            (State.STOPPED_EARLY, None),
+        ],
     )
-    def test_a_failure_settles_unless_it_was_the_machines(self, state: State, failed: bool) -> None:
-        (record,) = outlook_of(trial(2, state=state)).records.values()
-        assert record.failed is record.settled is failed
-
-    def test_what_the_machines_broke_off_twice_is_settled(self) -> None:
-        broken = [trial(2, state=State.INFRASTRUCTURE, trial_id=name) for name in "ab"]
-        (record,) = outlook_of(*broken).records.values()
-        assert record.settled
+    def test_a_failure_settles_where_it_is_likely_to_repeat(self, state: State, settles_after: int | None) -> None:
+        lost = [trial(2, state=state, trial_id=f"lost-{number}") for number in range(4)]
+        settled = [outlook_of(*lost[:count]).settled(lost[0].config) for count in range(1, 5)]
+        assert settled == [settles_after is not None and count >= settles_after for count in range(1, 5)]
 
     def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
         told = trial(2, state=State.COMPLETED)

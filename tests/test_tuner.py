@@ -238,6 +238,25 @@ def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None
     assert planned[0] == "baseline"
 
 
+def test_what_the_machines_break_off_each_time_is_given_up_for_this_tune(prepared: Prepared) -> None:
+    own, config = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    broken = [
+        replace(measured(prepared, config, 1.0), state=State.INFRASTRUCTURE, measurement=None, reason="NCCL")
+        for _ in range(2)
+    ]
+    others = [
+        measured(prepared, {"micro_batch_size": 2, "gradient_accumulation_steps": 4}, 90.0),
+        Trial.infeasible(workload=prepared.workload, config={"micro_batch_size": 8, "gradient_accumulation_steps": 1}),
+    ]
+    tuned = next_launch(prepared, [own, *others, *broken], launches_left=9)
+    assert tuned is not None
+    assert tuned[1].config == prepared.current
+    known = frozenset(trial.trial_id for trial in (own, *others, *broken))
+    another_day = next_launch(prepared, [own, *others, *broken], launches_left=9, known=known)
+    assert another_day is not None
+    assert (another_day[0], another_day[1].config) == ("search", config)
+
+
 @pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])
 def test_a_small_budget_is_not_spent_on_repeats(request_: TuneRequest, launches: int, made: int) -> None:
     assert replace(request_, budget=Budget(launches=launches), repeats=3).repeats_made == made

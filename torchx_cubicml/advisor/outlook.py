@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 
 _ENOUGH_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
 
+_SETTLES_AT_ONCE, _SETTLES_TWICE = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
+
 # Configs at which a Thompson draw is told: drawn ones, and two changes of each measured one.
 _ANCHORS, _ANCHORS_AROUND = 60, 60
 
@@ -55,7 +57,7 @@ class Record:
         row: its choice indices as ``np.intp``, in bytes.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
-        failed: whether it ended without a measurement; what the machines broke off is tried once more.
+        failed: whether it ended without a measurement in a way that it would again; see ``_is_given_up``.
     """
 
     config: Config
@@ -337,15 +339,26 @@ def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
 
 def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
-    lost = [trial.state for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
+    lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     return Record(
         config=config,
         row=row,
         measured=tuple(sorted(value for value in values if value is not None)),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
-        failed=len(lost) > 1 or any(state is not State.INFRASTRUCTURE for state in lost),
+        failed=_is_given_up(lost),
     )
+
+
+def _is_given_up(lost: Sequence[Trial]) -> bool:
+    """Whether launches that ended without a throughput say that the next would, too.
+
+    One that was too slow, or of which nothing was to be measured, does. Of an error nobody knows whether the config is
+    to blame before it happens twice. What the machines, or somebody, broke off says nothing.
+    """
+    if any(trial.state in _SETTLES_AT_ONCE or trial.measurement is not None for trial in lost):
+        return True
+    return sum(trial.state in _SETTLES_TWICE for trial in lost) > 1
 
 
 def in_space(space: SearchSpace, config: Config) -> Config | None:

@@ -77,6 +77,7 @@ def next_launch(
     if again is not None:
         return "again", again
     seed = prepared.request.seed + len(trials)
+    trials = _with_given_up(trials, evidence)
     best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=seed)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
@@ -197,6 +198,19 @@ def _broken_off(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
         if config is not None:
             return replace(_own_config(config), reason=f"once more, for it was broken off: {trial.reason}")
     return None
+
+
+def _with_given_up(trials: Sequence[Trial], evidence: Evidence) -> Sequence[Trial]:
+    """Return the trials, those of configs that broke off twice in this tune as failures whose cause nobody knows.
+
+    What a busy night broke off may run another day; a tune had better not spend its launches on it.
+    """
+    broken = [t for t in evidence.own if t.state is State.INFRASTRUCTURE and t.measurement is None]
+    times = Counter(config_key(trial.config) for trial in broken)
+    given_up = {trial.trial_id for trial in broken if times[config_key(trial.config)] > 1}
+    if not given_up:
+        return trials
+    return [replace(trial, state=State.UNKNOWN) if trial.trial_id in given_up else trial for trial in trials]
 
 
 def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:

@@ -53,6 +53,58 @@ def test_what_is_loaded_meanwhile_is_limited_by_the_next_context_until_the_outer
     assert told.stdout.split() == ["True"] * 5
 
 
+_TWO_AT_ONCE = """
+import threading
+import numpy
+import sklearn.ensemble
+from threadpoolctl import threadpool_info
+from torchx_cubicml.predictors.threads import one_thread
+
+def blas():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "blas"}
+
+def openmp():
+    return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "openmp"}
+
+first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+told = []
+
+def first():
+    with one_thread():
+        first_is_in.set()
+        second_is_in.wait(60)
+    told.append(openmp() == {2})
+    first_is_out.set()
+
+def second():
+    first_is_in.wait(60)
+    with one_thread():
+        second_is_in.set()
+        first_is_out.wait(60)
+        told.append(blas() == openmp() == {1})
+
+told.append(blas() == openmp() == {2})
+threads = [threading.Thread(target=each) for each in (first, second)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+told.append(blas() == openmp() == {2})
+print(*told)
+"""
+
+
+def test_contexts_of_two_threads_that_overlap_hold_until_each_is_left() -> None:
+    told = subprocess.run(
+        [sys.executable, "-c", _TWO_AT_ONCE],
+        env={"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
+        check=True,
+        capture_output=True,
+        text=True,
+    )
+    assert told.stdout.split() == ["True"] * 4
+
+
 def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     both = threading.Barrier(2)
@@ -68,6 +120,11 @@ def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeyp
     assert [item for item, _ in found] == list(range(5))
     assert all(numbers <= {1} for _, numbers in found)
     assert threadpool_info() == before
+
+
+def test_cores_are_counted_where_no_affinity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr("os.sched_getaffinity")
+    assert on_all_cores(lambda item: item + 1, range(5)) == [1, 2, 3, 4, 5]
 
 
 def test_what_fails_on_another_core_is_raised_here() -> None:

@@ -1,4 +1,4 @@
-"""What every searcher offers, and the bookkeeping that all of them share."""
+"""What every searcher offers, and the scores that it is given."""
 
 from __future__ import annotations
 
@@ -67,32 +67,6 @@ class Starting(Protocol):
 
     def starting_at(self, start: tuple[Config, ...]) -> Searcher:
         """Return this searcher with another start."""
-
-
-class Ranking:
-    """All configs scored so far, each once."""
-
-    def __init__(self, score: Score) -> None:
-        self._score = score
-        self._configs: dict[Hashable, Config] = {}
-        self._scores: list[float] = []
-
-    def __len__(self) -> int:
-        return len(self._configs)
-
-    def add(self, configs: Sequence[Config]) -> None:
-        """Score those that are new."""
-        fresh = {key: config for config in configs if (key := identity(config)) not in self._configs}
-        if fresh:
-            self._configs.update(fresh)
-            self._scores.extend(self._score(list(fresh.values())).tolist())
-
-    def best(self, count: int) -> list[Config]:
-        """Return up to ``count`` configs, best first; equal scores stand in the order in which they came."""
-        scores = np.nan_to_num(np.array(self._scores), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-        configs = list(self._configs.values())
-        order = np.argsort(-scores, kind="stable")[:count]
-        return [configs[index] for index in order.tolist() if scores[index] > -np.inf]
 
 
 def identity(config: Config) -> Hashable:

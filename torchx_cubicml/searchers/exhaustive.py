@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.searchers.base import Ranking, VectorScore
+from torchx_cubicml.searchers.base import scores_of
 from torchx_cubicml.vectors import config_at
 
 if TYPE_CHECKING:
@@ -39,24 +39,13 @@ class Exhaustive:
         del rng  # nothing is drawn
         if space.size(limit=self.limit + 1) > self.limit:
             raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
-        if isinstance(score, VectorScore):
-            return _best_rows(space, score, count)
-        best: list[Config] = []
-        stream = iter(space.configs())
+        stream = space.legal.choices.vectors()
+        best = np.empty((0, len(space.dimensions)), dtype=np.intp)
+        scores = np.empty(0)
         while batch := list(islice(stream, _BATCH)):
-            ranking = Ranking(score)
-            ranking.add([*best, *batch])
-            best = ranking.best(count)
-        return best
-
-
-def _best_rows(space: SearchSpace, score: VectorScore, count: int) -> list[Config]:
-    stream = space.legal.choices.vectors()
-    best = np.empty((0, len(space.dimensions)), dtype=np.intp)
-    scores = np.empty(0)
-    while batch := list(islice(stream, _BATCH)):
-        rows = np.array(batch, dtype=np.intp)
-        best, scores = np.vstack([best, rows]), np.concatenate([scores, score.of_vectors(rows)])
-        order = np.argsort(-np.nan_to_num(scores, nan=-np.inf, neginf=-np.inf), kind="stable")[:count]
-        best, scores = best[order], scores[order]
-    return [config_at(space, row) for row, value in zip(best, scores, strict=True) if value > -np.inf]
+            rows = np.array(batch, dtype=np.intp)
+            found = np.nan_to_num(scores_of(space, score, rows), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
+            best, scores = np.vstack([best, rows]), np.concatenate([scores, found])
+            order = np.argsort(-scores, kind="stable")[:count]
+            best, scores = best[order], scores[order]
+        return [config_at(space, row) for row in best[scores > -np.inf]]

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.searchers.base import Ranking
 from torchx_cubicml.searchers.exhaustive import Exhaustive
+from torchx_cubicml.searchers.ranking import RowRanking
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,7 +31,7 @@ class Random:
         draws = max(self.draws, 2 * count)
         if space.size(limit=draws + 1) <= draws:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = Ranking(score)
+        ranking = RowRanking(space, score)
         while len(ranking) < draws // 2:  # repeats are rare in a space larger than the draws
-            ranking.add(space.sample(draws, rng=rng))
-        return ranking.best(count)
+            ranking.draw(draws, rng)
+        return ranking.configs(count)

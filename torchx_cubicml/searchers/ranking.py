@@ -1,4 +1,4 @@
-"""Rows of choice indices scored so far, each once: what a searcher that changes rows climbs on."""
+"""Rows of choice indices scored so far, each once: what searchers keep of what they met."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.base import scores_of
-from torchx_cubicml.vectors import config_at, distinct_rows, drawn_rows, legal_rows
+from torchx_cubicml.vectors import config_at, drawn_rows, legal_rows
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -30,26 +30,49 @@ class RowRanking:
 
     def __init__(self, space: SearchSpace, score: Score) -> None:
         self._space, self._score = space, score
-        self._known: set[bytes] = set()
-        self._rows = np.empty((0, len(space.dimensions)), dtype=np.intp)
-        self._scores = np.empty(0)
+        self._numbers: dict[bytes, int] = {}
+        self._rows: list[NDArray[np.intp]] = []
+        self._scores: list[float] = []
 
     def __len__(self) -> int:
         return len(self._rows)
 
     def add(self, vectors: NDArray[np.intp]) -> None:
         """Score those of ``vectors`` ``[n, n_dimensions]`` that are legal and new."""
-        rows = as_legal(self._space, vectors)
-        first, _ = distinct_rows(rows)
-        rows = rows[np.sort(first)]
-        fresh = rows[[row.tobytes() not in self._known for row in rows]]
-        if len(fresh):
-            self._known.update(row.tobytes() for row in fresh)
-            scores = np.asarray(scores_of(self._space, self._score, fresh), dtype=np.float64)
-            self._rows = np.vstack([self._rows, fresh])
-            self._scores = np.concatenate(
-                [self._scores, np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf)]
-            )
+        self.numbers(as_legal(self._space, vectors))
+
+    def numbers(self, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return which row met, counted as they came, each of legal ``vectors`` is, ``[n]``; score those that are new.
+
+        Args:
+            vectors: ``[n, n_dimensions]``.
+        """
+        keys = [row.tobytes() for row in vectors]
+        fresh = []
+        for place, key in enumerate(keys):
+            if key not in self._numbers:
+                self._numbers[key] = len(self._numbers)
+                fresh.append(place)
+        if fresh:
+            self._rows.extend(vectors[fresh])
+            scores = np.asarray(scores_of(self._space, self._score, vectors[fresh]), dtype=np.float64)
+            self._scores.extend(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist())
+        return np.array([self._numbers[key] for key in keys], dtype=np.intp)
+
+    def scores(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the scores of the rows that came as those ``numbers``, ``[n]``; ``-inf`` where it was NaN."""
+        return np.array([self._scores[number] for number in numbers.tolist()], dtype=np.float64)
+
+    def rows(self, numbers: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rows that came as those ``numbers``, ``[n, n_dimensions]``."""
+        rows = [self._rows[number] for number in numbers.tolist()]
+        return np.array(rows, dtype=np.intp).reshape(len(rows), len(self._space.dimensions))
+
+    def order(self) -> NDArray[np.intp]:
+        """Return the numbers of all rows that may be proposed, best first; equal scores as they came."""
+        scores = np.array(self._scores, dtype=np.float64)
+        order = np.argsort(-scores, kind="stable")
+        return order[scores[order] > -np.inf]
 
     def draw(self, count: int, rng: np.random.Generator) -> None:
         """Score ``count`` legal rows drawn uniformly."""
@@ -57,8 +80,7 @@ class RowRanking:
 
     def best(self, count: int) -> NDArray[np.intp]:
         """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; equal scores as they came."""
-        order = np.argsort(-self._scores, kind="stable")[:count]
-        return self._rows[order[self._scores[order] > -np.inf]]
+        return self.rows(self.order()[:count])
 
     def configs(self, count: int) -> list[Config]:
         """Return the configs of ``best``."""

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.searchers.base import scores_of
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.policies import Policies
+from torchx_cubicml.searchers.ranking import RowRanking
 from torchx_cubicml.vectors import config_at, distinct_rows, drawn_rows
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ class Reinforce:
         budget = max(self.searches * self.batch * 4, 2 * count)
         if space.size(limit=budget + 1) <= budget:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        seen = _Seen(space, score)
+        met = _Drawn(space, score)
         policies = Policies(space, n_searches=self.searches, learning_rate=self.learning_rate)
         for _ in range(self.steps):
             drawn = policies.draw(self.batch, rng)
-            policies.learn(drawn, advantages(seen.scores(drawn)), entropy=self.entropy)
-        while len(seen) < count:  # policies that settled at once
-            seen.scores(drawn_rows(space, 2 * count, rng=rng)[None])
-        return [config_at(space, vector) for vector in seen.tops(count, searches=self.searches)]
+            policies.learn(drawn, advantages(met.scores(drawn)), entropy=self.entropy)
+        while len(met) < count:  # policies that settled at once
+            met.scores(drawn_rows(space, 2 * count, rng=rng)[None])
+        return [config_at(space, vector) for vector in met.tops(count, searches=self.searches)]
 
 
 def advantages(scores: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -79,43 +79,31 @@ def advantages(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(centred / np.where(spread > 0, spread, 1.0), dtype=np.float64)
 
 
-class _Seen:
-    """All rows drawn so far, each scored once, and the searches that drew it."""
+class _Drawn:
+    """All rows drawn so far, and the search that was the first to draw each."""
 
     def __init__(self, space: SearchSpace, score: Score) -> None:
-        self._space, self._score = space, score
-        self._index: dict[bytes, int] = {}
-        self._rows: list[NDArray[np.intp]] = []
-        self._scores: list[float] = []
+        self._ranking = RowRanking(space, score)
         self._finder: list[int] = []
 
     def __len__(self) -> int:
-        return len(self._rows)
+        return len(self._ranking)
 
     def scores(self, drawn: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the scores of legal rows ``[n_searches, count, n_dimensions]``, ``[n_searches, count]``."""
-        rows = drawn.reshape(-1, drawn.shape[2])
+        rows, n_known = drawn.reshape(-1, drawn.shape[2]), len(self)
         first, which = distinct_rows(rows)
-        keys = [rows[row].tobytes() for row in first.tolist()]
-        fresh = [place for place, key in enumerate(keys) if key not in self._index]
-        if fresh:
-            new = rows[first[fresh]]
-            self._index.update({keys[place]: len(self._rows) + number for number, place in enumerate(fresh)})
-            self._rows.extend(new)
-            self._scores.extend(scores_of(self._space, self._score, new).tolist())
-            self._finder.extend((first[fresh] // drawn.shape[1]).tolist())
-        known = np.array([self._scores[self._index[key]] for key in keys], dtype=np.float64)
-        return known[which].reshape(drawn.shape[:2])
+        numbers = self._ranking.numbers(rows[first])
+        self._finder.extend((first[numbers >= n_known] // drawn.shape[1]).tolist())
+        return self._ranking.scores(numbers)[which].reshape(drawn.shape[:2])
 
-    def tops(self, count: int, *, searches: int) -> list[NDArray[np.intp]]:
+    def tops(self, count: int, *, searches: int) -> NDArray[np.intp]:
         """Return rows, best first: an equal number of tops of each search, and the best of the rest to make it up."""
-        scores = np.nan_to_num(np.array(self._scores), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-        order = np.argsort(-scores, kind="stable")
-        order = order[scores[order] > -np.inf]
+        order = self._ranking.order()
         finder = np.array(self._finder, dtype=np.intp)[order]
         share = -(-count // searches)
         own = np.zeros(len(order), dtype=np.bool_)
         for search in range(searches):
             own[np.flatnonzero(finder == search)[:share]] = True
         chosen = np.sort(np.concatenate([np.flatnonzero(own), np.flatnonzero(~own)])[:count])
-        return [self._rows[index] for index in order[chosen].tolist()]
+        return self._ranking.rows(order[chosen])

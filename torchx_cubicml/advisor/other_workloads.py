@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from dataclasses import dataclass, field
+from functools import lru_cache
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Value
 
 _REMEMBERED = 2  # fitted predictors: of a program that tunes two workloads in turns
-_fitted: OrderedDict[bytes, Predictor] = OrderedDict()
 
 
 def taught_by(history: History, name: str) -> Predictor:
@@ -30,14 +30,24 @@ def taught_by(history: History, name: str) -> Predictor:
     The same table gives the same predictor, whatever was asked before: nothing in it is left to a search's own chance,
     and what was learned last is kept by its content.
     """
-    make = PREDICTORS.get(name, PREDICTORS[DEFAULT_PREDICTOR])
     content = repr((name, history.columns, history.rows)).encode()
-    key = blake2b(content + history.features.tobytes() + history.throughput.tobytes(), digest_size=16).digest()
-    found = _fitted.pop(key, None)
-    _fitted[key] = found = make().fit(history, rng=np.random.default_rng(0)) if found is None else found
-    while len(_fitted) > _REMEMBERED:
-        _fitted.popitem(last=False)
-    return found
+    digest = blake2b(content + history.features.tobytes() + history.throughput.tobytes(), digest_size=16).digest()
+    return _fitted(_Table(digest=digest, history=history, name=name))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Table:
+    """What is learned from and by whom, known by its content alone."""
+
+    digest: bytes
+    history: History = field(compare=False)
+    name: str = field(compare=False)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _fitted(table: _Table) -> Predictor:
+    make = PREDICTORS.get(table.name, PREDICTORS[DEFAULT_PREDICTOR])
+    return make().fit(table.history, rng=np.random.default_rng(0))
 
 
 class OtherWorkloads:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import _FLOOR, _UNDER_FLOOR, pick_apart
+from torchx_cubicml.advisor.acquisition import pick_apart, weighed
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -34,9 +34,7 @@ def batch(
     configs = [{name: job.config[name] for name in CHOSEN} for job in jobs]
     space = SearchSpace(parameters=tuple(Parameter(name=name, choices=_choices(configs, name)) for name in CHOSEN))
     places = {id(config): place for place, config in enumerate(configs)}
-    with np.errstate(divide="ignore"):
-        scores = np.log(np.stack(opinions)) + np.log(fits)
-    scores -= _UNDER_FLOOR * np.maximum(_FLOOR - fits, 0.0)
+    scores = weighed(np.log(np.stack(opinions)), fits)
     picked = pick_apart(space, configs, scores, count=count, taken=())
     return np.array([places[id(config)] for config in picked], dtype=np.intp)
 

@@ -69,11 +69,22 @@ class Acquisition:
         worth = np.nan_to_num(forecast.logarithm, nan=0.0)
         if self._best is not None:
             worth = self._worth(forecast.logarithm - self._best, forecast.spread)
-        with np.errstate(divide="ignore"):
-            score = worth + np.log(forecast.fits)
-        score -= _UNDER_FLOOR * np.maximum(self._floor - forecast.fits, 0.0)
+        score = weighed(worth, forecast.fits, floor=self._floor)
         settled = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
         return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
+
+
+def weighed(worth: NDArray[np.float64], fits: NDArray[np.float64], *, floor: float = _FLOOR) -> NDArray[np.float64]:
+    """Return what launches are worth by how likely they fit, a logarithm as ``worth`` is, of its shape.
+
+    Args:
+        worth: logarithm of what those that fit are worth, ``[n]``, or by several opinions, ``[n_opinions, n]``.
+        fits: probability to fit, ``[n]``.
+        floor: probability under which no worth is enough; by default where nothing is known of the memory wall.
+    """
+    with np.errstate(divide="ignore"):
+        score = worth + np.log(fits)
+    return np.asarray(score - _UNDER_FLOOR * np.maximum(floor - fits, 0.0), dtype=np.float64)
 
 
 def _mean(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:

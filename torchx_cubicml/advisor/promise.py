@@ -25,24 +25,23 @@ def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Co
     gains = outlook.gains(configs, current)
     fits = outlook.forecast(configs).fits.tolist()
     plain = [
-        _suggestion(outlook, config, (belief, baseline if gain else None, gain), chance)
+        _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
 
 
 def _suggestion(
-    outlook: Outlook, config: Config, beliefs: tuple[Belief | None, Belief | None, Belief | None], chance: float
+    config: Config, belief: Belief | None, baseline: Belief | None, gain: Belief | None, *, fits: float, n_trials: int
 ) -> Suggestion:
-    belief, baseline, gain = beliefs
     return Suggestion(
         config=config,
         throughput=belief.throughput if belief else None,
         low=belief.quantile(0.1) if belief else None,
         high=belief.quantile(0.9) if belief else None,
-        probability_to_fit=chance,
+        probability_to_fit=fits,
         reason="",
-        n_trials=outlook.n_trials,
+        n_trials=n_trials,
         baseline_throughput=baseline.throughput if baseline else None,
         gain=gain.throughput if gain else None,
         gain_low=gain.quantile(0.1) if gain else None,

@@ -35,6 +35,7 @@ from ceilings import deviations, share_ceiling
 from tables import h100_jobs
 
 from torchx_cubicml.advisor import Study
+from torchx_cubicml.advisor.winner import ranked
 from torchx_cubicml.history import config_key
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import MAX_SOURCE, parse_expression
@@ -238,11 +239,8 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
 
 def _handed_over(cell: Cell, study: Study) -> float:
     """Return the share of the row of highest posterior mean among those whose measurement is not doubted."""
-    measured = study.outlook.measured()
-    if not measured:
-        return 0.0
-    beliefs = np.array([belief.throughput if belief else 0.0 for belief in study.outlook.beliefs(measured)])
-    return cell.share(measured[int(np.argmax(np.where(study.outlook.doubts(measured), 0.0, beliefs)))])
+    measured = ranked(study.outlook).trusted
+    return cell.share(measured[0]) if measured else 0.0
 
 
 SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {

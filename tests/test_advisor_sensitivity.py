@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import sensitivity
+from torchx_cubicml.advisor import Study, sensitivity
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Trial
 
@@ -35,7 +35,7 @@ def trials() -> list[Trial]:
 
 
 def test_parameters_are_told_by_their_worth(trials: list[Trial]) -> None:
-    worths = sensitivity(SPACE, **GIVEN, trials=trials)
+    worths = sensitivity(Study.of(SPACE, **GIVEN, trials=trials))
     assert [worth.name for worth in worths] == ["micro_batch_size", "sharding_strategy", "backend"]
     batch, layers, backend = worths
     assert batch.own.value == 1
@@ -47,7 +47,7 @@ def test_parameters_are_told_by_their_worth(trials: list[Trial]) -> None:
 
 
 def test_what_differs_in_one_parameter_alone_is_told_as_measured(trials: list[Trial]) -> None:
-    batch = sensitivity(SPACE, **GIVEN, trials=trials)[0]
+    batch = sensitivity(Study.of(SPACE, **GIVEN, trials=trials))[0]
     halved = next(each for each in batch.alternatives if each.value == 4)
     assert halved.measured == pytest.approx(0.5**0.5)
     assert halved.n_measured == 1
@@ -57,10 +57,12 @@ def test_what_differs_in_one_parameter_alone_is_told_as_measured(trials: list[Tr
 def test_layers_are_told_in_few_words() -> None:
     mixed = {**CURRENT, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "NO_SHARD", "FULL_SHARD"), "micro_batch_size": 8}
     trials = [launched(config) for config in (CURRENT, mixed, {**CURRENT, "micro_batch_size": 4})]
-    layers = next(each for each in sensitivity(SPACE, **GIVEN, trials=trials) if each.name == "sharding_strategy")
+    layers = next(
+        each for each in sensitivity(Study.of(SPACE, **GIVEN, trials=trials)) if each.name == "sharding_strategy"
+    )
     assert layers.told().startswith("sharding_strategy NO_SHARD in 3 and FULL_SHARD in 1 layers: ")
     assert "with FULL_SHARD in every layer" in layers.told()
 
 
 def test_nothing_measured_nothing_told() -> None:
-    assert sensitivity(SPACE, **GIVEN, trials=[]) == ()
+    assert sensitivity(Study.of(SPACE, **GIVEN, trials=[])) == ()

@@ -279,6 +279,9 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
     best = advisor.best_known(prepared.space, trials=told, **facts)
     (proposed,) = advisor.suggest(prepared.space, trials=told, **facts)
+    advisor.expected_gain(prepared.space, trials=told, **facts)
+    account = advisor.account(prepared.space, trials=told, **facts, winner=best.config)
+    assert account.worths
     assert len(studies) == 1
     assert best == best_known(prepared.space, trials=told, **facts)
     assert proposed == suggest(prepared.space, trials=told, **facts)[0]

@@ -14,6 +14,7 @@ import numpy as np
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, fastest, searched
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.advisor.promise import promised
+from torchx_cubicml.advisor.winner import ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.same_workload import matches
@@ -174,21 +175,17 @@ class Study:
 
 
 def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Suggestion | None:
-    measured = outlook.measured()
+    measured = ranked(outlook).trusted  # which may be of an older space file
     if not measured:
         return None
-    doubted = outlook.doubts(measured).tolist()
-    trusted = [config for config, is_doubted in zip(measured, doubted, strict=True) if not is_doubted]
-    measured = trusted or measured  # what is trusted may be of an older space file
-    beliefs = [belief for belief in outlook.beliefs(measured) if belief is not None]
-    order = sorted(range(len(measured)), key=lambda place: -beliefs[place].throughput)
-    bold = _beyond(outlook, beliefs[order[0]], rng)
+    best = outlook.beliefs(measured[:1])[0]
+    bold = _beyond(outlook, best, rng) if best is not None else None
     why = "the fastest of the configs measured so far, by prediction and measurements together"
-    ranked = [(measured[place], why) for place in order]
+    candidates = [(config, why) for config in measured]
     if bold is not None:
-        ranked.insert(0, (bold, "not run yet, but predicted faster than all that was measured even at the low end"))
-    gains = outlook.gains([config for config, _ in ranked], current)
-    sure = [each for each, gain in zip(ranked, gains, strict=True) if gain is None or _is_claimed(gain)]
+        candidates.insert(0, (bold, "not run yet, but predicted faster than all that was measured even at the low end"))
+    gains = outlook.gains([config for config, _ in candidates], current)
+    sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
     staying = current, "your own config: nothing known is surely faster by a per cent"
     return promised(outlook, sure[:1] or [staying], current)[0]
 

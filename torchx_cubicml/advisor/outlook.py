@@ -319,7 +319,7 @@ def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scal
     read: dict[int, tuple[Config, bytes] | None] = {}  # trials read from a store share what is alike
     for trial in own:
         if id(trial.config) not in read:
-            read[id(trial.config)] = _placed(space, _with(trial.config, pinned))
+            read[id(trial.config)] = _placed(space, with_choices(trial.config, pinned))
         placed = read[id(trial.config)]
         if placed is not None:
             key = identity(placed[0])
@@ -328,7 +328,7 @@ def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scal
     return {key: _record(*found[key], group, space.objective) for key, group in groups.items()}
 
 
-def _with(config: Config, pinned: Mapping[str, Scalar]) -> Config:
+def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
     """Return ``config`` with the pinned choices in place of its own, for each entry of a per-layer value."""
     changed = {}
     for name in pinned.keys() & config.keys():

@@ -6,17 +6,17 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.winner import as_recorded, ranked
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Iterator
+    from collections.abc import Hashable, Iterator
 
+    from torchx_cubicml.advisor.advisor import Study
+    from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.trial import Config, Value
 
 _MOST_CHOICES = 6  # of one parameter; of a longer list every other is left out until it fits
 
@@ -72,44 +72,26 @@ class ParameterWorth:
         return f"{self.name} {_short(self.value)}: {', '.join(parts) if parts else 'no other value is legal here'}"
 
 
-def sensitivity(
-    space: SearchSpace,
-    *,
-    workload: Workload,
-    current: Config,
-    trials: Iterable[Trial],
-    seed: int = 0,
-    predictor: str = "",
-) -> tuple[ParameterWorth, ...]:
-    """Return what each parameter is worth at the measured config of highest posterior mean, the weightiest first.
+def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterWorth, ...]:
+    """Return what each parameter is worth at ``winner``, the weightiest first.
 
     Each is set to its other choices while all others stay (derived ones follow); a value per layer is compared with
     one choice for all layers, and with the user's own.
 
     Args:
-        space: bound or not.
-        workload: facts, with ``world_size``.
-        current: the user's own config.
-        trials: of any workload, in any order.
-        seed: of all randomness.
-        predictor: name of the method that learns from all workloads; empty for the default.
+        study: what was learned.
+        winner: the measured config of highest posterior mean where none is given.
 
     Returns:
-        Nothing where no legal config of the workload was measured yet.
-
-    Raises:
-        SpaceError: the space cannot be bound to the workload.
+        Nothing where no legal config of the workload was measured yet, or ``winner`` is not legal.
     """
-    bound, rng = space.bind(workload=workload, current=current), np.random.default_rng(seed)
+    outlook = study.outlook
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
-        measured = outlook.measured()
-        if not measured:
+        best = ranked(outlook).trusted[:1] if winner is None else (as_recorded(outlook, winner),)
+        if not outlook.measured() or best[0] not in outlook.space:
             return ()
-        beliefs = [belief.throughput if belief else 0.0 for belief in outlook.beliefs(measured)]
-        best = measured[int(np.argmax(beliefs))]
         names = dict.fromkeys(dimension.parameter for dimension in outlook.space.dimensions)
-        worths = [_worth(outlook, best, name, current) for name in names]
+        worths = [_worth(outlook, best[0], name, study.current) for name in names]
     return tuple(sorted(worths, key=_weight))
 
 
@@ -117,11 +99,10 @@ def _worth(outlook: Outlook, best: Config, name: str, current: Config) -> Parame
     others = list(_others(outlook, best, name, current).values())
     gains = outlook.gains(others, best) if others else []
     fits = outlook.forecast(others).fits.tolist() if others else []
-    base = fmean(outlook.records[identity(best)].measured)
+    base = _measured(outlook, best)
     found = []
     for config, gain, chance in zip(others, gains, fits, strict=True):
-        record = outlook.records.get(identity(config))
-        speeds = record.measured if record else ()
+        speeds = _measured(outlook, config)
         if gain is None:
             continue
         found.append(
@@ -130,7 +111,7 @@ def _worth(outlook: Outlook, best: Config, name: str, current: Config) -> Parame
                 predicted=gain.throughput,
                 low=gain.quantile(0.1),
                 high=gain.quantile(0.9),
-                measured=fmean(speeds) / base if speeds else None,
+                measured=fmean(speeds) / fmean(base) if speeds and base else None,
                 n_measured=len(speeds),
                 probability_to_fit=chance,
             )
@@ -138,6 +119,11 @@ def _worth(outlook: Outlook, best: Config, name: str, current: Config) -> Parame
     own = next((each for each in found if each.value == current.get(name)), None)
     ranked = tuple(sorted(found, key=lambda each: -each.predicted))
     return ParameterWorth(name=name, value=best[name], own=own, alternatives=ranked)
+
+
+def _measured(outlook: Outlook, config: Config) -> tuple[float, ...]:
+    record = outlook.records.get(identity(config))
+    return record.measured if record else ()
 
 
 def _others(outlook: Outlook, best: Config, name: str, current: Config) -> dict[Hashable, Config]:

@@ -2,28 +2,31 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.batch import DEFAULT_METHOD, searched
-from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, designed, searched
 from torchx_cubicml.advisor.promise import promised
+from torchx_cubicml.advisor.winner import as_recorded, ranked
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
-    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.advisor.advisor import Study
+    from torchx_cubicml.advisor.batch import Method
+    from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.suggestion import Suggestion
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.trial import Config
 
 _AS_GOOD = 1.01  # a rival faster by less is no loss
 _RIVAL = 0.1  # probability to be faster than the winner from which a config is a rival
 _MOST_RIVALS = 3
-_COMPARED = 40  # measured configs, the fastest by belief
+_COMPARED = 40  # measured configs of each kind, the fastest by belief
 _DRAWS = 2000
 
 
@@ -32,7 +35,7 @@ class Verdict:
     """What is to be said of the measured configs.
 
     Args:
-        winner: the one of highest posterior mean, never of highest measurement.
+        winner: what was asked about, or the one of highest posterior mean, never of highest measurement.
         confidence: probability that none of the others is faster by more than a per cent, 0..1.
         faster: probability that it is faster than the user's own config at all; ``None`` where that is not known.
         rivals: others that may well be faster, the likeliest first: to be measured again before a claim is made.
@@ -44,44 +47,28 @@ class Verdict:
     rivals: tuple[Suggestion, ...]
 
 
-def verdict(
-    space: SearchSpace,
-    *,
-    workload: Workload,
-    current: Config,
-    trials: Iterable[Trial],
-    seed: int = 0,
-    predictor: str = "",
-) -> Verdict | None:
+def verdict(study: Study, *, winner: Config | None = None) -> Verdict | None:
     """Return how the measured configs of a workload compare; ``None`` where none was measured.
 
     Args:
-        space: bound or not.
-        workload: facts, with ``world_size``.
-        current: the user's own config.
-        trials: of any workload, in any order.
-        seed: of all randomness.
-        predictor: name of the method that learns from all workloads; empty for the default.
-
-    Raises:
-        SpaceError: the space cannot be bound to the workload.
+        study: what was learned.
+        winner: what they are compared with, measured or predicted; the one of highest posterior mean where none is
+            given.
     """
-    rng = np.random.default_rng(seed)
-    bound = space.bind(workload=workload, current=current)
+    outlook, rng = study.outlook, deepcopy(study.rng)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
-        ranked = _ranked(outlook)
-        if not ranked:
+        compared = _compared(outlook, study.current, winner)
+        if not compared:
             return None
-        draws = outlook.draws(ranked, count=_DRAWS, rng=rng)
+        draws = outlook.draws(compared, count=_DRAWS, rng=rng)
         ahead = draws[:, 1:] - draws[:, :1]  # of the winner
         chances = (ahead > 0.0).mean(axis=0)
         order = [place for place in np.argsort(-chances, kind="stable").tolist() if chances[place] >= _RIVAL]
-        keys = [identity(config) for config in ranked]
-        own = keys.index(identity(current)) if identity(current) in keys else -1
-        rivals = [ranked[place + 1] for place in order[:_MOST_RIVALS]]
+        keys = [identity(config) for config in compared]
+        own = keys.index(identity(study.current)) if identity(study.current) in keys else -1
+        rivals = [compared[place + 1] for place in order[:_MOST_RIVALS]]
         told = promised(
-            outlook, [(ranked[0], "highest posterior mean"), *((each, "rival") for each in rivals)], current
+            outlook, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
         )
         return Verdict(
             winner=told[0],
@@ -91,45 +78,28 @@ def verdict(
         )
 
 
-def expected_gain(  # noqa: PLR0913 - those of `suggest`
-    space: SearchSpace,
-    *,
-    workload: Workload,
-    current: Config,
-    trials: Iterable[Trial],
-    count: int = 1,
-    seed: int = 0,
-    predictor: str = "",
-) -> float | None:
+def expected_gain(study: Study, *, count: int = 1, method: Method = DEFAULT_METHOD) -> float | None:
     """Return by which share another round is expected to raise the best throughput known: 0.01 is a per cent.
 
     A tune stops where that falls under a threshold of its user. The round is what ``suggest`` would launch; it counts
     what each of its configs gains if it fits, and what the best of them then is.
 
     Args:
-        space: bound or not.
-        workload: facts, with ``world_size``.
-        current: the user's own config.
-        trials: of any workload, in any order; running and planned ones count as under way.
+        study: what was learned.
         count: launches of the round, >= 1.
-        seed: of all randomness.
-        predictor: name of the method that learns from all workloads; empty for the default.
+        method: how they are chosen.
 
     Returns:
-        The share; 0.0 where nothing is left to launch, ``None`` where nothing was measured yet.
-
-    Raises:
-        SpaceError: the space cannot be bound to the workload.
+        The share; 0.0 where nothing is left to launch. ``None`` where nothing was measured yet, or designed launches
+        are left: they are made to learn what cannot be predicted yet.
     """
-    rng = np.random.default_rng(seed)
-    bound = space.bind(workload=workload, current=current)
+    outlook, rng = study.outlook, deepcopy(study.rng)
     with one_thread():
-        outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
-        ranked = _ranked(outlook)
-        if not ranked:
+        best = ranked(outlook).trusted[:1]
+        if not best or next(designed(outlook, study.current), None) is not None:
             return None
-        round_ = searched(outlook, [], DEFAULT_METHOD, count=count, rng=rng)
-        return _raised(outlook, ranked[0], round_, rng) if round_ else 0.0
+        round_ = searched(outlook, [], method, count=count, rng=rng)
+        return _raised(outlook, best[0], round_, rng) if round_ else 0.0
 
 
 def _raised(outlook: Outlook, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
@@ -139,11 +109,12 @@ def _raised(outlook: Outlook, best: Config, launches: Sequence[Config], rng: np.
     return float(np.expm1(np.maximum(ahead, 0.0)).mean())
 
 
-def _ranked(outlook: Outlook) -> list[Config]:
-    """Return the measured configs by what is believed of them, the fastest first; those whose speed is doubted last."""
-    measured = outlook.measured()
-    beliefs = [belief.throughput if belief else 0.0 for belief in outlook.beliefs(measured)] if measured else []
-    order = np.argsort(-np.array(beliefs), kind="stable")[:_COMPARED]
-    ranked = [measured[place] for place in order.tolist()]
-    doubted = outlook.doubts(ranked).tolist() if ranked else []
-    return [config for _, config in sorted(zip(doubted, ranked, strict=True), key=lambda each: each[0])]
+def _compared(outlook: Outlook, current: Config, winner: Config | None) -> list[Config]:
+    """Return the winner, then the fastest that were measured, those whose speed is doubted, and the user's own."""
+    measured = ranked(outlook)
+    if not measured.trusted:
+        return []
+    first = measured.trusted[0] if winner is None else as_recorded(outlook, winner)
+    own = [each for each in (*measured.trusted, *measured.doubted) if identity(each) == identity(current)]
+    others = [*measured.trusted[:_COMPARED], *measured.doubted[:_COMPARED], *own]
+    return list({identity(config): config for config in [first, *others]}.values())

@@ -10,8 +10,9 @@ from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.advisor import Study, Suggestion
     from torchx_cubicml.choice import Case
     from torchx_cubicml.launch import ComponentLaunch
 
@@ -39,15 +40,8 @@ def run(args: argparse.Namespace) -> int:
     name, component_args = split_command(args.command)
     component = ComponentLaunch.parse(name, component_args)
     case = _case(component, args)
-    rows = _worth_trying(component, case, args)
-    worths = sensitivity(
-        case.space,
-        workload=case.workload,
-        current=case.current,
-        trials=case.trials,
-        seed=args.seed,
-        predictor=case.predictor,
-    )
+    study = _studied(case, args.seed)
+    rows, worths = _worth_trying(component, case, study.suggest(count=args.count), args), sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
@@ -87,10 +81,22 @@ def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
     return Case(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 
+def _studied(case: Case, seed: int) -> Study:
+    from torchx_cubicml.advisor import Study
+
+    return Study.of(
+        case.space,
+        workload=case.workload,
+        current=case.current,
+        trials=case.trials,
+        seed=seed,
+        predictor=case.predictor,
+    )
+
+
 def _worth_trying(
-    component: ComponentLaunch, case: Case, args: argparse.Namespace
+    component: ComponentLaunch, case: Case, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
-    from torchx_cubicml.advisor import suggest
     from torchx_cubicml.rewriter import place_config
     from torchx_cubicml.store import absolute_url
     from torchx_cubicml.telling import set_in_job
@@ -98,15 +104,7 @@ def _worth_trying(
 
     store = absolute_url(store_url(args))
     rows = []
-    for suggestion in suggest(
-        case.space,
-        workload=case.workload,
-        current=case.current,
-        trials=case.trials,
-        count=args.count,
-        seed=args.seed,
-        predictor=case.predictor,
-    ):
+    for suggestion in suggestions:
         placed = place_config(component.launch, case.space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
         rows.append((suggestion, command, set_in_job(placed.launch)))

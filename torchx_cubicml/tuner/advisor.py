@@ -49,9 +49,16 @@ class Advisor(Protocol):
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
     def account(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
+        self,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Sequence[Trial],
+        seed: int,
+        winner: Config,
     ) -> Account:
-        """Return what is to be said of the winner at the end."""
+        """Return what is to be said of ``winner`` at the end."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -85,19 +92,24 @@ class StudyingAdvisor:
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> float | None:
         """See ``Advisor``."""
-        return expected_gain(
-            space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
-        )
+        return expected_gain(self._studied(space, workload=workload, current=current, trials=trials, seed=seed))
 
     def account(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
+        self,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Sequence[Trial],
+        seed: int,
+        winner: Config,
     ) -> Account:
         """See ``Advisor``."""
-        trials = list(trials)
-        by = self.predictor
-        found = verdict(space, workload=workload, current=current, trials=trials, seed=seed, predictor=by)
-        worths = sensitivity(space, workload=workload, current=current, trials=trials, seed=seed, predictor=by)
-        return Account(confidence=found.confidence if found is not None else None, worths=worths)
+        study = self._studied(space, workload=workload, current=current, trials=trials, seed=seed)
+        found = verdict(study, winner=winner)
+        return Account(
+            confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
+        )
 
     def _studied(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int

@@ -272,17 +272,17 @@ class _Loop:
 
     def _result(self) -> TuneResult:
         self._books.ledger.refresh()
-        best, comparison = winner_of(
-            self._prepared, self._books.ledger.trials(), known=self._books.others(), advisor=self._advisor
-        )
+        trials = self._books.ledger.trials()
+        best, comparison = winner_of(self._prepared, trials, known=self._books.others(), advisor=self._advisor)
         prepared, account = self._prepared, Account()
         if best is not None:
             account = self._advisor.account(
                 prepared.space,
                 workload=prepared.workload,
                 current=prepared.current,
-                trials=self._books.ledger.trials(),
+                trials=trials,
                 seed=prepared.request.seed,
+                winner=best.config,
             )
         return TuneResult(
             comparison=comparison,

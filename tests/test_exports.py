@@ -10,6 +10,7 @@ import torchx_cubicml
 PUBLIC = {
     "CubicMLError",
     "Measurement",
+    "Method",
     "Origin",
     "ReportCard",
     "SearchSpace",

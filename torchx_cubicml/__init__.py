@@ -10,7 +10,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as typing has it; in a job that module may be looked for among the program's own
 if TYPE_CHECKING:
-    from torchx_cubicml.advisor import suggest
+    from torchx_cubicml.advisor import Method, suggest
     from torchx_cubicml.errors import CubicMLError
     from torchx_cubicml.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.measure import measure
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "CubicMLError",
     "Measurement",
+    "Method",
     "Origin",
     "ReportCard",
     "SearchSpace",
@@ -37,6 +38,7 @@ __all__ = [
 _HOMES = {
     "CubicMLError": "errors",
     "Measurement": "trial",
+    "Method": "advisor",
     "Origin": "trial",
     "ReportCard": "evaluation",
     "SearchSpace": "space",

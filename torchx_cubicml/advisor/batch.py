@@ -34,9 +34,10 @@ class Method:
     """How the next launches are chosen once the designed ones are made.
 
     Args:
-        acquisition: what a launch is worth: a key of ``ACQUISITIONS``.
-        searcher: what looks for the worthiest: a key of ``SEARCHERS``; ``None`` lists a small space, climbs from what
-            was measured of the workload, and evolves where hardly anything was.
+        acquisition: what a launch is worth: ``expected_improvement``, ``mean``, ``upper_bound`` or ``thompson``.
+        searcher: what looks for the worthiest: ``exhaustive``, ``random``, ``climb``, ``evolution`` or ``reinforce``;
+            ``None`` lists a small space, climbs from what was measured of the workload, and evolves where hardly
+            anything was.
 
     Raises:
         SpaceError: a name is unknown.

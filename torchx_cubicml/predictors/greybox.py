@@ -27,13 +27,10 @@ from torchx_cubicml.predictors.roofline.predictor import (
 from torchx_cubicml.predictors.threads import on_all_cores, one_thread
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from numpy.typing import NDArray
 
     from torchx_cubicml.history import History
     from torchx_cubicml.predictors.roofline.predictor import Outline
-    from torchx_cubicml.trial import Value
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
@@ -96,10 +93,6 @@ class Greybox:
         bare = copy(self)
         bare.forest_ = None
         return bare
-
-    def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
-        """Return the seconds per step of each part by the calibrated formulas; empty for an uncovered ``row``."""
-        return self.roofline_.explain(row)
 
     def _with_formulas(self, features: NDArray[np.float64], outline: Outline) -> Prediction:
         if self.forest_ is None:

@@ -52,12 +52,6 @@ class MemoryCalibration:
         """Return what is believed before anything was seen."""
         return cls(theta=_CENTRE.copy())
 
-    def parts(self, layout: Layout) -> dict[str, Array]:
-        """Return the bytes of each of ``MEMORY_PARTS`` at the peak of the fullest device, float64 ``[n]``."""
-        found = memory_parts(layout)
-        factors = np.exp(self.theta[:N_GROUPS])
-        return {name: found[name] * factor for names, factor in zip(_GROUPS, factors, strict=True) for name in names}
-
     def pressure(self, layout: Layout) -> Array:
         """Return log2 of the peak over the usable memory, then of each group's share, float64 ``[n, 1 + n_groups]``."""
         shares = _shares(layout) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])

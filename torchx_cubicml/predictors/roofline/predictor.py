@@ -69,9 +69,9 @@ class Roofline:
     """Analytic step time of transformers, with its constants calibrated on history.
 
     It needs ``n_layers``, ``d_model`` (or ``n_params``), ``seq_len``, ``micro_batch_size`` and ``world_size`` (or
-    degrees that multiply to it). For rows that do not name them it steps aside: their prediction is NaN, and
-    ``covers`` tells which they are. Unlike ``predict``, ``explain`` and ``memory`` serve before ``fit``, with the
-    default constants. The unit of a history's throughput, tokens or samples, is the one that fits better.
+    degrees that multiply to it). For rows that do not name them it steps aside: their prediction is NaN. Unlike
+    ``predict``, ``explain`` and ``memory`` serve before ``fit``, with the default constants. The unit of a history's
+    throughput, tokens or samples, is the one that fits better.
     """
 
     def __init__(self) -> None:
@@ -106,10 +106,6 @@ class Roofline:
             throughput[outline.covered] = np.exp(outline.logarithm)
             spread[outline.covered] = widened(self.scale_ * self._raw_spread(outline), outline)
         return Prediction(throughput=throughput, spread=spread)
-
-    def covers(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return which encoded rows name all that is needed, bool ``[n]``."""
-        return self._layout(features).covered
 
     def outline(self, features: NDArray[np.float64]) -> Outline:
         """Return what the formulas say of encoded rows."""

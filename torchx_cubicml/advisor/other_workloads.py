@@ -51,7 +51,12 @@ def _fitted(table: _Table) -> Predictor:
 
 
 class OtherWorkloads:
-    """The default predictor, which knows other workloads alone."""
+    """What a workload's own process starts from: a predictor of other workloads, or the formulas on its own trials.
+
+    Args:
+        history: what the predictor was fitted on.
+        predictor: any that is named in ``PREDICTORS``.
+    """
 
     def __init__(self, history: History, predictor: Predictor) -> None:
         self._history = history

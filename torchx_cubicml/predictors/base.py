@@ -39,10 +39,11 @@ class Prediction:
 class Predictor(Protocol):
     """Learns throughput from history and predicts it for configs that were not run.
 
-    The advisor makes a fresh one for each suggestion, calls ``fit`` once, then ``predict`` as often as the searcher
-    asks for scores. Between the two it may keep what it learned, in attributes that end in ``_``. It must never change
-    the arrays that it is given, keep anything across ``fit``, touch a file, a clock, the network or global randomness,
-    or depend on the order of the rows.
+    Whoever makes one calls ``fit`` once, then ``predict`` as often as configs are to be scored; what other workloads
+    taught is kept so and asked again for the suggestions that follow, by several threads where there are. In between it
+    may keep what it learned, in attributes that end in ``_``. It must never change the arrays that it is given, keep
+    anything across ``fit``, touch a file, a clock, the network or global randomness, or depend on the order of the
+    rows.
     """
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:

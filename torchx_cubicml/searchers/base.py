@@ -45,9 +45,10 @@ def scores_of(space: SearchSpace, score: Score, vectors: NDArray[np.intp]) -> ND
 class Searcher(Protocol):
     """Proposes configs of high score.
 
-    The advisor calls it once for each suggestion, with a space bound to one workload. It keeps nothing between calls,
-    and must never change the space or the configs, score a config that is not legal, or draw randomness from
-    anything but ``rng``. It cannot know what stands behind the score.
+    The advisor calls it for each suggestion, or for a whole batch once by each opinion on what configs are worth, with
+    a space bound to one workload. It keeps nothing between calls, and must never change the space or the configs, score
+    a config that is not legal, or draw randomness from anything but ``rng``. It cannot know what stands behind the
+    score.
     """
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:

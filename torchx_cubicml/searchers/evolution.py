@@ -1,7 +1,7 @@
 """Evolution of configs: parents of high score, children by crossing and mutation, then a climb from the best.
 
-After regularised evolution (Real et al., arXiv 1802.01548) in kind; the moves know that layers of one parameter belong
-together (``moves``).
+After the evolution of Real et al. (arXiv 1802.01548) in kind, but nothing ages: the best ever met stay parents. The
+moves know that layers of one parameter belong together (``moves``).
 """
 
 from __future__ import annotations

@@ -58,8 +58,9 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     """Return up to ``count`` distinct configs to launch next, the most telling first.
 
     While the workload has few trials: the user's own config, then a designed batch. Afterwards: what promises the
-    largest improvement and fits. Never a config that was launched already, is under way, or is known not to fit; where
-    none is left, the list is short or empty.
+    largest improvement and fits. Never a config that was measured, is under way, or is known not to fit; one whose
+    launch was broken off, or failed once for a cause that nobody knows, may come again. Where none is left, the list is
+    short or empty.
 
     Args:
         space: bound or not.
@@ -91,11 +92,12 @@ def best_known(
     seed: int = 0,
     predictor: str = "",
 ) -> Suggestion | None:
-    """Return what an ordinary launch should run: the config of highest posterior mean, never a gamble.
+    """Return what an ordinary launch should run: the best config that is surely faster than the user's own, else that.
 
-    A measured config is judged by its prediction and its own measurements together. One that was never run is returned
-    only if its whole 80 % interval stands above the best measured one and it almost surely fits. The user's own config
-    stays unless another promises a gain of a per cent, and is faster at all with a probability of 90 %.
+    A measured config is judged by its prediction and its own measurements together, and passed over where they were
+    held up by something else. One that was never run is returned only if its whole 80 % interval stands above the best
+    measured one and it almost surely fits. The user's own config stays unless another promises a gain of a per cent,
+    and is faster at all with a probability of 95 %.
 
     Args:
         space: bound or not.

@@ -41,7 +41,7 @@ class Advisor(Protocol):
     def best_known(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
     ) -> Suggestion | None:
-        """Return the config of highest posterior mean; ``None`` where nothing was measured."""
+        """Return the best config surely faster than ``current``, else that; ``None`` where nothing was measured."""
 
     def expected_gain(
         self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int

@@ -96,7 +96,10 @@ def next_launch(
 def winner_of(
     prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Advisor | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
-    """Return the config of highest posterior mean, and how its confirmations compare with the user's own config."""
+    """Return the best config known, and how its confirmations compare with the user's own config.
+
+    Where it was not measured again and another was, the fastest of those.
+    """
     space, workload, current = prepared.space, prepared.workload, prepared.current
     advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
     best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)

@@ -10,7 +10,7 @@ import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.noise import repeat_noise
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -100,6 +100,17 @@ class TestSuggest:
     def test_what_is_under_way_or_failed_is_not_suggested(self, state: State) -> None:
         pending = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state)
         assert all(suggestion.config != CURRENT for suggestion in asked([pending], count=20))
+
+    def test_lists_are_taken_for_tuples(self) -> None:
+        listed = {**CURRENT, "sharding_strategy": list(CURRENT["sharding_strategy"])}
+        given = {"workload": {**WORKLOAD, "layer_sizes": [1, 2]}, "current": listed, "trials": []}
+        assert suggest(SPACE, **given)[0].config == CURRENT
+        assert suggest(SPACE, **given, pending=[listed])[0].config != CURRENT
+        assert best_known(SPACE, **given) is None
+
+    def test_what_is_no_value_is_told_with_its_place(self) -> None:
+        with pytest.raises(RecordError, match=r"current\.sharding_strategy must be"):
+            suggest(SPACE, workload=WORKLOAD, current={"sharding_strategy": {"FULL_SHARD": 4}}, trials=[])
 
     @pytest.mark.parametrize("state", [State.USER_ERROR, State.STOPPED_EARLY, State.INFRASTRUCTURE])
     def test_an_own_config_that_did_not_get_to_run_is_suggested_again(self, state: State) -> None:

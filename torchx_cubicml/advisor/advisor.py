@@ -21,7 +21,7 @@ from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.trial import State, Trial
+from torchx_cubicml.trial import State, Trial, freeze_values
 from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
 
     Raises:
         SpaceError: the space cannot be bound to the workload, or ``count`` is not positive.
+        RecordError: a fact or a value of a config is neither a scalar nor a flat list.
     """
     if count < 1:
         raise SpaceError(f"count must be >= 1, got {count}")
@@ -113,7 +114,9 @@ def best_known(
 
     Raises:
         SpaceError: the space cannot be bound to the workload.
+        RecordError: see ``suggest``.
     """
+    workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
     space = space.bind(workload=workload, current=current)
     trials = list(trials)
     if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
@@ -151,7 +154,9 @@ class Study:
 
         Raises:
             SpaceError: the space cannot be bound to the workload.
+            RecordError: see ``suggest``.
         """
+        workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
         rng = np.random.default_rng(seed)
         bound = space.bind(workload=workload, current=current)
         with one_thread():
@@ -198,9 +203,11 @@ def _is_claimed(gain: Belief) -> bool:
 
 
 def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
+    facts = freeze_values(workload, where="workload")
+    configs = [freeze_values(config, where=f"pending[{number}]") for number, config in enumerate(pending)]
     return [
-        Trial(trial_id=f"pending-{number}", workload=workload, config=config, state=State.PLANNED)
-        for number, config in enumerate(pending)
+        Trial(trial_id=f"pending-{number}", workload=facts, config=config, state=State.PLANNED)
+        for number, config in enumerate(configs)
     ]
 
 

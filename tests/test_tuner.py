@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import Study, best_known, suggest
+from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
@@ -255,6 +255,58 @@ def test_what_the_machines_break_off_each_time_is_given_up_for_this_tune(prepare
     another_day = next_launch(prepared, [own, *others, *broken], launches_left=9, known=known)
     assert another_day is not None
     assert (another_day[0], another_day[1].config) == ("search", config)
+
+
+RIVAL = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
+
+
+def contest(prepared: Prepared, rival: float, *more: Trial) -> list[Trial]:
+    """The own config, a rival and the winner, each measured once; nothing else is legal and fits."""
+    fast = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    lost = Trial.infeasible(
+        workload=prepared.workload, config={"micro_batch_size": 8, "gradient_accumulation_steps": 1}
+    )
+    speeds = [(prepared.current, 100.0), (RIVAL, rival), (fast, 300.0)]
+    return [*(measured(prepared, *each) for each in speeds), lost, *more]
+
+
+@pytest.mark.parametrize("launches_left", [4, 9], ids=["just enough left", "much left"])
+def test_a_rival_is_measured_again_before_the_winner_is(prepared: Prepared, launches_left: int) -> None:
+    purpose, planned = next_launch(prepared, contest(prepared, 299.0), launches_left=launches_left)
+    assert (purpose, planned.config) == ("confirm", RIVAL)
+    assert "measured again" in planned.reason
+    assert isinstance(planned, Suggestion)
+
+
+@pytest.mark.parametrize(
+    ("rival", "launches_left", "repeats"),
+    [(299.0, 3, 2), (150.0, 9, 2), (299.0, 9, 1)],
+    ids=["the repeats take all launches", "it is much slower", "a small budget"],
+)
+def test_a_rival_takes_no_launch_that_is_needed(
+    prepared: Prepared, rival: float, launches_left: int, repeats: int
+) -> None:
+    asked = replace(prepared, request=replace(prepared.request, repeats=repeats))
+    trials = contest(prepared, rival)
+    again = []
+    for _ in range(launches_left):
+        planned = next_launch(asked, trials, launches_left=launches_left - len(again))
+        if planned is None:
+            break
+        again.append(planned[1].config)
+        trials = [
+            *trials,
+            measured(prepared, planned[1].config, 100.0 if planned[1].config == asked.current else 300.0),
+        ]
+    assert RIVAL not in again
+    assert len(again) == 2 * repeats - 1
+
+
+def test_a_rival_is_measured_again_once(prepared: Prepared) -> None:
+    running = replace(measured(prepared, RIVAL, 1.0), state=State.RUNNING, measurement=None)
+    for again in (running, measured(prepared, RIVAL, 290.0)):
+        _, planned = next_launch(prepared, contest(prepared, 299.0, again), launches_left=9)
+        assert planned.config != RIVAL
 
 
 @pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])

@@ -66,6 +66,10 @@ class Draws:
         del space
         return None
 
+    def rivals(self, space: SearchSpace, **_: object) -> list[Suggestion]:
+        del space
+        return []
+
     def account(self, space: SearchSpace, **_: object) -> Account:
         del space
         return Account()

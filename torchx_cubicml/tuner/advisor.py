@@ -48,6 +48,18 @@ class Advisor(Protocol):
     ) -> float | None:
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
+    def rivals(
+        self,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Sequence[Trial],
+        seed: int,
+        winner: Config,
+    ) -> list[Suggestion]:
+        """Return measured configs that may well be faster than ``winner``, the likeliest first."""
+
     def account(
         self,
         space: SearchSpace,
@@ -93,6 +105,21 @@ class StudyingAdvisor:
     ) -> float | None:
         """See ``Advisor``."""
         return expected_gain(self._studied(space, workload=workload, current=current, trials=trials, seed=seed))
+
+    def rivals(
+        self,
+        space: SearchSpace,
+        *,
+        workload: Workload,
+        current: Config,
+        trials: Sequence[Trial],
+        seed: int,
+        winner: Config,
+    ) -> list[Suggestion]:
+        """See ``Advisor``."""
+        study = self._studied(space, workload=workload, current=current, trials=trials, seed=seed)
+        found = verdict(study, winner=winner)
+        return list(found.rivals) if found is not None else []
 
     def account(
         self,

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.advisor import Advisor
     from torchx_cubicml.tuner.request import Prepared
 
+_MOST_RIVALS = 2  # measured again before a gain is claimed
 _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INFRASTRUCTURE}
 
 
@@ -54,6 +55,46 @@ class Evidence:
         return values[1:] if found_here else values
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Asked:
+    """The advisor, asked of the trials of one moment."""
+
+    advisor: Advisor
+    prepared: Prepared
+    trials: Sequence[Trial]
+    seed: int
+
+    def best_known(self) -> Suggestion | None:
+        asked = self.prepared
+        return self.advisor.best_known(
+            asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
+        )
+
+    def suggest(self) -> list[Suggestion]:
+        """Return what to launch next, nothing where it is expected to bring less than the user wants to wait for."""
+        asked, least = self.prepared, self.prepared.request.stop_under
+        if least is not None:
+            expected = self.advisor.expected_gain(
+                asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
+            )
+            if expected is not None and expected < least:
+                return []
+        return self.advisor.suggest(
+            asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
+        )
+
+    def rivals(self, winner: Config) -> list[Suggestion]:
+        asked = self.prepared
+        return self.advisor.rivals(
+            asked.space,
+            workload=asked.workload,
+            current=asked.current,
+            trials=self.trials,
+            seed=self.seed,
+            winner=winner,
+        )
+
+
 def next_launch(
     prepared: Prepared,
     trials: Sequence[Trial],
@@ -65,9 +106,10 @@ def next_launch(
     """Return why and what to launch next; ``None`` when nothing is left to learn, or not before what is in flight ends.
 
     The user's own config comes first. What the machines broke off is tried once more. The last launches measure the own
-    config and the winner again, in turn, so that a gain can be told from noise.
+    config and the winner again, in turn, so that a gain can be told from noise; before them rivals of the winner, once,
+    where launches are left for it.
     """
-    space, workload, current = prepared.space, prepared.workload, prepared.current
+    current = prepared.current
     advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
@@ -78,16 +120,21 @@ def next_launch(
         return "again", again
     seed = prepared.request.seed + len(trials)
     trials = _with_given_up(trials, evidence)
-    best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=seed)
+    ask = _Asked(advisor=advisor, prepared=prepared, trials=trials, seed=seed)
+    best = ask.best_known()
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
         return None
-    searches = len(repeats) < launches_left and not (enough and repeats)
-    if searches and not _is_idle(prepared, trials, advisor, seed):
-        found = advisor.suggest(space, workload=workload, current=current, trials=trials, seed=seed)
-        if found:
-            return "search", found[0]
+    spare = 0 if enough else launches_left - len(repeats)
+    rivals = _lacking_rivals(ask, evidence, best)[:spare] if 0 < spare <= _MOST_RIVALS else []
+    searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
+    found = ask.suggest() if searches else []
+    if found:
+        return "search", found[0]
+    if spare > _MOST_RIVALS:
+        rivals = _lacking_rivals(ask, evidence, best)
+    repeats = [*rivals, *repeats]
     if repeats and _searching(evidence, current, best):
         repeats = [each for each in repeats if each is own]  # what is in flight may turn out to be better than the best
     return ("confirm", repeats[0]) if repeats else None
@@ -221,17 +268,6 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     return target is not None and best is not None and best.gain is not None and best.gain >= target
 
 
-def _is_idle(prepared: Prepared, trials: Sequence[Trial], advisor: Advisor, seed: int) -> bool:
-    """Whether another launch is expected to bring less than the user wants to wait for."""
-    least = prepared.request.stop_under
-    if least is None:
-        return False
-    expected = advisor.expected_gain(
-        prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
-    )
-    return expected is not None and expected < least
-
-
 def _confirms(prepared: Prepared, evidence: Evidence, best: Suggestion | None) -> bool:
     target, comparison = prepared.request.target_gain, _compared(prepared, evidence, best) if best else None
     return comparison is not None and target is not None and comparison.claims_gain and comparison.gain >= target
@@ -250,6 +286,32 @@ def _lacking_repeats(
         have += _unmeasured(evidence.own, contender.config, measured=have)
         lacking += [(repeat, order, contender) for repeat in range(have, prepared.request.repeats_made)]
     return [contender for _, _, contender in sorted(lacking, key=lambda item: item[:2])]
+
+
+def _lacking_rivals(ask: _Asked, evidence: Evidence, best: Suggestion | None) -> list[Suggestion]:
+    """Return rivals of ``best`` that this tune did not launch again, as many as it has repeats to spend on them."""
+    most = min(_MOST_RIVALS, ask.prepared.request.repeats_made - 1)
+    if best is None or most < 1:
+        return []
+    contenders = {config_key(ask.prepared.current), config_key(best.config)}
+    again = _launched_again(evidence) - contenders
+    if len(again) >= most:
+        return []
+    found = [each for each in ask.rivals(best.config) if config_key(each.config) not in contenders | again]
+    reason = "may well be the fastest: measured again before a gain is claimed"
+    return [replace(each, reason=reason) for each in found[: most - len(again)]]
+
+
+def _launched_again(evidence: Evidence) -> set[str]:
+    """Return what this tune launched after it was measured, as ``config_key``."""
+    said = Counter(
+        config_key(trial.config)
+        for trial in evidence.own
+        if trial.measurement is not None or trial.state not in _NOTHING_LEARNED or not trial.state.ended
+    )
+    before = {config_key(trial.config) for trial in evidence.before if trial.measurement is not None}
+    measured = {config_key(trial.config) for trial in evidence.own if trial.measurement is not None} | before
+    return {key for key, count in said.items() if key in measured and count > (key not in before)}
 
 
 def _throughputs(trials: Sequence[Trial], config: Config, objective: str) -> tuple[float, ...]:

@@ -16,6 +16,7 @@ from torchx_cubicml.history import config_key
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import State, Trial
+from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
     from torchx_cubicml.suggestion import Suggestion
@@ -110,7 +111,8 @@ def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
         rng=np.random.default_rng(0),
     )
     asked_for = [{"sharding_strategy": ("NO_SHARD",) + ("FULL_SHARD",) * 3, "micro_batch_size": 16}]
-    draws = [outlook.drawn(np.random.default_rng(seed)).forecast(asked_for) for seed in range(60)]
+    at = vectors_of(outlook.space, asked_for)
+    draws = [outlook.drawn(np.random.default_rng(seed))(at) for seed in range(60)]
     believed = outlook.forecast(asked_for)
     values = np.array([draw.logarithm[0] for draw in draws])
     # What is told at the anchors leaves little open: draws scatter nearly as widely as what is believed.

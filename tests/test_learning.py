@@ -8,6 +8,7 @@ import pytest
 
 from torchx_cubicml.advisor.agreement import Agreement
 from torchx_cubicml.advisor.all_workloads import AllWorkloads
+from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.advisor.learning import learn
 from torchx_cubicml.advisor.lesson import Lesson
 from torchx_cubicml.advisor.near_trials import nearest, telling
@@ -69,12 +70,14 @@ ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 
 
 def test_a_workload_hardly_measured_is_told_by_all() -> None:
     assert isinstance(knowledge_of([], ELSEWHERE), AllWorkloads)
+    assert not isinstance(knowledge_of([], ELSEWHERE), JointKnowledge)
     assert isinstance(knowledge_of([ran(1), ran(2)], []), AllWorkloads)
 
 
 def test_three_measurements_speak_for_themselves() -> None:
     knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
     assert isinstance(knowledge, OwnWorkload)
+    assert isinstance(knowledge, JointKnowledge)
     assert knowledge.elsewhere is None
     assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
 

@@ -15,6 +15,7 @@ from torchx_cubicml.vectors import vectors_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.advisor.knowledge import Forecast
     from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
@@ -49,7 +50,8 @@ class Acquisition:
     ) -> None:
         if name not in ACQUISITIONS:
             raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
-        self._outlook = outlook
+        self._space = outlook.space
+        self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = outlook.forecast_at
         self._worth = ACQUISITIONS[name]
         beliefs = [belief.throughput for belief in outlook.beliefs(outlook.fastest(_CONTENDERS)) if belief is not None]
         self._best = float(np.log(max(beliefs))) if beliefs else None
@@ -57,15 +59,15 @@ class Acquisition:
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
         self._settled = outlook.settled_rows()
         if name == "thompson" and rng is not None:
-            self._outlook = outlook.drawn(rng)
+            self._forecast_at = outlook.drawn(rng)
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Return the score of each config, float64 ``[n]``; a ``Score``."""
-        return self.of_vectors(vectors_of(self._outlook.space, configs))
+        return self.of_vectors(vectors_of(self._space, configs))
 
     def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the score of each legal row of choice indices, float64 ``[n]``; a ``VectorScore``."""
-        forecast = self._outlook.forecast_at(vectors)
+        forecast = self._forecast_at(vectors)
         worth = np.nan_to_num(forecast.logarithm, nan=0.0)
         if self._best is not None:
             worth = self._worth(forecast.logarithm - self._best, forecast.spread)

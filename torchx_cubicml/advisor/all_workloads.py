@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.agreement import Predicting
-    from torchx_cubicml.advisor.knowledge import Knowledge
+    from torchx_cubicml.advisor.knowledge import Forecaster, Knowledge
     from torchx_cubicml.advisor.lesson import Lesson
     from torchx_cubicml.history import History
     from torchx_cubicml.trial import Value
@@ -34,6 +34,8 @@ _MOST_ANYWHERE = 1000  # trials that are learned from: somebody waits, and the n
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AllWorkloads:
     """Learned from all workloads: a predictor and a classifier of outcomes.
+
+    Trees smooth over many configs, so a config's own measurements still tell more than a forecast.
 
     Args:
         history: the trials learned from.
@@ -67,13 +69,8 @@ class AllWorkloads:
             agreeing=default and not known and familiar(lesson.workload, trials),
         )
 
-    @property
-    def measurements_included(self) -> bool:
-        """Trees smooth over many configs, so a config's own measurements still tell more."""
-        return False
-
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """See ``Knowledge``."""
+        """See ``Forecaster``."""
         features = encoded(self.history.columns, rows)
         prediction = self.predictor.predict(features)
         # The predictor's spread is of a measurement; what is sought is the true value behind it.
@@ -111,24 +108,10 @@ class AllWorkloads:
         """Trees over all workloads know what is usual."""
         return self
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """Each config is drawn for itself: trees do not say what two configs have in common."""
         del rows
         return ThompsonDraw(source=self, seed=int(rng.integers(2**31)))
-
-    def draws(
-        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
-        """See ``Knowledge`` and ``drawn``."""
-        forecast = self.forecast(rows)
-        return forecast.logarithm + forecast.spread * rng.standard_normal((count, len(rows)))
-
-    def ratios(
-        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See ``Knowledge``."""
-        forecast = self.forecast([*rows, over])
-        return forecast.logarithm[:-1] - forecast.logarithm[-1], np.hypot(forecast.spread[:-1], forecast.spread[-1])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,48 +121,9 @@ class ThompsonDraw:
     source: AllWorkloads
     seed: int
 
-    @property
-    def measurements_included(self) -> bool:
-        """See ``AllWorkloads``."""
-        return self.source.measurements_included
-
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """See ``Knowledge``."""
+        """See ``Forecaster``."""
         forecast = self.source.forecast(rows)
         seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
         chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
         return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
-
-    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
-        """See ``AllWorkloads``."""
-        return self.source.doubts(rows)
-
-    def opinions(self, *, one: bool) -> list[Knowledge]:
-        """A function that was drawn is what it is."""
-        del one
-        return [self]
-
-    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """See ``AllWorkloads``."""
-        del rows
-        return self
-
-    def hoping(self) -> Self:
-        """See ``AllWorkloads``."""
-        return self
-
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
-        """Return another draw."""
-        return self.source.drawn(rows, rng=rng)
-
-    def draws(
-        self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
-        """See ``AllWorkloads``."""
-        return self.source.draws(rows, count=count, rng=rng)
-
-    def ratios(
-        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See ``AllWorkloads``."""
-        return self.source.ratios(rows, over)

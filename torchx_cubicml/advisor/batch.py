@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, pick_apart
+from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import identity
@@ -99,7 +100,7 @@ def searched(
     taken = [*chosen, *under_way]
     if not outlook.measured() and method == DEFAULT_METHOD:
         method = Method(acquisition="mean")  # nothing to improve on yet: the best of similar workloads
-    if not outlook.knowledge.measurements_included:
+    if not isinstance(outlook.knowledge, JointKnowledge):
         return _from_pool(outlook, taken, method, count=count, rng=rng)
     outlook = outlook.hoping().believing(taken)
     measured = outlook.measured()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, Self
+from typing import TYPE_CHECKING, Protocol, Self, runtime_checkable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -29,15 +29,15 @@ class Forecast:
     fits: NDArray[np.float64]
 
 
-class Knowledge(Protocol):
+class Forecaster(Protocol):
     """Expects something of rows: workload facts and a config each."""
-
-    @property
-    def measurements_included(self) -> bool:
-        """Whether a forecast already weighs what was measured of the very config."""
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return what is expected of ``rows``."""
+
+
+class Knowledge(Forecaster, Protocol):
+    """What trials teach of the configs of one workload."""
 
     def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return whether rows were measured, but each time slowed down by something else than their config, ``[n]``."""
@@ -54,8 +54,19 @@ class Knowledge(Protocol):
     def hoping(self) -> Self:
         """Return this knowledge with what is usual expected where nothing is known: to search by, never to claim by."""
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
-        """Return this knowledge as if one function were true that it believes in, drawn as it is at ``rows``."""
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
+        """Return who tells one function that this knowledge believes in as if it were true, drawn as it is at ``rows``.
+
+        What it forecasts of a row is always the same.
+        """
+
+
+@runtime_checkable
+class JointKnowledge(Knowledge, Protocol):
+    """Knowledge that was told each measurement of the workload, and of what its configs have in common.
+
+    A forecast already weighs what was measured of the very config.
+    """
 
     def draws(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator

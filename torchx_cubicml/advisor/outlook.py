@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.formulas import cover
+from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.advisor.learning import learn
 from torchx_cubicml.advisor.lesson import Lesson
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
@@ -26,7 +27,7 @@ from torchx_cubicml.trial import State
 from torchx_cubicml.vectors import FactRows, distinct_rows, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -193,20 +194,21 @@ class Outlook:
         """Return the outlook to search by; see ``Knowledge.hoping``."""
         return replace(self, knowledge=self.knowledge.hoping())
 
-    def drawn(self, rng: np.random.Generator) -> Self:
-        """Return the outlook as if one function were true that it believes in: a Thompson draw."""
+    def drawn(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
+        """Return ``forecast_at`` as if one function were true that is believed in: a Thompson draw."""
         moves = Moves(self.space.dimensions)
         around = vectors_of(self.space, self.measured()[-_ANCHORS_AROUND:])
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
         anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
-        return replace(self, knowledge=self.knowledge.drawn(self.rows.at(anchors), rng=rng))
+        draw = self.knowledge.drawn(self.rows.at(anchors), rng=rng)
+        return lambda vectors: draw.forecast(self.rows.at(vectors))
 
     def draws(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return logarithms of the true throughputs of few configs, drawn together, ``[count, n]``.
 
         Each must be known: predicted, or measured.
         """
-        if self.knowledge.measurements_included:
+        if isinstance(self.knowledge, JointKnowledge):
             return self.knowledge.draws(self._rows(configs), count=count, rng=rng)
         beliefs = self.beliefs(configs)
         means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
@@ -220,12 +222,12 @@ class Outlook:
         """Return prediction and own measurements of each config together; ``None`` where there is neither."""
         if not configs:
             return []
-        forecast = self.forecast(configs)
+        forecast, included = self.forecast(configs), isinstance(self.knowledge, JointKnowledge)
         beliefs: list[Belief | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))
-            measured = record.measured if record and not self.knowledge.measurements_included else ()
+            measured = record.measured if record and not included else ()
             beliefs.append(believe(predicted, measured, noise=self.noise))
         return beliefs
 
@@ -238,7 +240,7 @@ class Outlook:
         record = self.records.get(identity(over))
         if base is None or (record is not None and record.out_of_memory):
             return [None] * len(configs)
-        if self.knowledge.measurements_included:
+        if isinstance(self.knowledge, JointKnowledge):
             means, spreads = self.knowledge.ratios(self._rows(configs), self._rows([over])[0])
             found: list[Belief | None] = [
                 Belief(math.exp(mean), spread) for mean, spread in zip(means, spreads.tolist(), strict=True)

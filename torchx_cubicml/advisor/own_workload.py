@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.knowledge import Knowledge
+    from torchx_cubicml.advisor.knowledge import Forecaster, Knowledge
     from torchx_cubicml.advisor.other_workloads import OtherWorkloads
     from torchx_cubicml.history import History
     from torchx_cubicml.predictors import Feasibility
@@ -37,13 +37,8 @@ class OwnWorkload:
     elsewhere: OtherWorkloads | None = None
     hopeful: GaussianProcess | None = None
 
-    @property
-    def measurements_included(self) -> bool:
-        """The process was told each of them."""
-        return True
-
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """See ``Knowledge``."""
+        """See ``Forecaster``."""
         features = encoded(self.history.columns, rows)
         logarithm, spread = self.process.latent(features)
         if self.elsewhere is not None:
@@ -72,14 +67,14 @@ class OwnWorkload:
         """See ``Knowledge``: larger micro batches waste less, and memory buys speed."""
         return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Knowledge:
+    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """See ``Knowledge``."""
         return replace(self, process=self.process.drawn(encoded(self.history.columns, rows), rng=rng))
 
     def draws(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """See ``Knowledge``: of all shares of noise that are likely."""
+        """See ``JointKnowledge``: of all shares of noise that are likely."""
         features = encoded(self.history.columns, rows)
         known = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
         likely = self.process.alternatives(features)
@@ -94,7 +89,7 @@ class OwnWorkload:
     def ratios(
         self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See ``Knowledge``: averaged over how much of what measurements differ by may be noise."""
+        """See ``JointKnowledge``: averaged over how much of what measurements differ by may be noise."""
         features = encoded(self.history.columns, [*rows, over])
         known = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
         first: NDArray[np.float64] = np.zeros(len(rows))

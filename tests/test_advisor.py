@@ -186,6 +186,29 @@ class TestSuggest:
         assert "your own config" in suggestion.reason
         assert "nearest run: " in suggestion.reason
 
+    @pytest.mark.parametrize(("launches", "designed"), [(3, True), (14, False)], ids=["designed", "searched"])
+    def test_what_was_measured_near_by_is_told_with_its_trial(self, launches: int, designed: bool) -> None:
+        trials = tuned(launches)
+        (suggestion,) = asked(trials)
+        assert suggestion.reason.startswith("untried first guess") == designed
+        assert len(suggestion.nearest) == 3
+        ran = {trial.trial_id: trial for trial in trials}
+        for near in suggestion.nearest:
+            trial = ran[near.trial_id]
+            assert trial.measurement.tokens_per_second == near.throughput
+            assert all(
+                (name in near.differs) == (trial.config[name] != value) for name, value in suggestion.config.items()
+            )
+        if not designed:
+            assert f"nearest run: {suggestion.nearest[0].differs}" in suggestion.reason
+        assert suggestion.to_json()["nearest"][0]["trial_id"] == suggestion.nearest[0].trial_id
+        assert "nearest" not in suggestion.promise()
+
+    def test_of_repeats_the_one_in_the_middle_is_near(self) -> None:
+        again = [launched(CURRENT, noise=noise) for noise in (0.3, 0.0, 0.1)]
+        (suggestion,) = asked(again)
+        assert [near.trial_id for near in suggestion.nearest] == [again[2].trial_id]
+
     def test_it_finds_what_is_fast(self) -> None:
         best = max(speed_of(trial.config) for trial in tuned(20))
         optimum = speed_of({"sharding_strategy": ("NO_SHARD",) * 4, "micro_batch_size": 8})
@@ -211,7 +234,8 @@ class TestSuggest:
 
     def test_a_bound_space_serves_as_well(self) -> None:
         bound = SPACE.bind(workload=WORKLOAD, current=CURRENT)
-        assert asked(tuned(3), space=bound) == asked(tuned(3))
+        trials = tuned(3)
+        assert asked(trials, space=bound) == asked(trials)
 
     def test_json_values_only(self) -> None:
         told = asked(tuned(14))[0].to_json()

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.event import Event, EventKind, trial_events
+from torchx_cubicml.launch import ComponentLaunch, read_config
+from torchx_cubicml.space_file import read_space
 
 ROOT = Path(__file__).resolve().parent.parent
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
@@ -103,6 +106,17 @@ def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
     assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
     assert found["sensitivity"] == []  # nothing was measured yet
+
+
+def test_suggest_tells_what_was_measured_near_by(tmp_path: Path) -> None:
+    component = ComponentLaunch.parse(GPT[0], GPT[1:])
+    workload, current = read_config(component.launch, read_space("examples/gpt.toml"))
+    trial = Trial.completed(workload=workload, config=current, tokens_per_second=41_000.0, samples_per_second=40.0)
+    TrialStore(str(tmp_path)).add(trial)
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    (told,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
+    assert re.search(r"near: (41,000 tokens|40\.0 samples)/s with \w+ .+ in place of ", told)
 
 
 def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:

@@ -329,9 +329,7 @@ def _not_permitted(name: str) -> str:
 
 def _promise(suggestion: Suggestion | None) -> dict[str, object] | None:
     """Return what was promised, as JSON values; the config itself stands beside it in the contract."""
-    if suggestion is None:
-        return None
-    return {name: value for name, value in suggestion.to_json().items() if name != "config"}
+    return None if suggestion is None else suggestion.promise()
 
 
 def _launches(count: int) -> str:

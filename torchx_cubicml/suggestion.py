@@ -10,6 +10,21 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class NearTrial:
+    """A measured trial of a config much like one that is proposed.
+
+    Args:
+        trial_id: of the trial; of several of one config the one in the middle.
+        differs: what it had in place of what is proposed, in words.
+        throughput: measured, whole job, in the unit of the objective.
+    """
+
+    trial_id: str
+    differs: str
+    throughput: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
     """A config, what is expected of it, and why it is proposed.
 
@@ -25,6 +40,8 @@ class Suggestion:
         gain: median of the ratio of the two; ``None`` where either is unknown.
         gain_low: lower end of its 80 % interval.
         gain_high: upper end.
+        nearest: up to three trials of this workload by which it can be judged, the most alike first; none but of what
+            ``suggest`` proposes.
     """
 
     config: Config
@@ -38,8 +55,13 @@ class Suggestion:
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    nearest: tuple[NearTrial, ...] = ()
 
     def to_json(self) -> dict[str, object]:
         """Return JSON values."""
         config = {name: list(value) if isinstance(value, tuple) else value for name, value in self.config.items()}
-        return {**asdict(self), "config": config}
+        return {**asdict(self), "config": config, "nearest": [asdict(each) for each in self.nearest]}
+
+    def promise(self) -> dict[str, object]:
+        """Return JSON values of what is kept with a launch: what was promised, and why."""
+        return {name: value for name, value in self.to_json().items() if name not in {"config", "nearest"}}

@@ -38,7 +38,8 @@ _MOST = 256  # commands
 _GROWTH = 0.05
 _MOST_TEXT = 4096
 _MOST_LINES = 16
-_NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in {"config", "reason", "n_trials"})
+_NO_NUMBERS = {"config", "reason", "n_trials", "nearest"}  # of which the last is for who asks for suggestions alone
+_NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -165,6 +166,7 @@ def _suggestion(payload: object, case: Case) -> Suggestion:
         probability_to_fit=chance,
         n_trials=_count(payload["n_trials"]),
         reason=_text(payload["reason"]),
+        nearest=(),
         **numbers,
     )
 

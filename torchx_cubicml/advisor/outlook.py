@@ -54,7 +54,8 @@ class Record:
 
     Args:
         config: made of the space's own literals, never of what a store holds.
-        measured: throughputs of the whole job.
+        measured: throughputs of the whole job, the lowest first.
+        trial_ids: of the trials that measured them, in the same order.
         row: its choice indices as ``np.intp``, in bytes.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
@@ -67,6 +68,7 @@ class Record:
     out_of_memory: bool
     open: bool
     failed: bool
+    trial_ids: tuple[str, ...] = ()
 
     @property
     def settled(self) -> bool:
@@ -342,10 +344,12 @@ def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
 def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
     lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
+    told = sorted((value, trial.trial_id) for trial, value in zip(trials, values, strict=True) if value is not None)
     return Record(
         config=config,
         row=row,
-        measured=tuple(sorted(value for value in values if value is not None)),
+        measured=tuple(value for value, _ in told),
+        trial_ids=tuple(trial_id for _, trial_id in told),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(lost),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
-from torchx_cubicml.suggestion import Suggestion
+from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, nearest_tried, without_effect
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.suggestion import NearTrial, Suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -14,6 +16,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.outlook import Outlook
     from torchx_cubicml.noise import Belief
     from torchx_cubicml.trial import Config
+
+_NEAREST = 3  # trials told of
 
 
 def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config) -> list[Suggestion]:
@@ -29,6 +33,23 @@ def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Co
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
+
+
+def nearest(outlook: Outlook, config: Config) -> tuple[NearTrial, ...]:
+    """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
+    others = (
+        (distance(config, record.config), -max(record.measured), record)
+        for record in outlook.records.values()
+        if record.measured and identity(record.config) != identity(config)
+    )
+    return tuple(
+        NearTrial(
+            trial_id=record.trial_ids[(len(record.measured) - 1) // 2],
+            differs=differences(config, record.config),
+            throughput=record.measured[(len(record.measured) - 1) // 2],
+        )
+        for _, _, record in nsmallest(_NEAREST, others, key=lambda other: other[:2])
+    )
 
 
 def _suggestion(

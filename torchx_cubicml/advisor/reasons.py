@@ -28,11 +28,18 @@ def nearest_tried(config: Config, tried: Iterable[Config]) -> str:
     >>> nearest_tried({"micro_batch_size": 8, "compile": True}, [{"micro_batch_size": 4, "compile": True}])
     'nearest run: micro_batch_size 4 in place of 8'
     """
-    nearest = min(tried, key=lambda other: _distance(config, other), default=None)
-    if nearest is None:
-        return ""
-    changes = [_change(name, config[name], nearest[name]) for name in _different(config, nearest)]
-    return f"nearest run: {', '.join(changes)}"
+    nearest = min(tried, key=lambda other: distance(config, other), default=None)
+    return "" if nearest is None else f"nearest run: {differences(config, nearest)}"
+
+
+def differences(config: Config, other: Config) -> str:
+    """Return what ``other`` has in place of what ``config`` has, in words."""
+    return ", ".join(_change(name, config[name], other[name]) for name in _different(config, other))
+
+
+def distance(config: Config, other: Config) -> float:
+    """Return in how many parameters two configs differ; of a value per layer, the share of layers counts."""
+    return sum(_share(config[name], other[name]) for name in _different(config, other))
 
 
 def without_effect(names: Iterable[str]) -> str:
@@ -43,10 +50,6 @@ def without_effect(names: Iterable[str]) -> str:
 
 def _different(config: Config, other: Config) -> list[str]:
     return [name for name, value in config.items() if name in other and other[name] != value]
-
-
-def _distance(config: Config, other: Config) -> float:
-    return sum(_share(config[name], other[name]) for name in _different(config, other))
 
 
 def _share(value: Value, other: Value) -> float:

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Study, Suggestion
     from torchx_cubicml.choice import Case
     from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.suggestion import NearTrial
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -54,17 +55,20 @@ def run(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print("the next launch would run:")
-    console.print(f"  {shlex.join(next_command)}")
+    console.print(f"the next launch would run:\n  {shlex.join(next_command)}")
     told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     for line in [*told, *(f"worth at the best config measured: {worth.told()}" for worth in worths)]:
         console.print(f"  {line}")
     console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
     for suggestion, command, in_job in rows:
-        console.print(f"  {suggestion.reason}\n    {shlex.join(command)}")
-        for text in in_job:
-            console.print(f"    and {text}")
+        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, case.space.objective)]
+        console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))
     return 0
+
+
+def _near(trials: Sequence[NearTrial], objective: str) -> list[str]:
+    unit, digits = ("tokens/s", 0) if objective == "tokens_per_second" else ("samples/s", 1)
+    return [f"near: {each.throughput:,.{digits}f} {unit} with {each.differs} ({each.trial_id})" for each in trials]
 
 
 def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:

@@ -95,7 +95,7 @@ class Books:
                 workload=workload,
                 config=suggestion.config,
                 origin=Origin.TUNE,
-                suggestion=suggestion.to_json(),
+                suggestion=suggestion.promise(),
             )
         )
 

@@ -57,6 +57,22 @@ def test_the_variance_of_a_point_is_its_covariance_with_itself(workload: dict[st
     assert process.kernel_.alone(points) == pytest.approx(diagonal, rel=1e-6)
 
 
+def tiled(batch: int) -> Trial:
+    speed = 100.0 * batch / (4 + batch) * (1.0 if batch % 8 == 0 else 0.9)
+    return Trial.completed(
+        workload={"program": "a.py", "world_size": 2}, config={"batch": batch}, tokens_per_second=speed
+    )
+
+
+def test_values_of_one_number_that_tiles_divide_stand_out_from_their_neighbours() -> None:
+    process, history = fitted([tiled(batch) for batch in (5, 16, 20, 27, 33, 40, 47)])
+    points = process.places_.points(history.features)
+    assert process.kernel_.alone(points) == pytest.approx(np.diag(process.kernel_.between(points, points)))
+    unseen = history.columns.encode([{"batch": batch} for batch in (23, 24, 25)])
+    before, tile, after = process.latent(unseen)[0]
+    assert tile > max(before, after) + 0.5 * np.log(1 / 0.9)
+
+
 def fullness(row: Mapping[str, object]) -> float:
     return row["batch"] / 8 + row["kernel"].count("N") / LAYERS
 

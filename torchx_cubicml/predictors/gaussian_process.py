@@ -32,7 +32,9 @@ if TYPE_CHECKING:
 _MOST_ROWS = 400  # beyond, a random part of them teaches: a fit is cubic in their number
 _NOISE = 0.015  # of one measurement, before there are repeats
 _CENTRE = 0.7  # quantile of the logarithms at which the process rests: slow configs are outliers, not the rule
-_USUAL_SCALE, _USUAL_WEIGHT = 0.3, 2  # log spread between configs believed at first, and how many trials that weighs
+# Log spread between configs believed at first, and how many trials that weighs; where no layer chooses, one choice
+# moves more.
+_USUAL_SPREAD, _USUAL_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 
 # Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
@@ -117,8 +119,9 @@ class GaussianProcess:
         self.points_ = self._points(features)
         target = target - self._trend(self.points_)
         self.centre_ = float(np.quantile(target, _CENTRE))
-        squares = len(target) * float(target.var()) + _USUAL_WEIGHT * _USUAL_SCALE**2
-        self.scale_ = math.sqrt(squares / (len(target) + _USUAL_WEIGHT))
+        usual, weight = _USUAL_SPREAD if self.places_.layered else _USUAL_SPREAD_OF_PLAIN
+        squares = len(target) * float(target.var()) + weight * usual**2
+        self.scale_ = math.sqrt(squares / (len(target) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
         prior = self._prior(features)

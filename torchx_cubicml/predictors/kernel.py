@@ -22,6 +22,7 @@ _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
 _SMOOTH, _LINEAR, _MATCHING, _CROWDED = 0.3, 0.05, 0.01, 0.01
+_ROUGH = 0.03  # of what tells values of whole numbers apart, however near they are, likewise
 _ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
@@ -56,12 +57,13 @@ class Prior:
             _MATCHING,
             _ALONE,
             _CROWDED,
+            _ROUGH,
             noise,
             _MATCH_LENGTH,
             _LAYER_LENGTH,
             _odds(_LAYER_CORRELATION),
         ]
-        deviations = [_VARIANCE_SD] * 5 + [noise_sd] + [_LENGTH_SD] * 3
+        deviations = [_VARIANCE_SD] * 6 + [noise_sd] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
         return cls(places, np.array(medians), np.array(deviations))
@@ -69,18 +71,19 @@ class Prior:
     def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
         """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
         values = self.medians * np.exp(shifts * self.deviations)
-        lengths = values[9:]
+        lengths = values[10:]
         n_numbers, n_categories = len(self.places.numbers), len(self.places.category_names)
         numbers, categories, shares = np.split(lengths, [n_numbers, n_numbers + n_categories])
         return Kernel(
             layered=self.places.layered,
-            variances=values[:5],
-            noise=float(values[5]),
-            match_length=float(values[6]),
-            layer_length=float(values[7]),
-            correlation=float(values[8] / (1.0 + values[8])),
+            variances=values[:6],
+            noise=float(values[6]),
+            match_length=float(values[7]),
+            layer_length=float(values[8]),
+            correlation=float(values[9] / (1.0 + values[9])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
+            rough=() if self.places.layered else tuple(at for at, each in enumerate(self.places.numbers) if each.rough),
             fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
         )
 
@@ -97,18 +100,20 @@ class Kernel:
     correlation: float
     plain: NDArray[np.float64]
     shares: NDArray[np.float64]
+    rough: tuple[int, ...]
     fact_of: NDArray[np.intp]
 
     def between(self, left: Points, right: Points) -> NDArray[np.float64]:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
-        smooth, linear, matching, alone, crowded = self.variances
+        smooth, linear, matching, alone, crowded, rough = self.variances
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
         if left.crowding.shape[1]:
             total += crowded * _matern(_squares(left.crowding, right.crowding) / _CROWDED_LENGTH**2)
         if not self.layered:
-            return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
+            total += alone * self._one_by_one(left, right) + rough * self._roughly(left, right)
+            return total
         near, wide = _matern(plain), _matern(0.25 * plain)
         for layered, one, other in zip(self.layered, left.members, right.members, strict=True):
             match = _flat(one * layered.weights) @ _flat(other).T
@@ -119,8 +124,9 @@ class Kernel:
 
     def alone(self, points: Points) -> NDArray[np.float64]:
         """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
-        smooth, linear, matching, alone, crowded = self.variances
+        smooth, linear, matching, alone, crowded, rough = self.variances
         by_itself = alone if len(self.fact_of) and not self.layered else 0.0
+        by_itself += rough if self.rough else 0.0
         total = np.full(len(points), smooth + by_itself + crowded * points.crowding.shape[1])
         for layered, members in zip(self.layered, points.members, strict=True):
             missing = 1.0 - members.sum(axis=1) @ layered.weights
@@ -138,6 +144,15 @@ class Kernel:
         for fact in facts.tolist():
             columns = self.fact_of == fact
             total += _matern(_squares(one[:, columns], other[:, columns])) / len(facts)
+        return total
+
+    def _roughly(self, left: Points, right: Points) -> NDArray[np.float64]:
+        """Return the covariance of what makes throughput jump: the very value, and how often two divides it."""
+        total = np.zeros((len(left), len(right)))
+        for column, at in enumerate(self.rough):
+            alike = left.numbers[:, [at]] == right.numbers[:, at]
+            twos = _matern(_squares(left.twos[:, [column]], right.twos[:, [column]]))
+            total += 0.5 * (alike + twos) / len(self.rough)
         return total
 
     def _layers(self, layered: Layered) -> NDArray[np.float64]:

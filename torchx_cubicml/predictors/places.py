@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 SIZES = "layer_n_params"
 _WIDE = 8.0  # ratio of largest to smallest from which a number is taken on a logarithmic scale
 _ENTRY = re.compile(r"(.+)\[(\d+)\]")
+_FEWEST_ROUGH = 6  # values of a whole number from which throughput may jump between them
+_MOST_TWOS = 6  # divisions by two that are told apart
 _OUTSIDE = 1.0  # how far beyond the known range a number is followed, in ranges
 
 
@@ -38,6 +40,7 @@ class Number:
         low: value that stands at 0, or its logarithm.
         width: of the range, likewise.
         logarithmic: whether logarithms are taken.
+        rough: whether throughput may jump from one value to the next: whole numbers, not all of them powers of two.
     """
 
     name: str
@@ -45,6 +48,12 @@ class Number:
     low: float
     width: float
     logarithmic: bool
+    rough: bool
+
+    def twos(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how often two divides the number of each row, ``[n]``: tiles and warps are powers of two."""
+        whole = np.nan_to_num(features[:, self.column], nan=1.0).astype(np.int64)
+        return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_TWOS), dtype=np.float64)
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return where rows stand, ``[n]``; the middle where the number is missing."""
@@ -86,7 +95,7 @@ class Layered:
         return np.asarray(entries[:, None, :] == np.array(self.codes)[:, None], dtype=np.float64)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Points:
     """``n`` rows as places.
 
@@ -95,6 +104,7 @@ class Points:
         categories: indicators, ``[n, n_indicators]``.
         members: of each layered parameter, ``[n, n_codes, n_layers]``.
         shares: of each layered parameter, ``[n, n_codes]``.
+        twos: how often two divides each rough number, ``[n, n_rough]``.
         crowding: how near to the memory wall they come, ``[n, 1]``, or ``[n, 0]`` where nobody knows.
     """
 
@@ -102,6 +112,7 @@ class Points:
     categories: NDArray[np.float64]
     members: tuple[NDArray[np.float64], ...]
     shares: tuple[NDArray[np.float64], ...]
+    twos: NDArray[np.float64]
     crowding: NDArray[np.float64]
 
     def __len__(self) -> int:
@@ -110,11 +121,12 @@ class Points:
     def and_then(self, other: Points) -> Points:
         """Return these rows and the others below."""
         return Points(
-            np.vstack([self.numbers, other.numbers]),
-            np.vstack([self.categories, other.categories]),
-            tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
-            tuple(np.concatenate(pair) for pair in zip(self.shares, other.shares, strict=True)),
-            np.vstack([self.crowding, other.crowding]),
+            numbers=np.vstack([self.numbers, other.numbers]),
+            categories=np.vstack([self.categories, other.categories]),
+            members=tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
+            shares=tuple(np.concatenate(pair) for pair in zip(self.shares, other.shares, strict=True)),
+            twos=np.vstack([self.twos, other.twos]),
+            crowding=np.vstack([self.crowding, other.crowding]),
         )
 
 
@@ -171,14 +183,17 @@ class Places:
     def points(self, features: NDArray[np.float64]) -> Points:
         """Return encoded rows as points."""
         numbers = [number.scaled(features) for number in self.numbers]
+        twos = [number.twos(features) for number in self.numbers if number.rough]
         at, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
         members = tuple(layered.members(features) for layered in self.layered)
+        nothing = np.empty((len(features), 0))
         return Points(
-            np.column_stack([np.empty((len(features), 0)), *numbers]),
-            np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
-            members,
-            tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
-            np.empty((len(features), 0)),
+            numbers=np.column_stack([nothing, *numbers]),
+            categories=np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
+            members=members,
+            shares=tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
+            twos=np.column_stack([nothing, *twos]),
+            crowding=nothing,
         )
 
 
@@ -220,7 +235,9 @@ def _number(name: str, column: int, values: list[float]) -> Number:
     logarithmic = low > 0 and high >= _WIDE * low
     if logarithmic:
         low, high = math.log(low), math.log(high)
-    return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic)
+    whole = all(value.is_integer() and value > 0 for value in finite)
+    rough = whole and len(set(finite)) >= _FEWEST_ROUGH and any(int(value) & (int(value) - 1) for value in finite)
+    return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic, rough=rough)
 
 
 def _numbers(choices: Sequence[Scalar]) -> list[float]:

@@ -13,9 +13,8 @@ Layer-wise: a strategy per layer, 25 batch sizes, 9 reserved shares; 1 % noise. 
 for the whole job; 2 % noise. Batches of 5 launches. Told is the share of a strong optimum (40 starts, then pairs; of
 plain knobs the best of all configs) that the config handed over reaches without noise: ours hands over what an ordinary
 launch would run (the highest posterior mean where it is surely faster than the user's own config), all others the
-highest measurement. Worst: of the runs, at last; s is of one core. Where the
-sizes of the layers, the peak memory of each launch and the memory of a device are known, it is because records hold
-them.
+highest measurement. Worst: of the runs, at last; s is of one core. Sizes of layers, peak memory of each launch and the
+memory of a device are known where records hold them.
 
 ``tpe`` and ``gp`` are Optuna's, told of jobs out of memory as broken constraints; ``+ first batch`` are the same after
 the eight launches with which ours begins. ``paper`` is a hundred random jobs, then REINFORCE on ranking networks.
@@ -140,7 +139,7 @@ METHODS: dict[str, Propose] = {
 
 MARKS = (8, 10, 15, 25, 50, 100, 200)
 PLAIN_MARKS = (8, 16, 24, 48, 96)
-# The last of the marks that a method is followed to, and of how many models: what costs much is followed less far.
+# The last mark of a method, and of how many models: what costs much is followed less far.
 LAST = {"gp": 50, "gp + first batch": 50}
 MOST_MODELS = {"paper": 5, "gp": 5, "gp + first batch": 5}
 
@@ -230,7 +229,6 @@ class Plan:
         return marks, self.seeds[: MOST_MODELS.get(method, len(self.seeds))]
 
 
-# What settings were chosen with in view is told in the head of the tables.
 _SIMULATED = ("random", "tpe", "tpe + first batch", "ours", "paper")
 _GP = ("gp", "gp + first batch")
 _PLAIN = ("random", "tpe", "tpe + first batch", "ours")

@@ -66,13 +66,14 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     if _are_enough(outlook, len(measured)):
         return
     if outlook.taught_elsewhere:
-        if current in outlook.space and not outlook.settled(current):
+        if current in outlook.space and not outlook.settled(current) and not outlook.erred(current):
             yield current, "untried first guess: your own config"
         return
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
     points = [
         point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
     ]
+    points.sort(key=lambda point: outlook.erred(point.config))  # what may fail again comes last
     fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, chance in zip(points, fits, strict=True):
         if chance >= _TOO_RISKY:

@@ -60,6 +60,7 @@ class Record:
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
         failed: whether it ended without a measurement in a way that it would again; see ``_is_given_up``.
+        erred: whether it ever ended by an error or without a word, so that it may end so again.
     """
 
     config: Config
@@ -69,16 +70,17 @@ class Record:
     open: bool
     failed: bool
     trial_ids: tuple[str, ...] = ()
+    erred: bool = False
 
     @property
     def settled(self) -> bool:
         """Whether launching it again would teach nothing new."""
-        return self.tried or self.open
+        return bool(self.measured) or self.out_of_memory or self.open or self.failed
 
     @property
     def tried(self) -> bool:
-        """Whether it is known what becomes of it."""
-        return bool(self.measured) or self.out_of_memory or self.failed
+        """Whether a launch of it ended otherwise than by being broken off."""
+        return bool(self.measured) or self.out_of_memory or self.failed or self.erred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -273,13 +275,18 @@ class Outlook:
         record = self.records.get(identity(config))
         return record is not None and record.settled
 
+    def erred(self, config: Config) -> bool:
+        """Return whether ``config`` ever ended by an error or without a word."""
+        record = self.records.get(identity(config))
+        return record is not None and record.erred
+
     def settled_rows(self) -> frozenset[bytes]:
         """Return the rows of choice indices that are settled, as ``Record.row``."""
         return frozenset(record.row for record in self.records.values() if record.settled)
 
     @property
     def n_tried(self) -> int:
-        """Of how many configs of the space it is known what becomes of them, however often each was launched."""
+        """How many configs of the space were launched and not broken off, however often each was."""
         return sum(record.tried for record in self.records.values())
 
     @property
@@ -353,6 +360,7 @@ def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str)
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(lost),
+        erred=any(trial.state in _SETTLES_TWICE for trial in lost),
     )
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Self
@@ -15,15 +14,15 @@ from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.advisor.learning import learn
 from torchx_cubicml.advisor.lesson import Lesson
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
-from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.history import ineffective_parameters, training_row
+from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, records_of
+from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
+from torchx_cubicml.history import ineffective_parameters
 from torchx_cubicml.noise import Belief, believe, pooled_noise
 from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.moves import Moves
 from torchx_cubicml.searchers.ranking import as_legal
-from torchx_cubicml.trial import State
 from torchx_cubicml.vectors import FactRows, distinct_rows, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
@@ -33,54 +32,16 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Scalar, Trial, Value, Workload
+    from torchx_cubicml.trial import Config, Trial, Value, Workload
 
 _ENOUGH_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
 
-_SETTLES_AT_ONCE, _SETTLES_TWICE = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
 
 # Configs at which a Thompson draw is told: drawn ones, and two changes of each measured one.
 _ANCHORS, _ANCHORS_AROUND = 60, 60
 
-# What a launch finds, whatever its config: the latest value stands for the next launch.
-_ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
 # Consequences of the micro batch, so that configs are still compared by dominance when they differ in them.
 _FOLLOWS_BATCH = frozenset({"gradient_accumulation_steps"})
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
-    """What happened to one config of the space on this workload.
-
-    Args:
-        config: made of the space's own literals, never of what a store holds.
-        measured: throughputs of the whole job, the lowest first.
-        trial_ids: of the trials that measured them, in the same order.
-        row: its choice indices as ``np.intp``, in bytes.
-        out_of_memory: whether it ever ran out of memory.
-        open: whether it is planned or running.
-        failed: whether it ended without a measurement in a way that it would again; see ``_is_given_up``.
-        erred: whether it ever ended by an error or without a word, so that it may end so again.
-    """
-
-    config: Config
-    row: bytes
-    measured: tuple[float, ...]
-    out_of_memory: bool
-    open: bool
-    failed: bool
-    trial_ids: tuple[str, ...] = ()
-    erred: bool = False
-
-    @property
-    def settled(self) -> bool:
-        """Whether launching it again would teach nothing new."""
-        return bool(self.measured) or self.out_of_memory or self.open or self.failed
-
-    @property
-    def tried(self) -> bool:
-        """Whether a launch of it ended otherwise than by being broken off."""
-        return bool(self.measured) or self.out_of_memory or self.failed or self.erred
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,15 +88,15 @@ class Outlook:
         seen_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}
         idle = set(ineffective_parameters(own, observe=observe))
-        withheld = _consequences(own, {*seen_as, *seen_as.values(), *workload})
-        own_withheld = withheld | _not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
+        withheld = consequences(own, {*seen_as, *seen_as.values(), *workload})
+        own_withheld = withheld | not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
         ids = {id(trial) for trial in own}
-        taught = [_without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
-        latest = _latest_observed(own)
+        taught = [without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
+        latest = latest_observed(own)
         free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
-        pinned = _pinned(space, current, idle)
-        narrow = _narrowed(space, pinned)
-        records = _records(narrow, own, pinned)
+        pinned = pinned_choices(space, current, idle)
+        narrow = narrowed(space, pinned)
+        records = records_of(narrow, own, pinned)
         noise = pooled_noise(record.measured for record in records.values())
         tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
         lesson = Lesson(
@@ -157,7 +118,7 @@ class Outlook:
             rows=FactRows(
                 narrow,
                 facts={**known, **space.facts, **workload},
-                instead=_always_the_same(own, idle, observe),
+                instead=always_the_same(own, idle, observe),
             ),
             records=records,
             n_trials=sum(trial.state.ended for trial in own),
@@ -304,140 +265,3 @@ def _taught(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
 def _tells(trial: Trial, names: Collection[str]) -> bool:
     """Whether anything is known of the config of ``trial``; without, it would be taken for one at the middle of all."""
     return not names or any(name in trial.config or name in trial.observed for name in names)
-
-
-def _pinned(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:
-    """Return the one choice left to each parameter without effect: the user's own, where one choice can say it."""
-    pinned: dict[str, Scalar] = {}
-    for parameter in space.parameters:
-        value = current.get(parameter.name)
-        entry = value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
-        if parameter.name in idle and entry in parameter.choices:
-            pinned[parameter.name] = parameter.choices[parameter.choices.index(entry)]
-    return pinned
-
-
-def _narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
-    if not pinned:
-        return space
-    kept = [replace(item, choices=(pinned[item.name],)) if item.name in pinned else item for item in space.parameters]
-    return replace(space, parameters=tuple(kept))
-
-
-def _records(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
-    groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
-    found: dict[Hashable, tuple[Config, bytes]] = {}
-    read: dict[int, tuple[Config, bytes] | None] = {}  # trials read from a store share what is alike
-    for trial in own:
-        if id(trial.config) not in read:
-            read[id(trial.config)] = _placed(space, with_choices(trial.config, pinned))
-        placed = read[id(trial.config)]
-        if placed is not None:
-            key = identity(placed[0])
-            found[key] = placed
-            groups[key].append(trial)
-    return {key: _record(*found[key], group, space.objective) for key, group in groups.items()}
-
-
-def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
-    """Return ``config`` with the pinned choices in place of its own, for each entry of a per-layer value."""
-    changed = {}
-    for name in pinned.keys() & config.keys():
-        value = config[name]
-        changed[name] = (pinned[name],) * len(value) if isinstance(value, tuple) else pinned[name]
-    return {**config, **changed}
-
-
-def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
-    values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
-    lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
-    told = sorted((value, trial.trial_id) for trial, value in zip(trials, values, strict=True) if value is not None)
-    return Record(
-        config=config,
-        row=row,
-        measured=tuple(value for value, _ in told),
-        trial_ids=tuple(trial_id for _, trial_id in told),
-        out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
-        open=any(not trial.state.ended for trial in trials),
-        failed=_is_given_up(lost),
-        erred=any(trial.state in _SETTLES_TWICE for trial in lost),
-    )
-
-
-def _is_given_up(lost: Sequence[Trial]) -> bool:
-    """Whether launches that ended without a throughput say that the next would, too.
-
-    One that was too slow, or of which nothing was to be measured, does. Of an error nobody knows whether the config is
-    to blame before it happens twice. What the machines, or somebody, broke off says nothing.
-    """
-    if any(trial.state in _SETTLES_AT_ONCE or trial.measurement is not None for trial in lost):
-        return True
-    return sum(trial.state in _SETTLES_TWICE for trial in lost) > 1
-
-
-def in_space(space: SearchSpace, config: Config) -> Config | None:
-    """Return the legal config that ``config`` asks for, made of the space's literals; ``None`` where there is none.
-
-    Values of parameters that the space does not hold are passed over: they were recorded under an older file.
-    """
-    placed = _placed(space, config)
-    return None if placed is None else placed[0]
-
-
-def _placed(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:
-    try:
-        vector = space.encode(config)
-        found = space.decode(vector)
-    except SpaceError:
-        return None
-    if found is None or any(config.get(name) != value for name, value in found.items()):
-        return None
-    return found, np.array(vector, dtype=np.intp).tobytes()
-
-
-def _consequences(own: Iterable[Trial], known: set[str]) -> set[str]:
-    """Return observed facts that differ between trials of one workload though no parameter sets them.
-
-    They follow from the config or from the machine of the day, so a config that was not launched has none.
-    """
-    seen: defaultdict[str, set[Value]] = defaultdict(set)
-    for trial in own:
-        for name, value in trial.observed.items():
-            seen[name].add(value)
-    return {name for name, values in seen.items() if len(values) > 1 and name not in known | _ENVIRONMENT}
-
-
-def _not_as_requested(own: Iterable[Trial], seen_as: Mapping[str, str]) -> set[str]:
-    """Return facts observed otherwise than their parameter was requested, such as a batch split over ranks.
-
-    What is not launched yet can only be told by its request; so the workload's own trials must be, too.
-    """
-    return {
-        fact
-        for trial in own
-        for name, fact in seen_as.items()
-        if fact in trial.observed and name in trial.config and trial.observed[fact] != trial.config[name]
-    }
-
-
-def _always_the_same(own: Iterable[Trial], names: set[str], observe: Mapping[str, str]) -> dict[str, Value]:
-    """Return the value under which training rows of the workload tell each of ``names``, where it is one."""
-    values: defaultdict[str, set[Value]] = defaultdict(set)
-    for trial in own if names else ():
-        row = training_row(trial, observe=observe)
-        for name in names & row.keys():
-            values[name].add(row[name])
-    return {name: next(iter(seen)) for name, seen in values.items() if len(seen) == 1}
-
-
-def _without(trial: Trial, names: set[str]) -> Trial:
-    if names.isdisjoint(trial.observed):
-        return trial
-    return replace(trial, observed={name: value for name, value in trial.observed.items() if name not in names})
-
-
-def _latest_observed(own: Sequence[Trial]) -> dict[str, Value]:
-    latest: dict[str, Value] = {}
-    for trial in sorted(own, key=lambda trial: (trial.started_at, trial.trial_id)):
-        latest.update(trial.observed)
-    return latest

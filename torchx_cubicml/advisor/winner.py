@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.outlook import with_choices
+from torchx_cubicml.advisor.records import with_choices
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.outlook import Outlook

@@ -106,9 +106,9 @@ class TestUnderWay:
         assert not self.is_suggested_again(week, late, open_trial(9, State.RUNNING))
         assert self.is_suggested_again(week, late, open_trial(1, State.RUNNING))
 
-    def test_a_launch_lost_twice_is_not_tried_a_third_time(self) -> None:
+    def test_a_config_whose_launches_are_lost_again_and_again_is_not_blocked(self) -> None:
         lost = [open_trial(day, State.RUNNING, name=f"lost-{day}") for day in (1, 2)]
-        assert not self.is_suggested_again(*lost, ran(10))
+        assert self.is_suggested_again(*lost, ran(10))
 
     def test_trials_of_other_workloads_stay_as_they_are(self) -> None:
         plan = open_trial(1, State.PLANNED)

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 _SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
-_SAFE = 0.95  # probability to fit that an ordinary launch asks of a config that was never run
+_SAFE = 0.995  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
 _CONFIDENCE = 0.95  # that a config is faster than the user's own: nine of ten claims hold with room to spare

@@ -1,8 +1,9 @@
 """What two configs of one workload have in common, and the most probable hyper-parameters of that.
 
 A sum: how many layers take each choice, numbers and categories (smooth in all of them, and where no layer chooses each
-by itself), which layers those are (linear, neighbouring or equally large layers alike), how many layers match, and how
-near to the memory wall a config comes, where that is known. All that is generic over the names of parameters.
+by itself, and jumps from one value of a whole number to the next), which layers those are (linear, neighbouring or
+equally large layers alike), how many layers match, and how near to the memory wall a config comes, where that is known.
+All that is generic over the names of parameters.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
 # Prior medians; variances are of standardised logarithms.
 _SMOOTH, _LINEAR, _MATCHING, _CROWDED = 0.3, 0.05, 0.01, 0.01
-_ROUGH = 0.03  # of what tells values of whole numbers apart, however near they are, likewise
 _ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
+_ROUGH = 0.03  # of jumps from one value of a whole number to the next, all together, likewise
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 _CROWDED_LENGTH = 0.5

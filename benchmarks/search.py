@@ -27,7 +27,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from multiprocessing import get_context
 from pathlib import Path
@@ -140,7 +140,7 @@ METHODS: dict[str, Propose] = {
 MARKS = (8, 10, 15, 25, 50, 100, 200)
 PLAIN_MARKS = (8, 16, 24, 48, 96)
 # The last mark of a method, and of how many models: what costs much is followed less far.
-LAST = {"gp": 50, "gp + first batch": 50}
+GP_LAST = {"gp": 25, "gp + first batch": 25}
 MOST_MODELS = {"paper": 5, "gp": 5, "gp + first batch": 5}
 
 
@@ -211,17 +211,14 @@ class Plan:
         methods: keys of ``METHODS``.
         marks: launches after which a search is judged.
         seeds: of the simulated models of each family.
+        last: last marks of methods that are followed less far.
     """
 
     models: Models
     methods: Sequence[str]
     marks: Sequence[int]
     seeds: Sequence[int]
-
-    @property
-    def last(self) -> Mapping[str, int]:
-        """The last marks of methods, where there are others."""
-        return LAST if len(self.methods) > 1 else {}
+    last: Mapping[str, int] = field(default_factory=dict)
 
     def of(self, method: str) -> tuple[Sequence[int], Sequence[int]]:
         """Return the marks and the seeds of one method."""
@@ -233,7 +230,7 @@ _SIMULATED = ("random", "tpe", "tpe + first batch", "ours", "paper")
 _GP = ("gp", "gp + first batch")
 _PLAIN = ("random", "tpe", "tpe + first batch", "ours")
 TABLES = {
-    "black-box": (Plan(models=Layered(), methods=(*_SIMULATED, *_GP), marks=MARKS, seeds=range(10)),),
+    "black-box": (Plan(models=Layered(), methods=(*_SIMULATED, *_GP), marks=MARKS, seeds=range(10), last=GP_LAST),),
     "known": (Plan(models=Layered(facts=True), methods=("ours",), marks=MARKS, seeds=range(10)),),
     "layers": tuple(
         Plan(models=Layered(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25))

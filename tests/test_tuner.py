@@ -10,7 +10,7 @@ from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.advisor import StudyingAdvisor
+from torchx_cubicml.tuner.advisor import Moment, StudyingAdvisor
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -329,16 +329,17 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     studies.clear()
     advisor = StudyingAdvisor(predictor="")
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
-    best = advisor.best_known(prepared.space, trials=told, **facts)
-    (proposed,) = advisor.suggest(prepared.space, trials=told, **facts)
-    advisor.expected_gain(prepared.space, trials=told, **facts)
-    account = advisor.account(prepared.space, trials=told, **facts, winner=best.config)
+    moment = Moment(space=prepared.space, trials=told, **facts)
+    best = advisor.best_known(moment)
+    (proposed,) = advisor.suggest(moment)
+    advisor.expected_gain(moment)
+    account = advisor.account(moment, best.config)
     assert account.worths
     assert len(studies) == 1
     assert best == best_known(prepared.space, trials=told, **facts)
     assert proposed == suggest(prepared.space, trials=told, **facts)[0]
     studies.clear()
-    advisor.suggest(prepared.space, trials=list(told), **facts)  # other trials may have come
+    advisor.suggest(replace(moment, trials=list(told)))  # other trials may have come
     assert len(studies) == 1
 
 

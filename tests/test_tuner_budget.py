@@ -20,12 +20,9 @@ from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
     from torchx_cubicml.tuner import Step
+    from torchx_cubicml.tuner.advisor import Moment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tune"))
 from cluster import Job, Killed, SimulatedCluster, speed
@@ -172,17 +169,12 @@ class Gains(Draws):
 
     promise: float | None = None
 
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> Suggestion | None:
-        best = Draws.best_known(self, space, workload=workload, current=current, trials=trials, seed=seed)
-        return None if best is None else replace(best, gain=speed(best.config) / speed(current))
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        best = Draws.best_known(self, moment)
+        return None if best is None else replace(best, gain=speed(best.config) / speed(moment.current))
 
-    def expected_gain(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> float | None:
-        del space, workload, current, seed
-        return None if self.promise is None else self.promise / len(list(trials))
+    def expected_gain(self, moment: Moment) -> float | None:
+        return None if self.promise is None else self.promise / len(moment.trials)
 
 
 @pytest.mark.parametrize("kills", [0, 4], ids=["one-process", "killed"])

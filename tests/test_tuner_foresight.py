@@ -16,11 +16,8 @@ from torchx_cubicml.tuner import Budget, Prepared
 from torchx_cubicml.tuner.patience import pause_s
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.tuner.advisor import Moment
 
 sys.path.insert(0, str(Path(__file__).resolve().parent / "tune"))
 from cluster import SimulatedCluster
@@ -37,13 +34,10 @@ class Ponders(Draws):
     seconds: float
     known: list[tuple[int, int]]  # (launches, results of them)
 
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> list[Suggestion]:
-        trials = list(trials)
-        self.known.append((len(trials), sum(trial.state.ended for trial in trials)))
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        self.known.append((len(moment.trials), sum(trial.state.ended for trial in moment.trials)))
         self.cluster.sleep(self.seconds)
-        return Draws.suggest(self, space, workload=workload, current=current, trials=trials, seed=seed)
+        return Draws.suggest(self, moment)
 
 
 def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **changes: object) -> tuple[float, Ponders]:

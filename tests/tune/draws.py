@@ -16,14 +16,11 @@ from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare, tune
 from torchx_cubicml.tuner.advisor import Account
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from cluster import SimulatedCluster
 
-    from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.trial import Config, Trial
     from torchx_cubicml.tuner import Step
-    from torchx_cubicml.tuner.advisor import Advisor
+    from torchx_cubicml.tuner.advisor import Advisor, Moment
 
 TUNE = Path(__file__).resolve().parent
 SPACE = """
@@ -43,35 +40,29 @@ flag = "--width"
 class Draws:
     """A quick advisor: draws what was not launched, and knows the best by its mean."""
 
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> list[Suggestion]:
-        del workload, current, space
-        taken = {config_key(trial.config) for trial in trials}
-        rng = random.Random(seed)
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        taken = {config_key(trial.config) for trial in moment.trials}
+        rng = random.Random(moment.seed)
         while True:
             config = {"micro_batch_size": rng.randint(1, 64), "width": rng.randint(1, 64)}
             if config_key(config) not in taken:
                 return [hope(config)]
 
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Iterable[Trial], seed: int
-    ) -> Suggestion | None:
-        del workload, seed, space, current
-        measured = [trial for trial in trials if trial.measurement is not None]
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        measured = [trial for trial in moment.trials if trial.measurement is not None]
         best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
         return None if best is None else hope(best.config)
 
-    def expected_gain(self, space: SearchSpace, **_: object) -> float | None:
-        del space
+    def expected_gain(self, moment: Moment) -> float | None:
+        del moment
         return None
 
-    def rivals(self, space: SearchSpace, **_: object) -> list[Suggestion]:
-        del space
+    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
+        del moment, winner
         return []
 
-    def account(self, space: SearchSpace, **_: object) -> Account:
-        del space
+    def account(self, moment: Moment, winner: Config) -> Account:
+        del moment, winner
         return Account()
 
 

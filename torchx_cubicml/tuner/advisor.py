@@ -30,46 +30,41 @@ class Account:
     worths: tuple[ParameterWorth, ...] = ()
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a tune knows when it asks.
+
+    Args:
+        space: bound or not.
+        workload: facts.
+        current: the user's own config.
+        trials: of any workload; planned and running ones are under way.
+        seed: of all randomness.
+    """
+
+    space: SearchSpace
+    workload: Workload
+    current: Config
+    trials: Sequence[Trial]
+    seed: int
+
+
 class Advisor(Protocol):
     """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
 
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> list[Suggestion]:
-        """Return what to launch next, the most telling first; planned and running trials are under way."""
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        """Return what to launch next, the most telling first."""
 
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> Suggestion | None:
-        """Return the best config surely faster than ``current``, else that; ``None`` where nothing was measured."""
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        """Return the best config surely faster than the own, else that; ``None`` where nothing was measured."""
 
-    def expected_gain(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> float | None:
+    def expected_gain(self, moment: Moment) -> float | None:
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
-    def rivals(
-        self,
-        space: SearchSpace,
-        *,
-        workload: Workload,
-        current: Config,
-        trials: Sequence[Trial],
-        seed: int,
-        winner: Config,
-    ) -> list[Suggestion]:
+    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
         """Return measured configs that may well be faster than ``winner``, the likeliest first."""
 
-    def account(
-        self,
-        space: SearchSpace,
-        *,
-        workload: Workload,
-        current: Config,
-        trials: Sequence[Trial],
-        seed: int,
-        winner: Config,
-    ) -> Account:
+    def account(self, moment: Moment, winner: Config) -> Account:
         """Return what is to be said of ``winner`` at the end."""
 
 
@@ -82,68 +77,46 @@ class StudyingAdvisor:
     """
 
     predictor: str
-    _trials: Sequence[Trial] | None = None
-    _seed: int = 0
+    _asked: Moment | None = None
     _study: Study | None = None
 
-    def suggest(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> list[Suggestion]:
+    def suggest(self, moment: Moment) -> list[Suggestion]:
         """See ``Advisor``."""
-        return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).suggest()
+        return self._studied(moment).suggest()
 
-    def best_known(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> Suggestion | None:
+    def best_known(self, moment: Moment) -> Suggestion | None:
         """See ``Advisor``."""
-        if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
+        if not any(trial.measurement is not None and matches(trial, moment.workload) for trial in moment.trials):
             return None  # without the time that learning takes
-        return self._studied(space, workload=workload, current=current, trials=trials, seed=seed).best_known()
+        return self._studied(moment).best_known()
 
-    def expected_gain(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> float | None:
+    def expected_gain(self, moment: Moment) -> float | None:
         """See ``Advisor``."""
-        return expected_gain(self._studied(space, workload=workload, current=current, trials=trials, seed=seed))
+        return expected_gain(self._studied(moment))
 
-    def rivals(
-        self,
-        space: SearchSpace,
-        *,
-        workload: Workload,
-        current: Config,
-        trials: Sequence[Trial],
-        seed: int,
-        winner: Config,
-    ) -> list[Suggestion]:
+    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
         """See ``Advisor``."""
-        study = self._studied(space, workload=workload, current=current, trials=trials, seed=seed)
-        found = verdict(study, winner=winner)
+        found = verdict(self._studied(moment), winner=winner)
         return list(found.rivals) if found is not None else []
 
-    def account(
-        self,
-        space: SearchSpace,
-        *,
-        workload: Workload,
-        current: Config,
-        trials: Sequence[Trial],
-        seed: int,
-        winner: Config,
-    ) -> Account:
+    def account(self, moment: Moment, winner: Config) -> Account:
         """See ``Advisor``."""
-        study = self._studied(space, workload=workload, current=current, trials=trials, seed=seed)
+        study = self._studied(moment)
         found = verdict(study, winner=winner)
         return Account(
             confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
         )
 
-    def _studied(
-        self, space: SearchSpace, *, workload: Workload, current: Config, trials: Sequence[Trial], seed: int
-    ) -> Study:
-        if self._study is None or trials is not self._trials or seed != self._seed:
+    def _studied(self, moment: Moment) -> Study:
+        asked = self._asked
+        if self._study is None or asked is None or asked.trials is not moment.trials or asked.seed != moment.seed:
             self._study = Study.of(
-                space, workload=workload, current=current, trials=trials, seed=seed, predictor=self.predictor
+                moment.space,
+                workload=moment.workload,
+                current=moment.current,
+                trials=moment.trials,
+                seed=moment.seed,
+                predictor=self.predictor,
             )
-            self._trials, self._seed = trials, seed
+            self._asked = moment
         return self._study

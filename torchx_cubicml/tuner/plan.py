@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, replace
+from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,10 @@ from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.suggestion import Suggestion
 from torchx_cubicml.trial import State
-from torchx_cubicml.tuner.advisor import StudyingAdvisor
+from torchx_cubicml.tuner.advisor import Moment, StudyingAdvisor
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from torchx_cubicml.trial import Config, Trial
     from torchx_cubicml.tuner.advisor import Advisor
@@ -55,46 +56,6 @@ class Evidence:
         return values[1:] if found_here else values
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Asked:
-    """The advisor, asked of the trials of one moment."""
-
-    advisor: Advisor
-    prepared: Prepared
-    trials: Sequence[Trial]
-    seed: int
-
-    def best_known(self) -> Suggestion | None:
-        asked = self.prepared
-        return self.advisor.best_known(
-            asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
-        )
-
-    def suggest(self) -> list[Suggestion]:
-        """Return what to launch next, nothing where it is expected to bring less than the user wants to wait for."""
-        asked, least = self.prepared, self.prepared.request.stop_under
-        if least is not None:
-            expected = self.advisor.expected_gain(
-                asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
-            )
-            if expected is not None and expected < least:
-                return []
-        return self.advisor.suggest(
-            asked.space, workload=asked.workload, current=asked.current, trials=self.trials, seed=self.seed
-        )
-
-    def rivals(self, winner: Config) -> list[Suggestion]:
-        asked = self.prepared
-        return self.advisor.rivals(
-            asked.space,
-            workload=asked.workload,
-            current=asked.current,
-            trials=self.trials,
-            seed=self.seed,
-            winner=winner,
-        )
-
-
 def next_launch(
     prepared: Prepared,
     trials: Sequence[Trial],
@@ -119,25 +80,30 @@ def next_launch(
     if again is not None:
         return "again", again
     seed = prepared.request.seed + len(trials)
-    trials = _with_given_up(trials, evidence)
-    ask = _Asked(advisor=advisor, prepared=prepared, trials=trials, seed=seed)
-    best = ask.best_known()
+    moment = moment_of(prepared, _with_given_up(trials, evidence), seed=seed)
+    best = advisor.best_known(moment)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
         return None
     spare = 0 if enough else launches_left - len(repeats)
-    rivals = _lacking_rivals(ask, evidence, best)[:spare] if 0 < spare <= _MOST_RIVALS else []
+    to_repeat = partial(_lacking_rivals, prepared, evidence, best, partial(advisor.rivals, moment))
+    rivals = to_repeat()[:spare] if 0 < spare <= _MOST_RIVALS else []
     searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
-    found = ask.suggest() if searches else []
+    found = advisor.suggest(moment) if searches and not _is_idle(prepared, moment, advisor) else []
     if found:
         return "search", found[0]
     if spare > _MOST_RIVALS:
-        rivals = _lacking_rivals(ask, evidence, best)
+        rivals = to_repeat()
     repeats = [*rivals, *repeats]
     if repeats and _searching(evidence, current, best):
         repeats = [each for each in repeats if each is own]  # what is in flight may turn out to be better than the best
     return ("confirm", repeats[0]) if repeats else None
+
+
+def moment_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Moment:
+    """Return what an advisor is asked about."""
+    return Moment(space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed)
 
 
 def winner_of(
@@ -147,14 +113,13 @@ def winner_of(
 
     Where it was not measured again and another was, the fastest of those.
     """
-    space, workload, current = prepared.space, prepared.workload, prepared.current
     advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
-    best = advisor.best_known(space, workload=workload, current=current, trials=trials, seed=prepared.request.seed)
+    best = advisor.best_known(moment_of(prepared, trials, seed=prepared.request.seed))
     if best is None:
         return None, None
     evidence = Evidence.of(prepared, trials, known)
     comparison = _compared(prepared, evidence, best)
-    if comparison is None and config_key(best.config) != config_key(current):
+    if comparison is None and config_key(best.config) != config_key(prepared.current):
         # The last measurements have made another config the best, and none is left to measure it again.
         confirmed = _best_confirmed(prepared, evidence)
         if confirmed is not None:
@@ -268,6 +233,13 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     return target is not None and best is not None and best.gain is not None and best.gain >= target
 
 
+def _is_idle(prepared: Prepared, moment: Moment, advisor: Advisor) -> bool:
+    """Whether another launch is expected to bring less than the user wants to wait for."""
+    least = prepared.request.stop_under
+    expected = advisor.expected_gain(moment) if least is not None else None
+    return least is not None and expected is not None and expected < least
+
+
 def _confirms(prepared: Prepared, evidence: Evidence, best: Suggestion | None) -> bool:
     target, comparison = prepared.request.target_gain, _compared(prepared, evidence, best) if best else None
     return comparison is not None and target is not None and comparison.claims_gain and comparison.gain >= target
@@ -288,16 +260,21 @@ def _lacking_repeats(
     return [contender for _, _, contender in sorted(lacking, key=lambda item: item[:2])]
 
 
-def _lacking_rivals(ask: _Asked, evidence: Evidence, best: Suggestion | None) -> list[Suggestion]:
+def _lacking_rivals(
+    prepared: Prepared,
+    evidence: Evidence,
+    best: Suggestion | None,
+    rivals_of: Callable[[Config], Sequence[Suggestion]],
+) -> list[Suggestion]:
     """Return rivals of ``best`` that this tune did not launch again, as many as it has repeats to spend on them."""
-    most = min(_MOST_RIVALS, ask.prepared.request.repeats_made - 1)
+    most = min(_MOST_RIVALS, prepared.request.repeats_made - 1)
     if best is None or most < 1:
         return []
-    contenders = {config_key(ask.prepared.current), config_key(best.config)}
+    contenders = {config_key(prepared.current), config_key(best.config)}
     again = _launched_again(evidence) - contenders
     if len(again) >= most:
         return []
-    found = [each for each in ask.rivals(best.config) if config_key(each.config) not in contenders | again]
+    found = [each for each in rivals_of(best.config) if config_key(each.config) not in contenders | again]
     reason = "may well be the fastest: measured again before a gain is claimed"
     return [replace(each, reason=reason) for each in found[: most - len(again)]]
 

@@ -27,7 +27,7 @@ from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.ledger import Ledger
 from torchx_cubicml.tuner.outage import StorePatience
-from torchx_cubicml.tuner.plan import next_launch, winner_of
+from torchx_cubicml.tuner.plan import moment_of, next_launch, winner_of
 from torchx_cubicml.tuner.steps import Begun, Ended, Launching, Step, TuneResult
 
 if TYPE_CHECKING:
@@ -274,16 +274,10 @@ class _Loop:
         self._books.ledger.refresh()
         trials = self._books.ledger.trials()
         best, comparison = winner_of(self._prepared, trials, known=self._books.others(), advisor=self._advisor)
-        prepared, account = self._prepared, Account()
+        account = Account()
         if best is not None:
-            account = self._advisor.account(
-                prepared.space,
-                workload=prepared.workload,
-                current=prepared.current,
-                trials=trials,
-                seed=prepared.request.seed,
-                winner=best.config,
-            )
+            moment = moment_of(self._prepared, trials, seed=self._prepared.request.seed)
+            account = self._advisor.account(moment, best.config)
         return TuneResult(
             comparison=comparison,
             best=best,

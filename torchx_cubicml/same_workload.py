@@ -15,9 +15,20 @@ def matches(trial: Trial, workload: Workload) -> bool:
     declared = trial.workload
     for name, value in workload.items():
         known = declared[name] if name in declared else trial.fact(name)
-        if known is None or (known is not value and value_key(known) != value_key(value)):
+        if known is None or not _alike(known, value):
             return False
     return True
+
+
+def _alike(known: Value, value: Value) -> bool:
+    """Return whether ``value_key`` is the same of both, without it where that can be told sooner."""
+    if known is value or known != value:
+        return known is value
+    return not (_holds_bool(known) or _holds_bool(value)) or value_key(known) == value_key(value)
+
+
+def _holds_bool(value: Value) -> bool:
+    return bool in map(type, value) if isinstance(value, tuple) else isinstance(value, bool)
 
 
 def value_key(value: Value) -> Hashable:

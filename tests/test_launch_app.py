@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import random
 import shlex
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
@@ -159,7 +160,7 @@ def test_an_unknown_option_is_refused_by_the_parser_of_torchx(capsys: pytest.Cap
 
 def test_a_contract_over_its_limit_is_refused() -> None:
     parsed = parse("dist.ddp", DDP)
-    noise = {f"name {number}": str(hash((number, "x"))) for number in range(1000)}
+    noise = {f"name {number}": random.Random(number).randbytes(10).hex() for number in range(1000)}
     with pytest.raises(ContractError):
         parsed.build(parsed.launch, replace(CONTRACT, config=noise))
 

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 from torchx.runner import Runner
 from torchx.schedulers.api import DescribeAppResponse, Scheduler
@@ -203,8 +204,8 @@ class SimulatedCluster:
 
 
 def speed(config: Config) -> float:
-    """Return the true throughput of a config."""
-    return 100.0 + sum(hash((name, str(value))) % 97 for name, value in sorted(config.items()))
+    """Return the true throughput of a config, the same in every process."""
+    return 100.0 + sum(crc32(f"{name}={value}".encode()) % 97 for name, value in sorted(config.items()))
 
 
 def _measured(samples_per_second: float) -> Measurement:

@@ -9,9 +9,11 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
+from torchx_cubicml.advisor import Method, suggest
 from torchx_cubicml.event import Event, EventKind, trial_events
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.space_file import read_space
@@ -119,6 +121,28 @@ def test_suggest_tells_what_was_measured_near_by(tmp_path: Path) -> None:
     assert re.search(r"near: (41,000 tokens|40\.0 samples)/s with \w+ .+ in place of ", told)
 
 
+def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
+    component = ComponentLaunch.parse(GPT[0], GPT[1:])
+    space = read_space("examples/gpt.toml")
+    workload, current = read_config(component.launch, space)
+    bound = space.bind(workload=workload, current=current)
+    store = TrialStore(str(tmp_path))
+    trials = [
+        Trial.completed(workload=workload, config=config, tokens_per_second=1e4 + 1e3 * place, samples_per_second=10.0)
+        for place, config in enumerate(bound.sample(12, rng=np.random.default_rng(0)))
+    ]
+    for trial in trials:
+        store.add(trial)
+    named = ("--searcher", "random", "--acquisition", "mean", "--count", "4")
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, *named, "--json", "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    found = [row["config"] for row in json.loads(done.stdout)["worth_trying"]]
+    asked = {"workload": workload, "current": current, "trials": trials, "count": 4}
+    by_name = suggest(space, **asked, method=Method(searcher="random", acquisition="mean"))
+    assert found == [suggestion.to_json()["config"] for suggestion in by_name]
+    assert found != [suggestion.to_json()["config"] for suggestion in suggest(space, **asked)]
+
+
 def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
     space = tmp_path / "gpt.toml"
     done = torchx("init", "-o", space, "--", *GPT)
@@ -178,6 +202,8 @@ BAD = {
     "refused-j": ((*SUGGEST, "--", "dist.ddp", "-j", "2y2", "--script", "examples/train_gpt.py"), "2y2"),
     "no-space-file": (("suggest", "--space", "missing.toml", "--", *GPT), "missing.toml"),
     "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
+    "searcher": ((*SUGGEST, "--searcher", "nosuch", "--", *GPT), "reinforce"),
+    "acquisition": (("tune", "--space", "examples/gpt.toml", "--acquisition", "best", "--", *GPT), "upper_bound"),
     "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
     "scheduler-option": (
         ("tune", "--space", "examples/gpt.toml", "-cfg", "foo=bar", "--yes", "--", *GPT),

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchx_cubicml.advisor.reasons import against_baseline, nearest_tried, without_effect
+from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, without_effect
 
 CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}
 
@@ -14,16 +14,17 @@ def test_a_gain_says_whether_it_is_inside_the_noise() -> None:
 def test_the_nearest_differs_in_the_fewest_entries() -> None:
     far = {**CONFIG, "micro_batch_size": 1}
     near = {**CONFIG, "sharding_strategy": ("NO_SHARD", "FULL_SHARD", "FULL_SHARD")}
-    assert nearest_tried(CONFIG, [far, near]) == "nearest run: sharding_strategy unlike in 1 of 3 entries"
+    assert distance(CONFIG, near) < distance(CONFIG, far)
+    assert differences(CONFIG, near) == "sharding_strategy unlike in 1 of 3 entries"
 
 
 def test_one_word_for_all_layers_differs_as_a_whole() -> None:
     other = {**CONFIG, "sharding_strategy": "FULL_SHARD"}
-    assert nearest_tried(CONFIG, [other]).startswith("nearest run: sharding_strategy FULL_SHARD in place of")
+    assert distance(CONFIG, other) == 1.0
+    assert differences(CONFIG, other).startswith("sharding_strategy FULL_SHARD in place of")
 
 
-def test_with_nothing_run_nothing_is_said() -> None:
-    assert nearest_tried(CONFIG, []) == ""
+def test_where_each_parameter_has_an_effect_nothing_is_said() -> None:
     assert without_effect([]) == ""
 
 

@@ -9,12 +9,13 @@ parameter is worth. A ``Study`` is learned once for as many of these questions a
 from __future__ import annotations
 
 from torchx_cubicml.advisor.advisor import Study, best_known, suggest
-from torchx_cubicml.advisor.batch import Method
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method
 from torchx_cubicml.advisor.sensitivity import Alternative, ParameterWorth, sensitivity
 from torchx_cubicml.advisor.verdict import Verdict, expected_gain, verdict
 from torchx_cubicml.suggestion import Suggestion
 
 __all__ = [
+    "DEFAULT_METHOD",
     "Alternative",
     "Method",
     "ParameterWorth",

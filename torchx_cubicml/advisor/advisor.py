@@ -6,14 +6,14 @@ Pure and without state: everything is rebuilt from the trials each time, so a ki
 from __future__ import annotations
 
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, fastest, searched
 from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.advisor.promise import nearest, promised
+from torchx_cubicml.advisor.promise import promised
 from torchx_cubicml.advisor.winner import ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
@@ -173,8 +173,7 @@ class Study:
                 before = [config for config, _ in chosen]
                 more = searched(outlook, before, method, count=count - len(before), rng=rng)
                 chosen += [(config, "") for config in more]
-            found = promised(outlook, chosen, self.current)
-            return [replace(each, nearest=nearest(outlook, each.config)) for each in found]
+            return promised(outlook, chosen, self.current)
 
     def best_known(self) -> Suggestion | None:
         """See ``best_known``."""

@@ -48,9 +48,10 @@ class Method:
     searcher: str | None = None
 
     def __post_init__(self) -> None:
-        for name, table in ((self.acquisition, ACQUISITIONS), (self.searcher, SEARCHERS)):
+        asked = (("acquisition", self.acquisition, ACQUISITIONS), ("searcher", self.searcher, SEARCHERS))
+        for what, name, table in asked:
             if name is not None and name not in table:
-                raise SpaceError(f"unknown method {name!r}; legal are {', '.join(table)}")
+                raise SpaceError(f"unknown {what} {name!r}; legal are {', '.join(table)}")
 
 
 DEFAULT_METHOD = Method()

@@ -6,7 +6,7 @@ from dataclasses import replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, nearest_tried, without_effect
+from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, without_effect
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.suggestion import NearTrial, Suggestion
 
@@ -32,10 +32,11 @@ def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Co
         _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
-    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(plain, chosen, strict=True)]
+    told = [replace(item, nearest=_nearest(outlook, item.config)) for item in plain]
+    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
 
 
-def nearest(outlook: Outlook, config: Config) -> tuple[NearTrial, ...]:
+def _nearest(outlook: Outlook, config: Config) -> tuple[NearTrial, ...]:
     """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
     others = (
         (distance(config, record.config), -max(record.measured), record)
@@ -76,6 +77,7 @@ def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
         told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
         parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
     if not why:
-        parts.append(nearest_tried(suggestion.config, outlook.measured()) or "chosen to cover what was not tried yet")
+        near = [f"nearest run: {each.differs}" for each in suggestion.nearest[:1]]
+        parts += near or ["chosen to cover what was not tried yet"]
     parts += [without_effect(outlook.ineffective), *outlook.advice]
     return "; ".join(part for part in parts if part)

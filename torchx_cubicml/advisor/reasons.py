@@ -22,18 +22,12 @@ def against_baseline(gain: float, low: float, high: float) -> str:
     return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{told})"
 
 
-def nearest_tried(config: Config, tried: Iterable[Config]) -> str:
-    """Return how ``config`` differs from the most similar config that was run, or nothing where none was.
-
-    >>> nearest_tried({"micro_batch_size": 8, "compile": True}, [{"micro_batch_size": 4, "compile": True}])
-    'nearest run: micro_batch_size 4 in place of 8'
-    """
-    nearest = min(tried, key=lambda other: distance(config, other), default=None)
-    return "" if nearest is None else f"nearest run: {differences(config, nearest)}"
-
-
 def differences(config: Config, other: Config) -> str:
-    """Return what ``other`` has in place of what ``config`` has, in words."""
+    """Return what ``other`` has in place of what ``config`` has, in words.
+
+    >>> differences({"micro_batch_size": 8, "compile": True}, {"micro_batch_size": 4, "compile": True})
+    'micro_batch_size 4 in place of 8'
+    """
     return ", ".join(_change(name, config[name], other[name]) for name in _different(config, other))
 
 

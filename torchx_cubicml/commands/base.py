@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
+    from torchx_cubicml.advisor import Method
+
 
 class Command(Protocol):
     """A module of ``torchx_cubicml.commands``."""
@@ -52,6 +54,26 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
         metavar="-- COMPONENT ...",
         help="the component and its arguments, as for `torchx run`",
     )
+
+
+def add_method(parser: argparse.ArgumentParser) -> None:
+    """Declare how launches to try are looked for."""
+    parser.add_argument("--searcher", default=None, metavar="NAME", help="what looks for launches, as in reinforce")
+    parser.add_argument(
+        "--acquisition", default=None, metavar="NAME", help="what they are worth, as in mean (default: as advised)"
+    )
+
+
+def method_of(args: argparse.Namespace) -> Method:
+    """Return how launches to try are looked for.
+
+    Raises:
+        SpaceError: a name is unknown; the text says which are legal.
+    """
+    from torchx_cubicml.advisor import Method
+
+    asked = {"searcher": args.searcher, "acquisition": args.acquisition}
+    return Method(**{what: name for what, name in asked.items() if name is not None})
 
 
 def store_url(args: argparse.Namespace) -> str:

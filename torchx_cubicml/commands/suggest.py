@@ -6,7 +6,16 @@ import shlex
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
+from torchx_cubicml.commands.base import (
+    add_json,
+    add_launch,
+    add_method,
+    add_store,
+    method_of,
+    print_json,
+    split_command,
+    store_url,
+)
 
 if TYPE_CHECKING:
     import argparse
@@ -24,6 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_store(parser)
     parser.add_argument("--count", type=int, default=1, help="configs worth trying that are wanted (default: 1)")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+    add_method(parser)
     add_json(parser)
     add_launch(parser)
 
@@ -38,32 +48,45 @@ def run(args: argparse.Namespace) -> int:
 
     if args.count < 1:
         raise LaunchError(f"--count must be >= 1, got {args.count}")
+    method = method_of(args)
     name, component_args = split_command(args.command)
     component = ComponentLaunch.parse(name, component_args)
     case = _case(component, args)
     study = _studied(case, args.seed)
-    rows, worths = _worth_trying(component, case, study.suggest(count=args.count), args), sensitivity(study)
+    tries = _worth_trying(component, case, study.suggest(count=args.count, method=method), args)
+    worths = sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
-        tries = [{**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in rows]
         changed = rewritten.launch != component.launch
         first = {"rewritten": changed, "command": next_command, "set_in_job": set_in_job(rewritten.launch)}
-        known = [asdict(worth) for worth in worths]
-        print_json({"next": first, "worth_trying": tries, "sensitivity": known})
+        print_json(
+            {
+                "next": first,
+                "worth_trying": [
+                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in tries
+                ],
+                "sensitivity": [asdict(worth) for worth in worths],
+            }
+        )
         return 0
+    told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
+    told += [f"worth at the best config measured: {worth.told()}" for worth in worths]
+    _tell(shlex.join(next_command), told, tries, case.space.objective)
+    return 0
+
+
+def _tell(
+    next_command: str, about: Sequence[str], tries: Sequence[tuple[Suggestion, list[str], list[str]]], objective: str
+) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print(f"the next launch would run:\n  {shlex.join(next_command)}")
-    told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    for line in [*told, *(f"worth at the best config measured: {worth.told()}" for worth in worths)]:
-        console.print(f"  {line}")
-    console.print("worth trying:" if rows else "every legal config was tried; nothing is left to try")
-    for suggestion, command, in_job in rows:
-        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, case.space.objective)]
+    console.print("\n  ".join(["the next launch would run:", next_command, *about]))
+    console.print("worth trying:" if tries else "every legal config was tried; nothing is left to try")
+    for suggestion, command, in_job in tries:
+        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, objective)]
         console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))
-    return 0
 
 
 def _near(trials: Sequence[NearTrial], objective: str) -> list[str]:

@@ -8,7 +8,16 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.commands.base import add_json, add_launch, add_store, print_json, split_command, store_url
+from torchx_cubicml.commands.base import (
+    add_json,
+    add_launch,
+    add_method,
+    add_store,
+    method_of,
+    print_json,
+    split_command,
+    store_url,
+)
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.masking import mask
 
@@ -48,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; every node must see it")
     parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
     parser.add_argument("--yes", action="store_true", help="do not ask before launching")
+    add_method(parser)
     add_json(parser)
     add_launch(parser)
 
@@ -121,6 +131,7 @@ def _request(args: argparse.Namespace) -> TuneRequest:
         fresh=args.fresh,
         step_limit=args.steps,
         scratch=args.scratch,
+        method=method_of(args),
         seed=args.seed,
     )
 

@@ -256,21 +256,22 @@ class LegalConfigs:
 
     def _encode_value(self, parameter: FreeParameter, value: Value) -> list[int]:
         if parameter.blocks is None:
-            return [self._index_of(parameter, value, parameter.name)]
+            return [self._index_of(parameter, value)]
         length = sum(len(block) for block in parameter.blocks)
         if not isinstance(value, tuple) or len(value) != length:
             raise SpaceError(f"{parameter.name} must hold {length} entries, got {value!r:.80}")
         indices: list[int] = []
         for block in parameter.blocks:
-            entries = {self._index_of(parameter, value[entry], f"{parameter.name}[{entry}]") for entry in block}
+            entries = {self._index_of(parameter, value[entry], entry) for entry in block}
             if len(entries) > 1:
                 raise SpaceError(f"{parameter.name}: entries {block[0]} to {block[-1]} are one group and must be alike")
             indices.extend(entries)
         return indices
 
-    def _index_of(self, parameter: FreeParameter, value: Value, place: str) -> int:
+    def _index_of(self, parameter: FreeParameter, value: Value, entry: int | None = None) -> int:
         index = None if isinstance(value, list | tuple) else self._index[parameter.name].get((kind(value), value))
         if index is None:
+            place = parameter.name if entry is None else f"{parameter.name}[{entry}]"
             raise SpaceError(f"{place} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
         return index
 

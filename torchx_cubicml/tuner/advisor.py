@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, Self
 
-from torchx_cubicml.advisor import Study, expected_gain, sensitivity, verdict
+from torchx_cubicml.advisor import DEFAULT_METHOD, Method, Study, expected_gain, sensitivity, verdict
 from torchx_cubicml.same_workload import matches
 
 if TYPE_CHECKING:
@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.suggestion import Suggestion
     from torchx_cubicml.trial import Config, Trial, Workload
+    from torchx_cubicml.tuner.request import Prepared
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,15 +75,22 @@ class StudyingAdvisor:
 
     Args:
         predictor: name of the predictor.
+        method: how launches are chosen.
     """
 
     predictor: str
+    method: Method = DEFAULT_METHOD
     _asked: Moment | None = None
     _study: Study | None = None
 
+    @classmethod
+    def serving(cls, prepared: Prepared) -> Self:
+        """Return the advisor that a tune asks."""
+        return cls(predictor=prepared.predictor, method=prepared.request.method)
+
     def suggest(self, moment: Moment) -> list[Suggestion]:
         """See ``Advisor``."""
-        return self._studied(moment).suggest()
+        return self._studied(moment).suggest(method=self.method)
 
     def best_known(self, moment: Moment) -> Suggestion | None:
         """See ``Advisor``."""
@@ -92,7 +100,7 @@ class StudyingAdvisor:
 
     def expected_gain(self, moment: Moment) -> float | None:
         """See ``Advisor``."""
-        return expected_gain(self._studied(moment))
+        return expected_gain(self._studied(moment), method=self.method)
 
     def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
         """See ``Advisor``."""

@@ -71,7 +71,7 @@ def next_launch(
     where launches are left for it.
     """
     current = prepared.current
-    advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
+    advisor = advisor or StudyingAdvisor.serving(prepared)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
     if not any(_settles(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)):
@@ -113,7 +113,7 @@ def winner_of(
 
     Where it was not measured again and another was, the fastest of those.
     """
-    advisor = advisor or StudyingAdvisor(predictor=prepared.predictor)
+    advisor = advisor or StudyingAdvisor.serving(prepared)
     best = advisor.best_known(moment_of(prepared, trials, seed=prepared.request.seed))
     if best is None:
         return None, None

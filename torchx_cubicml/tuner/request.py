@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.advisor import DEFAULT_METHOD, Method
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import read_config
 from torchx_cubicml.launch.app import ComponentLaunch
@@ -47,6 +48,7 @@ class TuneRequest:
         step_limit: optimizer steps after which each launch ends; ``None`` lets the script end by itself.
         scratch: folder that ``{scratch}`` in ``[tune]`` stands for; empty for one of this user's in the system's
             temporary folder, from which each launch's part is removed when it ended.
+        method: how launches are chosen once the designed ones are made.
         seed: of the random numbers.
     """
 
@@ -68,6 +70,7 @@ class TuneRequest:
     workspace: str = ""
     step_limit: int | None = None
     scratch: str = ""
+    method: Method = DEFAULT_METHOD
     seed: int = 0
 
     def __post_init__(self) -> None:

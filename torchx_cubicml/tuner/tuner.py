@@ -78,9 +78,9 @@ def tune(
     try:
         with runner:
             books = Books(lease.tune_id, Ledger(prepared.store_url, patience), journal, clock)
-            yield from _Loop(
-                prepared, books, runner, clock, advisor or StudyingAdvisor(predictor=prepared.predictor)
-            ).run(resumed=lease.resumed)
+            yield from _Loop(prepared, books, runner, clock, advisor or StudyingAdvisor.serving(prepared)).run(
+                resumed=lease.resumed
+            )
     finally:
         lease.close()
 

@@ -204,6 +204,10 @@ BAD = {
     "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
     "searcher": ((*SUGGEST, "--searcher", "nosuch", "--", *GPT), "reinforce"),
     "acquisition": (("tune", "--space", "examples/gpt.toml", "--acquisition", "best", "--", *GPT), "upper_bound"),
+    "too-large": (
+        ("tune", "--space", "examples/gpt.toml", "--searcher", "exhaustive", "--", *GPT[:-4], "--n_layer", "40"),
+        "at most 1000000",
+    ),
     "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
     "scheduler-option": (
         ("tune", "--space", "examples/gpt.toml", "-cfg", "foo=bar", "--yes", "--", *GPT),

@@ -40,7 +40,8 @@ class Suggestion:
         gain: median of the ratio of the two; ``None`` where either is unknown.
         gain_low: lower end of its 80 % interval.
         gain_high: upper end.
-        nearest: up to three trials of this workload by which it can be judged, the most alike first.
+        nearest: up to three trials of this workload by which it can be judged, the most alike first; none but of what
+            ``suggest`` proposes.
     """
 
     config: Config

@@ -40,6 +40,7 @@ _SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
 _SAFE = 0.995  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
+_NEAREST = 3  # measured trials that are told beside each suggestion
 _CONFIDENCE = 0.95  # that a config is faster than the user's own: nine of ten claims hold with room to spare
 
 
@@ -74,7 +75,8 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
         predictor: name of the method that learns from all workloads; empty for the default.
 
     Raises:
-        SpaceError: the space cannot be bound to the workload, or ``count`` is not positive.
+        SpaceError: the space cannot be bound to the workload or is too large for ``method``, or ``count`` is not
+            positive.
         RecordError: a fact or a value of a config is neither a scalar nor a flat list.
     """
     if count < 1:
@@ -166,6 +168,7 @@ class Study:
     def suggest(self, *, count: int = 1, method: Method = DEFAULT_METHOD) -> list[Suggestion]:
         """See ``suggest``."""
         outlook, rng = self.outlook, deepcopy(self.rng)
+        method.check(outlook.space)
         with one_thread():
             reasons = {identity(config): (config, why) for config, why in designed(outlook, self.current)}
             chosen = list(reasons.values())[:count]
@@ -173,7 +176,7 @@ class Study:
                 before = [config for config, _ in chosen]
                 more = searched(outlook, before, method, count=count - len(before), rng=rng)
                 chosen += [(config, "") for config in more]
-            return promised(outlook, chosen, self.current)
+            return promised(outlook, chosen, self.current, n_nearest=_NEAREST)
 
     def best_known(self) -> Suggestion | None:
         """See ``best_known``."""

@@ -13,11 +13,13 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.design import first_batch, screens
+from torchx_cubicml.searchers.exhaustive import Exhaustive
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 
 _DESIGNED = 8  # configs of a workload that were tried, after which the predictor alone chooses
@@ -52,6 +54,15 @@ class Method:
         for what, name, table in asked:
             if name is not None and name not in table:
                 raise SpaceError(f"unknown {what} {name!r}; legal are {', '.join(table)}")
+
+    def check(self, space: SearchSpace) -> None:
+        """Check that the searcher can search ``space``.
+
+        Raises:
+            SpaceError: there are too many configs to list.
+        """
+        if self.searcher == "exhaustive":
+            Exhaustive().check(space)
 
 
 DEFAULT_METHOD = Method()

@@ -17,11 +17,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.noise import Belief
     from torchx_cubicml.trial import Config
 
-_NEAREST = 3  # trials told of
 
+def promised(
+    outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
+) -> list[Suggestion]:
+    """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one.
 
-def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config) -> list[Suggestion]:
-    """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one."""
+    Args:
+        outlook: what is known.
+        chosen: configs, each with the reason.
+        current: the user's own config.
+        n_nearest: how many of the measured trials nearest to each are told, the nearest of them in words, too, where
+            there is no reason.
+    """
     if not chosen:
         return []
     configs = [config for config, _ in chosen]
@@ -32,11 +40,11 @@ def promised(outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Co
         _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
-    told = [replace(item, nearest=_nearest(outlook, item.config)) for item in plain]
+    told = [replace(item, nearest=_nearest(outlook, item.config, n_nearest)) for item in plain]
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
 
 
-def _nearest(outlook: Outlook, config: Config) -> tuple[NearTrial, ...]:
+def _nearest(outlook: Outlook, config: Config, count: int) -> tuple[NearTrial, ...]:
     """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
     others = (
         (distance(config, record.config), -max(record.measured), record)
@@ -49,7 +57,7 @@ def _nearest(outlook: Outlook, config: Config) -> tuple[NearTrial, ...]:
             differs=differences(config, record.config),
             throughput=record.measured[(len(record.measured) - 1) // 2],
         )
-        for _, _, record in nsmallest(_NEAREST, others, key=lambda other: other[:2])
+        for _, _, record in nsmallest(count, others, key=lambda other: other[:2])
     )
 
 

@@ -30,6 +30,15 @@ class Exhaustive:
 
     limit: int = 1_000_000
 
+    def check(self, space: SearchSpace) -> None:
+        """Check that ``space`` can be listed.
+
+        Raises:
+            SpaceError: it holds more configs than ``limit``.
+        """
+        if space.size(limit=self.limit + 1) > self.limit:
+            raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
+
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best of all legal configs; see ``Searcher``.
 
@@ -37,8 +46,7 @@ class Exhaustive:
             SpaceError: the space holds more than ``limit``.
         """
         del rng  # nothing is drawn
-        if space.size(limit=self.limit + 1) > self.limit:
-            raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
+        self.check(space)
         stream = space.legal.choices.vectors()
         best = np.empty((0, len(space.dimensions)), dtype=np.intp)
         scores = np.empty(0)

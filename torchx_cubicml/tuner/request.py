@@ -118,7 +118,8 @@ def prepare(request: TuneRequest) -> Prepared:
     parsed = ComponentLaunch.parse(request.component, request.component_args)
     component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
     workload, current = read_config(component.launch, space)
-    space.bind(workload=workload, current=current)  # an impossible space is told before anything is launched
+    bound = space.bind(workload=workload, current=current)  # an impossible space is told before anything is launched
+    request.method.check(bound)
     return Prepared(
         request=request,
         component=component,

@@ -14,7 +14,9 @@ from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
+from torchx_cubicml.searchers.reinforce import Reinforce
 from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import State, Trial
 from torchx_cubicml.vectors import vectors_of
 
@@ -169,3 +171,56 @@ def test_what_the_machines_broke_off_is_suggested_again_but_once_in_a_batch() ->
     broken = Trial(trial_id="b", workload=workload, config={"a": 8}, state=State.INFRASTRUCTURE)
     found = suggest(space, workload=workload, current={"a": 1}, trials=[*ran, broken], count=3)
     assert [suggestion.config for suggestion in found] == [{"a": 8}]
+
+
+@pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.acquisition}-{method.searcher}")
+def test_the_order_of_the_trials_changes_nothing(method: Method, ten: list[Trial]) -> None:
+    assert asked(ten[::-1], method=method) == asked(ten, method=method)
+
+
+def test_the_tops_of_one_round_of_reinforce_are_a_batch(ten: list[Trial], monkeypatch: pytest.MonkeyPatch) -> None:
+    searches: list[int] = []
+    search = Reinforce.search
+
+    def counted(*args: object, count: int, **options: object) -> list[object]:
+        searches.append(count)
+        return search(*args, count=count, **options)
+
+    monkeypatch.setattr(Reinforce, "search", counted)
+    found = asked(ten, count=5, method=Method(searcher="reinforce"))
+    assert len(searches) == 1
+    assert len({config_key(suggestion.config) for suggestion in found}) == 5
+
+
+def test_a_space_too_large_to_list_is_told_to_who_wants_it_listed() -> None:
+    workload = {**WORKLOAD, "n_layers": 40}
+    current = {**CURRENT, "sharding_strategy": ("FULL_SHARD",) * 40}
+    with pytest.raises(SpaceError, match="at most 1000000"):
+        suggest(SPACE, workload=workload, current=current, trials=[], method=Method(searcher="exhaustive"))
+
+
+def test_an_own_config_without_its_derived_values_is_known() -> None:
+    parameters = (
+        Parameter(name="micro_batch_size", choices=(1, 2, 4)),
+        Parameter(name="rounds", derive=parse_expression("8 / micro_batch_size", where="derive")),
+    )
+    found = suggest(
+        SearchSpace(parameters=parameters), workload=WORKLOAD, current={"micro_batch_size": 2}, trials=[], count=2
+    )
+    assert found[0].config == {"micro_batch_size": 2, "rounds": 4}
+    assert "your own config" in found[0].reason
+
+
+@pytest.mark.parametrize("current", [{"rounds": 8}, {"rounds": 7}, {}], ids=["legal", "illegal", "left out"])
+@pytest.mark.parametrize("n_others", [0, 30])
+def test_where_nothing_is_free_the_one_config_is_suggested(current: dict[str, int], n_others: int) -> None:
+    parameters = (Parameter(name="rounds", derive=parse_expression("world_size * 4", where="derive")),)
+    others = [
+        Trial.completed(
+            workload={"program": "train.py", "world_size": 4, "n": n}, config={"rounds": 16}, tokens_per_second=9.0 + n
+        )
+        for n in range(n_others)
+    ]
+    found = suggest(SearchSpace(parameters=parameters), workload=WORKLOAD, current=current, trials=others, count=3)
+    assert [suggestion.config for suggestion in found] == [{"rounds": 8}]
+    assert not found[0].reason.endswith(": ")

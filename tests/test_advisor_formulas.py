@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import suggest
 from torchx_cubicml.advisor.formulas import cover
+from torchx_cubicml.history import config_key
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
@@ -64,3 +66,26 @@ def test_without_any_other_workload_formulas_say_what_to_launch_next(n_known: in
     (found,) = suggest(SPACE, workload=WORKLOAD, current=OWN, trials=trials, seed=1)
     assert found.config["tp_degree"] <= 8
     assert found.gain > 1.2
+
+
+def test_before_anything_was_measured_what_formulas_favour_is_among_the_first() -> None:
+    found = suggest(SPACE, workload=WORKLOAD, current=OWN, trials=[], count=4)
+    assert found[0].config == OWN
+    seconds = {
+        config_key(config): sum(
+            Roofline().explain({**WORKLOAD, **config, "dp_degree": 64 // config["tp_degree"]}).values()
+        )
+        for config in SPACE.bind(workload=WORKLOAD, current=OWN).configs()
+    }
+    fast = np.quantile(list(seconds.values()), 0.3)
+    for suggestion in found[1:]:
+        assert "formulas" in suggestion.reason
+        assert suggestion.throughput is None  # nothing was measured, so nothing is promised
+        assert seconds[config_key(suggestion.config)] < fast
+        assert suggestion.probability_to_fit > 0.5
+
+
+def test_a_workload_that_formulas_do_not_cover_has_no_favourites() -> None:
+    workload = {"program": "train.py", "world_size": 64, "global_batch_size": 256}
+    for suggestion in suggest(SPACE, workload=workload, current=OWN, trials=[], count=4):
+        assert "formulas" not in suggestion.reason

@@ -7,6 +7,7 @@ import pytest
 
 from torchx_cubicml.advisor import Study, sensitivity
 from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import Trial
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
@@ -66,3 +67,27 @@ def test_layers_are_told_in_few_words() -> None:
 
 def test_nothing_measured_nothing_told() -> None:
     assert sensitivity(Study.of(SPACE, **GIVEN, trials=[])) == ()
+
+
+def test_what_is_idle_at_the_winner_is_not_compared_with_itself() -> None:
+    space = SearchSpace(
+        parameters=(
+            Parameter(name="micro_batch_size", choices=(1, 2, 4)),
+            Parameter(
+                name="overlap",
+                choices=(False, True),
+                when=parse_expression("micro_batch_size > 1", where="when"),
+                default=False,
+            ),
+        )
+    )
+    speeds = {(1, False): 130.0, (2, True): 100.0, (2, False): 101.0, (4, True): 90.0}
+    trials = [
+        Trial.completed(
+            workload=WORKLOAD, config={"micro_batch_size": batch, "overlap": overlap}, tokens_per_second=speed
+        )
+        for (batch, overlap), speed in speeds.items()
+    ]
+    current = {"micro_batch_size": 2, "overlap": True}
+    worths = sensitivity(Study.of(space, workload=WORKLOAD, current=current, trials=trials))
+    assert [len(worth.alternatives) for worth in sorted(worths, key=lambda worth: worth.name)] == [2, 0]

@@ -15,7 +15,7 @@ from torchx_cubicml.advisor.near_trials import nearest, telling
 from torchx_cubicml.advisor.other_workloads import taught_by
 from torchx_cubicml.advisor.own_workload import OwnWorkload
 from torchx_cubicml.history import History
-from torchx_cubicml.predictors import Prediction
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.trial import Trial, Value
 
@@ -191,11 +191,11 @@ def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked
     history, more = (
         History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
     )
-    first = taught_by(history, "")
-    assert taught_by(history, "") is first
-    assert taught_by(more, "") is not first
+    first = taught_by(history, DEFAULT_PREDICTOR)
+    assert taught_by(history, DEFAULT_PREDICTOR) is first
+    assert taught_by(more, DEFAULT_PREDICTOR) is not first
     assert taught_by(history, "boosting") is not first
-    again = taught_by(history, "")
+    again = taught_by(history, DEFAULT_PREDICTOR)
     assert again is not first  # which was forgotten meanwhile
     assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
 

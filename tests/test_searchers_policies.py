@@ -128,3 +128,13 @@ def test_entropy_keeps_policies_from_settling(rng: np.random.Generator) -> None:
     policies.learn(drawn, np.zeros(drawn.shape[:2]), entropy=0.1)
     assert (policies.probabilities[:, 0, 1] < before).all()
     assert np.isneginf(policies.logits[:, 0, 2]).all()  # a choice that a layer lacks
+
+
+def test_each_of_several_groups_beyond_counting_follows_its_policy(rng: np.random.Generator) -> None:
+    space = SearchSpace(
+        parameters=tuple(Parameter(name=name, choices=tuple(range(1, 801))) for name in "abcd"),
+        constraints=tuple(parse_expression(text, where="constraints") for text in ("a + b >= 100", "c + d >= 100")),
+    ).bind(workload={"world_size": 1}, current={})
+    policies = Policies(space, n_searches=1, learning_rate=0.1)
+    policies.logits[:, :, 700] = 50.0
+    assert (policies.draw(20, rng) == 700).all()

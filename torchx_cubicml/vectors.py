@@ -25,7 +25,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config
 
 
-def legal_rows(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.bool_]:
+def legal_rows(
+    space: SearchSpace, vectors: NDArray[np.intp], *, within: Collection[int] | None = None
+) -> NDArray[np.bool_]:
     """Return which rows of choice indices are legal in a bound space, bool ``[n]``.
 
     Of the choices for an idle parameter only the first is, so that each config is one row.
@@ -33,9 +35,12 @@ def legal_rows(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.bool
     Args:
         space: bound.
         vectors: choice index per dimension, ``[n, n_dimensions]``, each in the range of its dimension.
+        within: dimensions; rules that read others are passed over. By default all rules count.
     """
     legal = np.ones(len(vectors), dtype=np.bool_)
     for check in space.legal.choices.checks:
+        if within is not None and not check.dimensions <= set(within):
+            continue
         reads = sorted(check.dimensions)
         first, which = distinct_rows(vectors[:, reads])
         holds = np.array([check.holds(vectors[row].tolist()) for row in first.tolist()], dtype=np.bool_)

@@ -55,6 +55,12 @@ def search(make: Callable[[], Searcher], space: SearchSpace, *, count: int, seed
 # More than any searcher lists unasked, and less than what may be asked for.
 MEDIUM = SearchSpace(parameters=tuple(Parameter(name=name, choices=tuple(range(50))) for name in ("one", "two")))
 
+# Few are legal, and too many to read through: how many is not known.
+COUNTLESS = SearchSpace(
+    parameters=tuple(Parameter(name=name, choices=tuple(range(1, 601))) for name in ("batch", "rounds")),
+    constraints=(parse_expression("batch * rounds == 240", where="constraints"),),
+)
+
 EVERY = pytest.mark.parametrize("make", SEARCHERS.values(), ids=SEARCHERS.keys())
 LARGE_SPACE_SEARCHERS = [name for name in SEARCHERS if name != "exhaustive"]
 OF_LARGE_SPACES = pytest.mark.parametrize(
@@ -99,6 +105,15 @@ class TestEverySearcher:
             SMALL, lambda configs: np.full(len(configs), -np.inf), count=3, rng=np.random.default_rng(0)
         )
         assert found == []
+
+
+@OF_LARGE_SPACES
+def test_where_few_are_legal_of_too_many_to_count_a_search_ends(make: Callable[[], Searcher]) -> None:
+    space = COUNTLESS.bind(workload={"world_size": 1}, current={})
+    assert space.size(limit=10_000) == 10_000
+    found = make().search(space, lambda configs: np.zeros(len(configs)), count=40, rng=np.random.default_rng(0))
+    assert 0 < len({identity(config) for config in found}) == len(found) <= 20
+    assert all(config["batch"] * config["rounds"] == 240 for config in found)
 
 
 @OF_LARGE_SPACES

@@ -52,9 +52,10 @@ class Acquisition:
             raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
         self._space = outlook.space
         self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = outlook.forecast_at
-        self._worth = ACQUISITIONS[name]
         beliefs = [belief.throughput for belief in outlook.beliefs(outlook.fastest(_CONTENDERS)) if belief is not None]
-        self._best = float(np.log(max(beliefs))) if beliefs else None
+        self._best = float(np.log(max(beliefs))) if beliefs else 0.0
+        # Where nothing was measured there is nothing to improve on: the best of similar workloads comes first.
+        self._worth = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
         surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
         self._settled = outlook.settled_rows()
@@ -68,9 +69,8 @@ class Acquisition:
     def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the score of each legal row of choice indices, float64 ``[n]``; a ``VectorScore``."""
         forecast = self._forecast_at(vectors)
-        worth = np.nan_to_num(forecast.logarithm, nan=0.0)
-        if self._best is not None:
-            worth = self._worth(forecast.logarithm - self._best, forecast.spread)
+        gain, spread = np.nan_to_num(forecast.logarithm - self._best), np.nan_to_num(forecast.spread)
+        worth = self._worth(gain, spread)
         score = weighed(worth, forecast.fits, floor=self._floor)
         settled = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
         return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
@@ -164,7 +164,7 @@ def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64
     """
     chosen = np.array([space.encode(config) for config in configs], dtype=np.intp)
     names = [dimension.parameter for dimension in space.dimensions]
-    columns = []
+    columns = [np.empty((len(configs), 0))]
     for column, dimension in zip(chosen.T, space.dimensions, strict=True):
         weight = 1.0 / (len(set(names)) * names.count(dimension.parameter))
         rungs = ladder(dimension)

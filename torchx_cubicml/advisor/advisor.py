@@ -5,6 +5,7 @@ Pure and without state: everything is rebuilt from the trials each time, so a ki
 
 from __future__ import annotations
 
+from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
@@ -66,13 +67,14 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     Args:
         space: bound or not.
         workload: facts, with ``world_size``.
-        current: the user's own config.
+        current: the user's own config; derived values may be left out.
         trials: of any workload, in any order; running and planned ones count as under way.
         count: how many are wanted, >= 1.
         seed: of all randomness.
         pending: configs under way that no trial tells of yet.
         method: how launches are chosen after the designed ones.
-        predictor: name of the method that learns from all workloads; empty for the default.
+        predictor: name of the method that learns from all workloads; the default where there is none of that name, as
+            a store of another version may hold.
 
     Raises:
         SpaceError: the space cannot be bound to the workload or is too large for ``method``, or ``count`` is not
@@ -161,6 +163,7 @@ class Study:
         workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
         rng = np.random.default_rng(seed)
         bound = space.bind(workload=workload, current=current)
+        current = _completed(bound, current)
         with one_thread():
             outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
         return cls(outlook=outlook, current=current, rng=rng)
@@ -203,6 +206,17 @@ def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Sugges
 def _is_claimed(gain: Belief) -> bool:
     """Whether a gain is large enough to matter and surely more than noise."""
     return gain.throughput >= _WORTH_CHANGING and gain.quantile(1.0 - _CONFIDENCE) > 1.0
+
+
+def _completed(space: SearchSpace, current: Config) -> Config:
+    """Return the user's own config with the derived values that were left out, where it is legal."""
+    names = {parameter.name for parameter in space.parameters}
+    if current.keys() < names:
+        with suppress(SpaceError):
+            found = space.decode(space.encode(current))
+            if found is not None and all(found[name] == value for name, value in current.items()):
+                return found
+    return current
 
 
 def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:

@@ -59,14 +59,13 @@ class AllWorkloads:
         known = sum(trial.measurement is not None for trial in lesson.own) >= FEWEST_OWN
         trials = telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE)
         history = lesson.history(trials)
-        default = lesson.predictor == DEFAULT_PREDICTOR or lesson.predictor not in PREDICTORS
         return cls(
             history=history,
             predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.usual_noise,
-            others=() if known else tuple(name for name in OPINIONS if name != (lesson.predictor or DEFAULT_PREDICTOR)),
-            agreeing=default and not known and familiar(lesson.workload, trials),
+            others=() if known else tuple(name for name in OPINIONS if name != lesson.predictor),
+            agreeing=lesson.predictor == DEFAULT_PREDICTOR and not known and familiar(lesson.workload, trials),
         )
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:

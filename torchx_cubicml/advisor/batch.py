@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, pick_apart
+from torchx_cubicml.advisor.favourites import favourites
 from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
-from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.base import Starting, identity
 from torchx_cubicml.searchers.design import first_batch, screens
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.searchers import Score
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 
@@ -26,6 +28,7 @@ _DESIGNED = 8  # configs of a workload that were tried, after which the predicto
 # The same where they screen plain parameters, if enough of them ran: from then on each launch is worth more where the
 # predictor chooses it.
 _SCREENED, _FEWEST_MEASURED, _MOST_SCREENED = 5, 3, 12
+_FAVOURITES = 3  # launches that formulas choose before anything was measured
 _TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
 _SMALL = 20_000  # legal configs that are rather listed than searched
 _POOL = 40  # good configs per suggestion, from which a batch that differs is picked
@@ -72,7 +75,7 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``.
 
     Where similar workloads or formulas teach how configs compare, only the user's own config stands before what they
-    promise.
+    promise. Before anything was measured, what uncalibrated formulas favour comes next, where they cover the workload.
     """
     measured = outlook.measured()
     if _are_enough(outlook, len(measured)):
@@ -82,9 +85,10 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
             yield current, "untried first guess: your own config"
         return
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
-    points = [
-        point for point in first_batch(outlook.space, current=current, best=best) if not outlook.settled(point.config)
-    ]
+    points = first_batch(outlook.space, current=current, best=best)
+    if not measured:
+        points[1:1] = favourites(outlook, count=_FAVOURITES, taken=points[:1])
+    points = [point for point in points if not outlook.settled(point.config)]
     points.sort(key=lambda point: outlook.erred(point.config))  # what may fail again comes last
     fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, chance in zip(points, fits, strict=True):
@@ -106,13 +110,12 @@ def searched(
     """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
 
     They are picked one by one, each as if those before it, and all that is under way, had been measured at what is
-    expected of them. Trees learn nothing from that: there a batch is picked from a pool so that it differs, by
-    what several predictors agree on, or by each in turn where no other workload had one of the facts.
+    expected of them: by a search of its own where the searcher begins at the best known, else from one search's tops.
+    Trees learn nothing from that: there a batch is picked from a pool so that it differs, by what several predictors
+    agree on, or by each in turn where no other workload had one of the facts.
     """
     under_way = [record.config for record in outlook.records.values() if record.open]
     taken = [*chosen, *under_way]
-    if not outlook.measured() and method == DEFAULT_METHOD:
-        method = Method(acquisition="mean")  # nothing to improve on yet: the best of similar workloads
     if not isinstance(outlook.knowledge, JointKnowledge):
         return _from_pool(outlook, taken, method, count=count, rng=rng)
     outlook = outlook.hoping().believing(taken)
@@ -120,16 +123,29 @@ def searched(
     order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
     tops = [measured[index] for index in order.tolist()]
     picked: list[Config] = []
+    pool: list[Config] = []
     for _ in range(count):
         searcher = searcher_named(method.searcher or "climb", start=tuple(tops))
         acquisition = Acquisition(outlook, method.acquisition, rng=rng)
-        found = searcher.search(outlook.space, acquisition, count=_CLIMBED, rng=rng)
+        if isinstance(searcher, Starting):
+            found = searcher.search(outlook.space, acquisition, count=_CLIMBED, rng=rng)
+        else:  # the tops of one search serve the whole batch
+            pool = pool or searcher.search(outlook.space, acquisition, count=_POOL * count, rng=rng)
+            found = _best_first(pool, acquisition)
         if not found:
             break
         picked.append(found[0])
         outlook = outlook.believing(found[:1])
-        tops = [*tops[:_CLIMBED], *found[1:]]
+        tops = [*tops[:_CLIMBED], *found[1:_CLIMBED]]
     return picked
+
+
+def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:
+    """Return those of ``pool`` that may be proposed, best first."""
+    if not pool:
+        return []
+    scores = score(pool)
+    return [pool[place] for place in np.argsort(-scores, kind="stable").tolist() if scores[place] > -np.inf]
 
 
 def _from_pool(

@@ -33,7 +33,7 @@ class Lesson:
         noise: standard deviation of the logarithm of one measurement; ``None`` before any config was measured twice.
         usual_noise: the same, as believed then.
         workload: its facts, by which trials are near or far.
-        predictor: name of the method that learns from all workloads; the default where there is none of that name.
+        predictor: name of the method that learns from all workloads, in ``PREDICTORS``.
     """
 
     everything: Sequence[Trial]
@@ -49,8 +49,7 @@ class Lesson:
 
     def fitted(self, history: History, *, rng: np.random.Generator) -> Predictor:
         """Return the predictor, fitted on ``history``."""
-        make = PREDICTORS.get(self.predictor, PREDICTORS[DEFAULT_PREDICTOR])
-        return make().fit(history, rng=rng)
+        return PREDICTORS[self.predictor]().fit(history, rng=rng)
 
     def history(self, trials: Iterable[Trial]) -> History:
         """Return the table of ``trials``."""

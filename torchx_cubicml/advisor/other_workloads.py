@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.vectors import encoded
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ _REMEMBERED = 2  # fitted predictors: of a program that tunes two workloads in t
 
 
 def taught_by(history: History, name: str) -> Predictor:
-    """Return a predictor fitted on ``history``, the default where there is none of that ``name``.
+    """Return the predictor of that ``name`` fitted on ``history``.
 
     The same table gives the same predictor, whatever was asked before: nothing in it is left to a search's own chance,
     and what was learned last is kept by its content.
@@ -46,8 +46,7 @@ class _Table:
 
 @lru_cache(maxsize=_REMEMBERED)
 def _fitted(table: _Table) -> Predictor:
-    make = PREDICTORS.get(table.name, PREDICTORS[DEFAULT_PREDICTOR])
-    return make().fit(table.history, rng=np.random.default_rng(0))
+    return PREDICTORS[table.name]().fit(table.history, rng=np.random.default_rng(0))
 
 
 class OtherWorkloads:

@@ -18,6 +18,7 @@ from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, rec
 from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
 from torchx_cubicml.history import ineffective_parameters
 from torchx_cubicml.noise import Belief, believe, pooled_noise
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
 from torchx_cubicml.searchers.base import identity
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 _ENOUGH_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
 
 
-# Configs at which a Thompson draw is told: drawn ones, and two changes of each measured one.
+# Configs at which a Thompson draw is told: drawn ones, and two changes of each of the fastest.
 _ANCHORS, _ANCHORS_AROUND = 60, 60
 
 # Consequences of the micro batch, so that configs are still compared by dominance when they differ in them.
@@ -109,7 +110,7 @@ class Outlook:
             noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
             usual_noise=noise,
             workload=workload,
-            predictor=predictor,
+            predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
         )
         known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
         return cls(
@@ -162,7 +163,7 @@ class Outlook:
     def drawn(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
         """Return ``forecast_at`` as if one function were true that is believed in: a Thompson draw."""
         moves = Moves(self.space.dimensions)
-        around = vectors_of(self.space, self.measured()[-_ANCHORS_AROUND:])
+        around = vectors_of(self.space, self.fastest(_ANCHORS_AROUND))
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
         anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
         draw = self.knowledge.drawn(self.rows.at(anchors), rng=rng)
@@ -221,7 +222,8 @@ class Outlook:
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
         ran = [record for record in self.records.values() if record.measured and not record.out_of_memory]
-        return [record.config for record in sorted(ran, key=lambda record: -max(record.measured))[:count]]
+        ran.sort(key=lambda record: (-max(record.measured), record.row))
+        return [record.config for record in ran[:count]]
 
     def measured(self) -> list[Config]:
         """Return the configs of the space that ran and never ran out of memory."""

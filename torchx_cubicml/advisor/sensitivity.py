@@ -143,7 +143,9 @@ def _others(outlook: Outlook, best: Config, name: str, current: Config) -> dict[
         if tuple(index for place, index in enumerate(vector) if place not in chosen) == rest
     ]
     found = (space.decode(vector) for vector in dict.fromkeys(vectors) if vector != home)
-    return {identity(config): config for config in found if config is not None}
+    configs = {identity(config): config for config in found if config is not None}
+    configs.pop(identity(best), None)  # of what is idle there, other choices mean the same
+    return configs
 
 
 def _encoded(

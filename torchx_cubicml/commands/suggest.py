@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.suggestion import NearTrial
 
+_NOTHING_LEFT = "nothing is left to try: every other legal config was tried, is under way, or is known not to fit"
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the space, the store and the command."""
@@ -83,7 +85,7 @@ def _tell(
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
     console.print("\n  ".join(["the next launch would run:", next_command, *about]))
-    console.print("worth trying:" if tries else "every legal config was tried; nothing is left to try")
+    console.print("worth trying:" if tries else _NOTHING_LEFT)
     for suggestion, command, in_job in tries:
         told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, objective)]
         console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))

@@ -66,8 +66,7 @@ class Climb:
             ranking.add(np.vstack([self._around(top, tops, moves, rng) for top in tops]))
             best = ranking.best(self.climbers)
             tops = best[[row.tobytes() not in climbed for row in best]]
-        while len(ranking) < count:
-            ranking.draw(count, rng)
+        ranking.fill(count, rng)
         return ranking.configs(count)
 
     def _around(self, top: Vectors, tops: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:

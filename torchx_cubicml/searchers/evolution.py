@@ -63,8 +63,7 @@ class Evolution:
                 ranking.add(np.vstack([moves.neighbours(top, rng) for top in tops]))
             if len(ranking) == known:
                 break
-        while len(ranking) < count:
-            ranking.draw(count, rng)
+        ranking.fill(count, rng)
         return ranking.configs(count)
 
     def _children(self, parents: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:

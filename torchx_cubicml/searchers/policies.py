@@ -114,7 +114,7 @@ class Policies:
             for dimension in dimensions:
                 chances = probabilities[search[wrong], dimension, : self.sizes[dimension]]
                 rows[wrong, dimension] = _pick(chances, rng.random(len(wrong)))
-            wrong = wrong[~legal_rows(self.space, rows[wrong])]
+            wrong = wrong[~legal_rows(self.space, rows[wrong], within=dimensions)]
             if not len(wrong):
                 return
         spare = drawn_rows(self.space, min(len(wrong), _SPARE), rng=rng)

@@ -32,6 +32,5 @@ class Random:
         if space.size(limit=draws + 1) <= draws:
             return Exhaustive().search(space, score, count=count, rng=rng)
         ranking = RowRanking(space, score)
-        while len(ranking) < draws // 2:  # repeats are rare in a space larger than the draws
-            ranking.draw(draws, rng)
+        ranking.fill(draws // 2, rng, at_once=draws)  # repeats are rare in a space larger than the draws
         return ranking.configs(count)

@@ -75,8 +75,26 @@ class RowRanking:
         return order[scores[order] > -np.inf]
 
     def draw(self, count: int, rng: np.random.Generator) -> None:
-        """Score ``count`` legal rows drawn uniformly."""
-        self.add(drawn_rows(self._space, count, rng=rng))
+        """Score ``count`` legal rows drawn uniformly.
+
+        Raises:
+            SpaceError: nothing legal was found, and nothing is known.
+        """
+        try:
+            self.add(drawn_rows(self._space, count, rng=rng))
+        except SpaceError:
+            if not len(self):
+                raise
+
+    def fill(self, count: int, rng: np.random.Generator, *, at_once: int = 0) -> None:
+        """Draw until ``count`` rows are known, or a draw of as many (or ``at_once``) brings nothing new.
+
+        How many are legal is not always known: of a space too large to count it may be few.
+        """
+        known = -1
+        while known < len(self) < count:
+            known = len(self)
+            self.draw(at_once or count, rng)
 
     def best(self, count: int) -> NDArray[np.intp]:
         """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; equal scores as they came."""

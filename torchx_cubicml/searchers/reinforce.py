@@ -55,7 +55,9 @@ class Reinforce:
         for _ in range(self.steps):
             drawn = policies.draw(self.batch, rng)
             policies.learn(drawn, advantages(met.scores(drawn)), entropy=self.entropy)
-        while len(met) < count:  # policies that settled at once
+        known = 0
+        while known < len(met) < count:  # policies that settled at once
+            known = len(met)
             met.scores(drawn_rows(space, 2 * count, rng=rng)[None])
         return [config_at(space, vector) for vector in met.tops(count, searches=self.searches)]
 

@@ -8,6 +8,7 @@ where that would be too large.
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol
@@ -144,6 +145,10 @@ class _Tied:
         self._checks = _by_last_dimension(self.dimensions, checks)
         self._reads = [1 + sum(len(check.dimensions) for check in level) for level in self._checks]
         self._length = len(sizes)
+        self._is_countless = False
+        self._reads_made = 0  # by the latest search
+        self._long_reads = 0  # of searches that took long, which found these
+        self._long_found: list[tuple[int, ...]] = []
 
     @property
     def targets(self) -> list[list[list[int]]] | None:
@@ -159,12 +164,14 @@ class _Tied:
     def count(self, limit: int | None) -> int:
         if self._diagram:
             return self._diagram.total
-        try:
-            most = None if limit is None else min(limit, sys.maxsize)
-            return sum(1 for _ in islice(self._walk(most=MAX_READS), most))
-        except _TooManyReadsError:
-            if limit is not None:
-                return limit
+        most = None if limit is None else min(limit, sys.maxsize)
+        if not self._is_countless:
+            try:
+                return sum(1 for _ in islice(self._walk(most=MAX_READS), most))
+            except _TooManyReadsError:
+                self._is_countless = True
+        if limit is not None:
+            return limit
         raise SpaceError(
             f"there are too many legal configs to count: constraints tie {len(self.dimensions)} choices together; "
             "count up to a limit, or tune layers in groups"
@@ -199,10 +206,16 @@ class _Tied:
         return all(check.holds(vector) for level in self._checks for check in level)
 
     def _find(self, rng: np.random.Generator) -> tuple[int, ...]:
-        try:
-            found = next(self._walk(most=MAX_READS, rng=rng), None)
-        except _TooManyReadsError:
-            found = None
+        """Return what a bounded search meets first; where that takes long, after a while what was found before."""
+        found = None
+        if self._long_reads <= MAX_READS or not self._long_found:
+            with suppress(_TooManyReadsError):
+                found = next(self._walk(most=MAX_READS, rng=rng), None)
+            if self._reads_made > MAX_READS // 100:
+                self._long_reads += self._reads_made
+                self._long_found += [found] if found is not None else []
+        if found is None and self._long_found:
+            found = self._long_found[int(rng.integers(len(self._long_found)))]
         if found is None:
             raise SpaceError(
                 "no legal config was found in a bounded search: "
@@ -212,7 +225,7 @@ class _Tied:
 
     def _walk(self, *, most: int | None = None, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
         """Yield legal assignments depth first, at random with ``rng``; each check prunes as soon as it can be read."""
-        vector, reads = [0] * self._length, 0
+        vector, self._reads_made = [0] * self._length, 0
         open_levels = [self._indices(0, rng)]
         while open_levels:
             level = len(open_levels) - 1
@@ -220,8 +233,8 @@ class _Tied:
             if index is None:
                 open_levels.pop()
                 continue
-            reads += self._reads[level]
-            if most is not None and reads > most:
+            self._reads_made += self._reads[level]
+            if most is not None and self._reads_made > most:
                 raise _TooManyReadsError
             vector[self.dimensions[level]] = index
             if not all(check.holds(vector) for check in self._checks[level]):

@@ -13,7 +13,7 @@ import json
 import os
 import tempfile
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
@@ -94,9 +94,14 @@ def launch_prefix(tune_id: str) -> str:
 
 
 def digest(request: TuneRequest, space_text: str) -> str:
-    """Return what two requests have in common that ask for the same tune; budget and patience may differ."""
+    """Return what two requests have in common that ask for the same tune; budget and patience may differ.
+
+    What a launch measures, and how launches are chosen, may not.
+    """
     same = [request.component, request.component_args, space_text, request.scheduler, request.scheduler_args]
-    return hashlib.sha256(json.dumps([*same, str(Path.cwd()), _user()]).encode()).hexdigest()[:32]
+    return hashlib.sha256(
+        json.dumps([*same, request.step_limit, astuple(request.method), str(Path.cwd()), _user()]).encode()
+    ).hexdigest()[:32]
 
 
 class Lifetime:

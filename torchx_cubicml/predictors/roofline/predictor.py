@@ -70,8 +70,8 @@ class Roofline:
 
     It needs ``n_layers``, ``d_model`` (or ``n_params``), ``seq_len``, ``micro_batch_size`` and ``world_size`` (or
     degrees that multiply to it). For rows that do not name them it steps aside: their prediction is NaN. Unlike
-    ``predict``, ``explain`` and ``memory`` serve before ``fit``, with the default constants. The unit of a history's
-    throughput, tokens or samples, is the one that fits better.
+    ``predict``, ``explain``, ``memory`` and ``tokens_per_second`` serve before ``fit``, with the default constants. The
+    unit of a history's throughput, tokens or samples, is the one that fits better.
     """
 
     def __init__(self) -> None:
@@ -132,6 +132,13 @@ class Roofline:
             return recommender.seconds(self.recommenders_) if recommender is not None else {}
         parts = step_time(layout, self.calibration_.constants).parts()
         return {name: float(seconds[0] * np.exp(-self.level_)) for name, seconds in parts.items()}
+
+    def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the throughput of the whole job by the constants as they are, NaN where not covered, ``[n]``."""
+        layout = Layout.of(Facts.from_rows(rows))
+        with np.errstate(invalid="ignore", divide="ignore"):
+            seconds = step_time(layout, self.calibration_.constants).total() * np.exp(-self.level_)
+        return np.where(layout.covered, layout.tokens_per_step / seconds, np.nan)
 
     def memory(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[np.float64]]:
         """Return the bytes that each part takes on the fullest device at its peak, NaN where not covered, ``[n]``."""

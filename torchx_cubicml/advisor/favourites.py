@@ -1,0 +1,41 @@
+"""What formulas of step time favour where they cover a workload of which nothing was measured yet."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.advisor.acquisition import pick_apart, weighed
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.searchers.design import DesignPoint
+from torchx_cubicml.vectors import config_at, drawn_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor.outlook import Outlook
+
+_MOST_LISTED = 2000  # configs of which the fastest are looked for; of a larger space, as many drawn ones
+
+
+def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
+    """Return up to ``count`` configs that the formulas, before any calibration, find fastest among what likely fits.
+
+    They differ from one another and from ``taken``. None where a workload, or a value per layer, is not covered.
+    """
+    space = outlook.space
+    if any(dimension.positions for dimension in space.dimensions):
+        return []
+    if space.size(limit=_MOST_LISTED + 1) <= _MOST_LISTED:
+        listed = list(space.legal.choices.vectors())
+        vectors = np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
+    else:
+        vectors = drawn_rows(space, _MOST_LISTED, rng=np.random.default_rng(0))
+    speeds = Roofline().tokens_per_second(outlook.rows.at(vectors))
+    if not np.isfinite(speeds).all():
+        return []
+    scores = weighed(np.log(speeds), outlook.forecast_at(vectors).fits)
+    configs = [config_at(space, vector) for vector in vectors]
+    picked = pick_apart(space, configs, scores, count=count, taken=[point.config for point in taken])
+    return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import pick_apart, weighed
+from torchx_cubicml.advisor.acquisition import weighed
+from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:

@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.acquisition import Acquisition, log_expected_improvement, pick_apart
+from torchx_cubicml.advisor.acquisition import Acquisition, log_expected_improvement
+from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Trial

@@ -5,12 +5,13 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
+from torchx_cubicml.advisor import Method, Study, Suggestion, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.history import config_key
 from torchx_cubicml.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.advisor import Moment, StudyingAdvisor
+from torchx_cubicml.tuner.lease import digest
 from torchx_cubicml.tuner.plan import next_launch, winner_of
 
 if TYPE_CHECKING:
@@ -363,3 +364,10 @@ def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared
     planned = next_launch(prepared, known, launches_left=2)
     assert planned is not None
     assert planned[1].config == fast
+
+
+@pytest.mark.parametrize("change", [{"method": Method(acquisition="mean")}, {"step_limit": 50}, {"scheduler": "slurm"}])
+def test_what_is_measured_or_chosen_otherwise_is_another_tune(request_: TuneRequest, change: dict[str, object]) -> None:
+    same = replace(request_, budget=Budget(launches=99), parallel=7)
+    assert digest(same, space_text="") == digest(request_, space_text="")
+    assert digest(replace(request_, **change), space_text="") != digest(request_, space_text="")

@@ -1,9 +1,10 @@
 """Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
 
 ``knowledge`` learns from history, ``outlook`` says what it expects of one workload's configs, ``acquisition`` what a
-config is worth trying, ``batch`` chooses, ``winner`` says which is the best known, ``promise`` what to expect and
-``reasons`` why in words, ``verdict`` how sure the winner is and what another round may bring, ``sensitivity`` what each
-parameter is worth. A ``Study`` is learned once for as many of these questions as are asked.
+config is worth trying, ``batch`` chooses (``favourites`` before anything was measured, ``apart`` what differs).
+``winner`` says which is the best known, ``promise`` what to expect and ``reasons`` why in words, ``verdict`` how sure
+the winner is and what another round may bring, ``sensitivity`` what each parameter is worth. A ``Study`` is learned
+once for as many of these questions as are asked.
 """
 
 from __future__ import annotations

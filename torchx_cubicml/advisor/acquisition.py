@@ -1,4 +1,4 @@
-"""What a next launch is worth: expected improvement times the probability to fit, and how a batch is kept apart."""
+"""What a next launch is worth: what it promises by an acquisition, and how likely it fits."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.searchers.moves import ladder
 from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
@@ -17,7 +16,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor.knowledge import Forecast
     from torchx_cubicml.advisor.outlook import Outlook
-    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config
 
 Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
@@ -31,9 +29,6 @@ _FAIR_SHARE = 0.25  # of configs out of memory
 _UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
 _CONTENDERS = 300  # highest measurements among which the best config is
 _BOUND = 1.5  # spreads above the mean at which ``upper_bound`` stands
-
-_NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
-_NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
 
 
 class Acquisition:
@@ -123,53 +118,3 @@ ACQUISITIONS: dict[str, Worth] = {
 
 def _log_density(z: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(-0.5 * z**2 - 0.5 * np.log(2 * np.pi), dtype=np.float64)
-
-
-def pick_apart(
-    space: SearchSpace, pool: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: Sequence[Config]
-) -> list[Config]:
-    """Return ``count`` configs of high score that differ from one another and from ``taken``, best first.
-
-    Args:
-        space: bound; says what the configs' choices are.
-        pool: configs to pick from.
-        scores: of the pool, float64 ``[n]``, or several opinions that take turns, ``[n_opinions, n]``.
-        count: how many at most.
-        taken: configs under way.
-    """
-    if not pool:
-        return []
-    places = _places(space, pool)
-    scores = np.atleast_2d(scores).copy()
-    for place in _places(space, taken) if taken else ():
-        scores -= _loss(places, place)
-    picked = []
-    for turn in range(min(count, len(pool))):
-        top = int(np.argmax(scores[turn % len(scores)]))
-        picked.append(pool[top])
-        scores -= _loss(places, places[top])
-        scores[:, top] = -np.inf
-    return picked
-
-
-def _loss(places: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
-    distance = np.abs(places - place).sum(axis=1)
-    return np.asarray(_NEARNESS * np.exp(-distance / _NEAR), dtype=np.float64)
-
-
-def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64]:
-    """Return where configs stand, ``[n, n_places]``, so that the sum of absolute differences is a distance in 0..1.
-
-    Each parameter weighs alike; numbers differ by their ranks, other choices by being another.
-    """
-    chosen = np.array([space.encode(config) for config in configs], dtype=np.intp)
-    names = [dimension.parameter for dimension in space.dimensions]
-    columns = [np.empty((len(configs), 0))]
-    for column, dimension in zip(chosen.T, space.dimensions, strict=True):
-        weight = 1.0 / (len(set(names)) * names.count(dimension.parameter))
-        rungs = ladder(dimension)
-        if rungs is None:
-            columns.append(0.5 * weight * np.eye(len(dimension.choices))[column])
-        else:
-            columns.append(weight * np.argsort(rungs)[column][:, None] / max(len(rungs) - 1, 1))
-    return np.hstack(columns)

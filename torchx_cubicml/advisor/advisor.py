@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, fastest, searched
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, searched
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.advisor.promise import promised
 from torchx_cubicml.advisor.winner import ranked
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Config, Workload
 
 
-_SMALL_FOR_A_LAUNCH = 2_000  # the same where a user waits
+_SMALL_FOR_A_LAUNCH = 2_000  # legal configs that are rather listed than searched, where a user waits
+_STARTS = 20  # fastest configs that the search begins with
 _SAFE = 0.995  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
@@ -231,7 +232,7 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
 def _quick_searcher(outlook: Outlook) -> Searcher:
     if outlook.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
         return Exhaustive()
-    return Evolution(start=fastest(outlook), population=40, children=250, generations=3, climbs=2)
+    return Evolution(start=tuple(outlook.fastest(_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
 def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config | None:

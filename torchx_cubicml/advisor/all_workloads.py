@@ -10,7 +10,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.agreement import Agreement
 from torchx_cubicml.advisor.knowledge import Forecast
-from torchx_cubicml.advisor.lesson import FEWEST_OWN
+from torchx_cubicml.advisor.lesson import FEWEST_OWN, MOST_LEARNED
 from torchx_cubicml.advisor.near_trials import familiar, telling
 from torchx_cubicml.history import config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.lesson import Lesson
     from torchx_cubicml.history import History
     from torchx_cubicml.trial import Value
-
-_MOST_ANYWHERE = 1000  # trials that are learned from: somebody waits, and the nearest say most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,7 +55,7 @@ class AllWorkloads:
     def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
         known = sum(trial.measurement is not None for trial in lesson.own) >= FEWEST_OWN
-        trials = telling(lesson.everything, lesson.workload, count=_MOST_ANYWHERE)
+        trials = telling(lesson.everything, lesson.workload, count=MOST_LEARNED)
         history = lesson.history(trials)
         return cls(
             history=history,

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, pick_apart
+from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition
+from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.advisor.favourites import favourites
 from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.errors import SpaceError
@@ -32,6 +33,7 @@ _FAVOURITES = 3  # launches that formulas choose before anything was measured
 _TOO_RISKY = 0.35  # probability to fit under which a designed launch is left out
 _SMALL = 20_000  # legal configs that are rather listed than searched
 _POOL = 40  # good configs per suggestion, from which a batch that differs is picked
+_STARTS = 20  # fastest configs that a search over all workloads begins with
 _CLIMBED = 5  # good configs from which a climb begins
 
 
@@ -157,7 +159,7 @@ def _from_pool(
     known = {identity(config) for config in taken}
     pool: dict[Hashable, Config] = {}
     for acquisition in acquisitions:
-        searcher = searcher_named(name, start=fastest(outlook))
+        searcher = searcher_named(name, start=tuple(outlook.fastest(_STARTS)))
         found = searcher.search(outlook.space, acquisition, count=_POOL * count + len(taken), rng=rng)
         pool |= {identity(config): config for config in found if identity(config) not in known}
     configs = list(pool.values())
@@ -165,8 +167,3 @@ def _from_pool(
         return []
     scores = np.stack([acquisition(configs) for acquisition in acquisitions])
     return pick_apart(outlook.space, configs, scores, count=count, taken=taken)
-
-
-def fastest(outlook: Outlook) -> tuple[Config, ...]:
-    """Return the configs of the highest measurements, the highest first."""
-    return tuple(outlook.fastest(20))

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import pick_apart, weighed
+from torchx_cubicml.advisor.acquisition import weighed
+from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers.design import DesignPoint
 from torchx_cubicml.vectors import config_at, drawn_rows

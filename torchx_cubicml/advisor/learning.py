@@ -15,7 +15,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.all_workloads import AllWorkloads
 from torchx_cubicml.advisor.formulas import calibrated, cover
-from torchx_cubicml.advisor.lesson import FEWEST_OWN
+from torchx_cubicml.advisor.lesson import FEWEST_ELSEWHERE, FEWEST_OWN, MOST_LEARNED
 from torchx_cubicml.advisor.near_trials import nearest
 from torchx_cubicml.advisor.other_workloads import OtherWorkloads, taught_by
 from torchx_cubicml.advisor.own_workload import OwnWorkload
@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.lesson import Lesson
 
 _MOST_OWN = 300  # measurements of a workload, beyond which trees know it as well as its own process, in less time
-_FEWEST_ELSEWHERE = 20  # measurements of other workloads that may say how configs compare here
-_MOST_ELSEWHERE = 1000  # that trees learn from: somebody waits, and the nearest say most
 
 
 def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
@@ -42,14 +40,14 @@ def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
         return AllWorkloads.of(lesson, rng=rng)
     known = {id(trial) for trial in lesson.own}
     strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
-    others = lesson.history(nearest(strange, lesson.workload, count=_MOST_ELSEWHERE))
+    others = lesson.history(nearest(strange, lesson.workload, count=MOST_LEARNED))
     wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
     feasibility: MemoryWall | Feasibility = wall
     crowding = wall.crowding if wall.knows_peaks_ else None
     make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, crowding=crowding)
     process = make().fit(own, rng=rng)
     elsewhere = None
-    if int(np.isfinite(others.throughput).sum()) >= _FEWEST_ELSEWHERE:
+    if int(np.isfinite(others.throughput).sum()) >= FEWEST_ELSEWHERE:
         elsewhere = OtherWorkloads(others, taught_by(others, lesson.predictor))
     elif cover(lesson.own):
         elsewhere = OtherWorkloads(own, calibrated(own, rng=rng))

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors import Predictor
     from torchx_cubicml.trial import Scalar, Trial, Workload
 
+MOST_LEARNED = 1000  # trials that trees learn from: somebody waits, and the nearest say most
+FEWEST_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
 FEWEST_OWN = 3  # measurements of a workload with which its own process knows it better than trees over all
 
 

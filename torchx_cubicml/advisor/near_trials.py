@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return at most ``count`` trials, those that declare the most facts of ``workload`` first, of these the latest."""
+    """Return the ``count`` trials that declare the most facts of ``workload``, of those alike the latest."""
     trials = list(trials)
     if len(trials) <= count:
         return trials

@@ -12,7 +12,7 @@ import numpy as np
 from torchx_cubicml.advisor.formulas import cover
 from torchx_cubicml.advisor.knowledge import JointKnowledge
 from torchx_cubicml.advisor.learning import learn
-from torchx_cubicml.advisor.lesson import Lesson
+from torchx_cubicml.advisor.lesson import FEWEST_ELSEWHERE, Lesson
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, records_of
 from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
@@ -34,9 +34,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.trial import Config, Trial, Value, Workload
-
-_ENOUGH_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
-
 
 # Configs at which a Thompson draw is told: drawn ones, and two changes of each of the fastest.
 _ANCHORS, _ANCHORS_AROUND = 60, 60
@@ -261,7 +258,7 @@ class Outlook:
 def _taught(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
     """Whether enough measured trials besides ``own`` say what they had of each of ``names``."""
     telling = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
-    return sum(1 for _ in islice(telling, _ENOUGH_ELSEWHERE)) == _ENOUGH_ELSEWHERE
+    return sum(1 for _ in islice(telling, FEWEST_ELSEWHERE)) == FEWEST_ELSEWHERE
 
 
 def _tells(trial: Trial, names: Collection[str]) -> bool:

@@ -2,13 +2,14 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import Suggestion, best_known, suggest
+from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
+from torchx_cubicml.advisor.knowledge import Forecast
 from torchx_cubicml.advisor.outlook import Outlook
 from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.history import config_key
@@ -18,6 +19,8 @@ from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.trial import State, Trial
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
@@ -62,6 +65,35 @@ def tuned(launches: int, *, batch: int = 3, seed: int = 0) -> list[Trial]:
         found = asked(trials, count=min(batch, launches - len(trials)), seed=len(trials))
         trials += [launched(suggestion.config, noise=float(rng.normal(0, 0.01))) for suggestion in found]
     return trials
+
+
+@dataclass(frozen=True)
+class Guesses:
+    """Knowledge that expects the same of every config but one, which it guesses to be faster."""
+
+    ahead: float
+
+    def forecast(self, rows: Sequence[Mapping[str, object]]) -> Forecast:
+        faster = np.array([row["micro_batch_size"] == 4 for row in rows], dtype=np.float64)
+        n = len(rows)
+        return Forecast(logarithm=np.log(100.0) + self.ahead * faster, spread=np.full(n, 0.1), fits=np.ones(n))
+
+    def doubts(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.bool_]:
+        return np.zeros(len(rows), dtype=np.bool_)
+
+
+@pytest.mark.parametrize(("ahead", "runs"), [(0.15, 1), (0.2, 1), (0.3, 4)])
+def test_what_nobody_has_seen_run_must_stand_far_above_what_was_measured(ahead: float, runs: int) -> None:
+    numbers = Parameter(name="number", choices=tuple(range(10)))
+    trials = [
+        Trial.completed(workload=WORKLOAD, config={"micro_batch_size": 1, "number": n}, tokens_per_second=100.0)
+        for n in range(10)
+    ]
+    space = SearchSpace(parameters=(*SMALL.parameters, numbers))
+    study = Study.of(space, workload=WORKLOAD, current={"micro_batch_size": 1, "number": 0}, trials=trials)
+    best = replace(study, outlook=replace(study.outlook, knowledge=Guesses(ahead))).best_known()
+    assert best is not None
+    assert best.config["micro_batch_size"] == runs
 
 
 class TestSuggest:

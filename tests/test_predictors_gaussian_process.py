@@ -212,3 +212,16 @@ def test_what_each_parameter_does_by_itself_adds_up_in_a_config_never_seen() -> 
     assert first == pytest.approx(130.0, rel=0.05)
     assert second == pytest.approx(130.0, rel=0.05)
     assert both > 145.0
+
+
+@pytest.mark.parametrize("jump", [0.0, 0.1], ids=["smooth", "jagged"])
+def test_beside_layers_jumps_are_believed_where_measurements_show_them(jump: float) -> None:
+    rng = np.random.default_rng(1)
+    jumps = {batch: float(rng.normal(0.0, jump)) for batch in range(1, 33)}
+    trials = []
+    for _ in range(60):
+        word, batch = "".join(rng.choice(list("FN"), LAYERS)), int(rng.integers(1, 13))
+        trials.append(trial(word, batch, noise=jumps[batch] + float(rng.normal(0.0, 0.005))))
+    process, _ = fitted(trials)
+    assert bool(process.kernel_.rough) is (jump > 0)
+    assert process.noise_ < 0.02

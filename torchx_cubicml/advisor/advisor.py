@@ -41,6 +41,7 @@ _SMALL_FOR_A_LAUNCH = 2_000  # legal configs that are rather listed than searche
 _STARTS = 20  # fastest configs that the search begins with
 _SAFE = 0.995  # probability to fit that an ordinary launch asks of a config that was never run
 _ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
+_UNTRIED = 2.33  # deviations that its forecast must stand above the best: nobody has seen it run
 _WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
 _NEAREST = 3  # measured trials that are told beside each suggestion
 _CONFIDENCE = 0.95  # that a config is faster than the user's own: nine of ten claims hold with room to spare
@@ -101,7 +102,7 @@ def best_known(
     """Return what an ordinary launch should run: the best config that is surely faster than the user's own, else that.
 
     A measured config is judged by its prediction and its own measurements together, and passed over where they were
-    held up by something else. One that was never run is returned only if its whole 80 % interval stands above the best
+    held up by something else. One that was never run is returned only if its whole 98 % interval stands above the best
     measured one and it almost surely fits. The user's own config stays unless another promises a gain of a per cent,
     and is faster at all with a probability of 95 %.
 
@@ -245,7 +246,7 @@ def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config 
 
 
 class _LowEnd:
-    """The low end of the 80 % interval of configs that were not run and surely fit: a ``VectorScore``."""
+    """The low end of the 98 % interval of configs that were not run and surely fit: a ``VectorScore``."""
 
     def __init__(self, outlook: Outlook) -> None:
         self._outlook, self._settled = outlook, outlook.settled_rows()
@@ -256,4 +257,4 @@ class _LowEnd:
     def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
         forecast = self._outlook.forecast_at(vectors)
         tried = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
-        return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - 1.2816 * forecast.spread)
+        return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - _UNTRIED * forecast.spread)

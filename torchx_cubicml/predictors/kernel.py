@@ -1,20 +1,24 @@
 """What two configs of one workload have in common, and the most probable hyper-parameters of that.
 
 A sum: how many layers take each choice, numbers and categories (smooth in all of them, and where no layer chooses each
-by itself, and jumps from one value of a whole number to the next), which layers those are (linear, neighbouring or
-equally large layers alike), how many layers match, and how near to the memory wall a config comes, where that is known.
+by itself), jumps from one value of a whole number to the next (where no layer chooses, or the measurements say so),
+which layers those are (linear, neighbouring or equally large layers alike), how many layers match, and how near to the
+memory wall a config comes, where that is known.
 All that is generic over the names of parameters.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.places import Layered, Places, Points
@@ -24,7 +28,10 @@ _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 # Prior medians; variances are of standardised logarithms.
 _SMOOTH, _LINEAR, _MATCHING, _CROWDED = 0.3, 0.05, 0.01, 0.01
 _ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
-_ROUGH = 0.03  # of jumps from one value of a whole number to the next, all together, likewise
+_ROUGH = 0.03  # of jumps from one value of a whole number to the next, all together
+_SURE_OF_JUMPS = 3.0  # by how much they must raise the log density to be believed where layers choose
+_JUMPS, _QUIET = (-2.0, -1.0, 0.0, 1.0), (0.0, -1.0, -2.0)  # shifts of their variance, and of the noise beside them
+_AT_ROUGH, _AT_NOISE = 5, 6  # places among the hyper-parameters
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 _CROWDED_LENGTH = 0.5
@@ -34,11 +41,19 @@ _NOISE_SD, _USUAL_WEIGHT = 0.8, 2  # likewise; how many repeats what is usual we
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Medians and log standard deviations of the hyper-parameters, and what each of them is of."""
+    """Medians and log standard deviations of the hyper-parameters, and what each of them is of.
+
+    Args:
+        places: how rows become points.
+        medians: of the hyper-parameters.
+        deviations: of their logarithms.
+        jumps: whether jumps from one value of a whole number to the next are believed in.
+    """
 
     places: Places
     medians: NDArray[np.float64]
     deviations: NDArray[np.float64]
+    jumps: bool
 
     @classmethod
     def of(cls, places: Places, *, noise: float, n_repeats: int = 0) -> Self:
@@ -67,7 +82,12 @@ class Prior:
         deviations = [_VARIANCE_SD] * 6 + [noise_sd] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
-        return cls(places, np.array(medians), np.array(deviations))
+        return cls(places, np.array(medians), np.array(deviations), jumps=not places.layered)
+
+    @property
+    def rough(self) -> tuple[int, ...]:
+        """Places of the numbers that may jump."""
+        return tuple(at for at, each in enumerate(self.places.numbers) if each.rough)
 
     def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
         """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
@@ -84,7 +104,7 @@ class Prior:
             correlation=float(values[9] / (1.0 + values[9])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
-            rough=() if self.places.layered else tuple(at for at, each in enumerate(self.places.numbers) if each.rough),
+            rough=self.rough if self.jumps else (),
             fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
         )
 
@@ -112,9 +132,10 @@ class Kernel:
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
         if left.crowding.shape[1]:
             total += crowded * _matern(_squares(left.crowding, right.crowding) / _CROWDED_LENGTH**2)
+        if self.rough:
+            total += rough * self._roughly(left, right)
         if not self.layered:
-            total += alone * self._one_by_one(left, right) + rough * self._roughly(left, right)
-            return total
+            return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
         near, wide = _matern(plain), _matern(0.25 * plain)
         for layered, one, other in zip(self.layered, left.members, right.members, strict=True):
             match = _flat(one * layered.weights) @ _flat(other).T
@@ -197,9 +218,30 @@ def most_probable(
 ) -> tuple[Kernel, float]:
     """Return the kernel of highest posterior density that a climb by random steps finds, and the density's log."""
     shifts = np.zeros(len(prior.medians))
-    best, stride = _log_posterior(prior, shifts, points, rest), 0.5
     if len(rest) < 3:
+        return prior.kernel(shifts), _log_posterior(prior, shifts, points, rest)
+    shifts, best = _climbed(prior, shifts, points, rest, rng)
+    jumping = replace(prior, jumps=True)
+    if prior.jumps or not prior.rough:
         return prior.kernel(shifts), best
+    started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, points, rest))
+    if _log_posterior(jumping, started, points, rest) < best + _SURE_OF_JUMPS:
+        return prior.kernel(shifts), best
+    shifts, best = _climbed(jumping, started, points, rest, rng)
+    return jumping.kernel(shifts), best
+
+
+def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    for rough, noise in product(_JUMPS, _QUIET):
+        other = shifts.copy()
+        other[_AT_ROUGH], other[_AT_NOISE] = rough, shifts[_AT_NOISE] + noise
+        yield other
+
+
+def _climbed(
+    prior: Prior, shifts: NDArray[np.float64], points: Points, rest: NDArray[np.float64], rng: np.random.Generator
+) -> tuple[NDArray[np.float64], float]:
+    best, stride = _log_posterior(prior, shifts, points, rest), 0.5
     for _ in range(int(np.clip(_TRIES * (100.0 / len(rest)) ** 1.5, 20, _TRIES))):
         step = rng.normal(0.0, stride, len(shifts)) * (rng.random(len(shifts)) < 0.3)
         found = _log_posterior(prior, shifts + step, points, rest)
@@ -208,7 +250,7 @@ def most_probable(
             shifts, best, stride = shifts + step, found, min(stride * 1.5, 1.0)
         else:
             stride = max(stride * 0.9, 0.1)
-    return prior.kernel(shifts), best
+    return shifts, best
 
 
 def _log_posterior(prior: Prior, shifts: NDArray[np.float64], points: Points, rest: NDArray[np.float64]) -> float:

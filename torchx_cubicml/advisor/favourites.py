@@ -8,6 +8,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.acquisition import weighed
 from torchx_cubicml.advisor.apart import pick_apart
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers.design import DesignPoint
 from torchx_cubicml.vectors import config_at, drawn_rows
@@ -15,7 +16,10 @@ from torchx_cubicml.vectors import config_at, drawn_rows
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from numpy.typing import NDArray
+
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.space import SearchSpace
 
 _MOST_LISTED = 2000  # configs of which the fastest are looked for; of a larger space, as many drawn ones
 
@@ -28,15 +32,24 @@ def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) ->
     space = outlook.space
     if any(dimension.positions for dimension in space.dimensions):
         return []
-    if space.size(limit=_MOST_LISTED + 1) <= _MOST_LISTED:
-        listed = list(space.legal.choices.vectors())
-        vectors = np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
-    else:
-        vectors = drawn_rows(space, _MOST_LISTED, rng=np.random.default_rng(0))
-    speeds = Roofline().tokens_per_second(outlook.rows.at(vectors))
-    if not np.isfinite(speeds).all():
+    try:
+        vectors = _candidates(space)
+    except SpaceError:  # nothing legal was found
         return []
-    scores = weighed(np.log(speeds), outlook.forecast_at(vectors).fits)
+    rows, formulas = outlook.rows.at(vectors), Roofline()
+    if not np.isfinite(formulas.tokens_per_second(rows[:1])).all():
+        return []
+    speeds = np.nan_to_num(formulas.tokens_per_second(rows), nan=0.0)
+    with np.errstate(divide="ignore"):
+        scores = weighed(np.log(speeds), outlook.forecast_at(vectors).fits)
     configs = [config_at(space, vector) for vector in vectors]
     picked = pick_apart(space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
+
+
+def _candidates(space: SearchSpace) -> NDArray[np.intp]:
+    """Return legal rows of choice indices, all of a small space, ``[n, n_dimensions]``."""
+    if space.size(limit=_MOST_LISTED + 1) > _MOST_LISTED:
+        return drawn_rows(space, _MOST_LISTED, rng=np.random.default_rng(0))
+    listed = list(space.legal.choices.vectors())
+    return np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))

@@ -58,10 +58,10 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare how launches to try are looked for."""
-    parser.add_argument("--searcher", default=None, metavar="NAME", help="what looks for launches, as in reinforce")
     parser.add_argument(
-        "--acquisition", default=None, metavar="NAME", help="what they are worth, as in mean (default: as advised)"
+        "--searcher", default=None, metavar="NAME", help="what looks for launches to try, as in reinforce"
     )
+    parser.add_argument("--acquisition", default=None, metavar="NAME", help="what makes one worth trying, as in mean")
 
 
 def method_of(args: argparse.Namespace) -> Method:

@@ -211,7 +211,7 @@ class _Tied:
         if self._long_reads <= MAX_READS or not self._long_found:
             with suppress(_TooManyReadsError):
                 found = next(self._walk(most=MAX_READS, rng=rng), None)
-            if self._reads_made > MAX_READS // 100:
+            if self._reads_made > MAX_READS // 20:
                 self._long_reads += self._reads_made
                 self._long_found += [found] if found is not None else []
         if found is None and self._long_found:
@@ -225,7 +225,7 @@ class _Tied:
 
     def _walk(self, *, most: int | None = None, rng: np.random.Generator | None = None) -> Iterator[tuple[int, ...]]:
         """Yield legal assignments depth first, at random with ``rng``; each check prunes as soon as it can be read."""
-        vector, self._reads_made = [0] * self._length, 0
+        vector, reads = [0] * self._length, 0
         open_levels = [self._indices(0, rng)]
         while open_levels:
             level = len(open_levels) - 1
@@ -233,8 +233,9 @@ class _Tied:
             if index is None:
                 open_levels.pop()
                 continue
-            self._reads_made += self._reads[level]
-            if most is not None and self._reads_made > most:
+            reads += self._reads[level]
+            self._reads_made = reads
+            if most is not None and reads > most:
                 raise _TooManyReadsError
             vector[self.dimensions[level]] = index
             if not all(check.holds(vector) for check in self._checks[level]):

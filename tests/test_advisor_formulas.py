@@ -89,3 +89,13 @@ def test_a_workload_that_formulas_do_not_cover_has_no_favourites() -> None:
     workload = {"program": "train.py", "world_size": 64, "global_batch_size": 256}
     for suggestion in suggest(SPACE, workload=workload, current=OWN, trials=[], count=4):
         assert "formulas" not in suggestion.reason
+
+
+def test_an_own_config_that_formulas_favour_is_told_as_the_own() -> None:
+    pair = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)), SPACE.parameters[-1]))
+    workload = {**WORKLOAD, "tp_degree": 2, "zero_stage": 1}
+    own, other = ({"micro_batch_size": size, "gradient_accumulation_steps": 8 // size} for size in (1, 2))
+    found = suggest(pair, workload=workload, current=own, trials=[], count=8)
+    assert [each.config for each in found] == [own, other]
+    assert found[0].reason == "untried first guess: your own config"
+    assert "formulas" in found[1].reason

@@ -26,7 +26,7 @@ from torchx_cubicml.trial import State, Trial, freeze_values
 from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Hashable, Iterable, Sequence
 
     from numpy.typing import NDArray
 
@@ -175,7 +175,9 @@ class Study:
         outlook, rng = self.outlook, deepcopy(self.rng)
         method.check(outlook.space)
         with one_thread():
-            reasons = {identity(config): (config, why) for config, why in designed(outlook, self.current)}
+            reasons: dict[Hashable, tuple[Config, str]] = {}
+            for config, why in designed(outlook, self.current):
+                reasons.setdefault(identity(config), (config, why))
             chosen = list(reasons.values())[:count]
             if len(chosen) < count:
                 before = [config for config, _ in chosen]

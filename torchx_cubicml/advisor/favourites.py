@@ -36,13 +36,12 @@ def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) ->
         vectors = _candidates(space)
     except SpaceError:  # nothing legal was found
         return []
-    rows, formulas = outlook.rows.at(vectors), Roofline()
-    if not np.isfinite(formulas.tokens_per_second(rows[:1])).all():
+    speeds = Roofline().tokens_per_second(outlook.rows.at(vectors))
+    covered = np.isfinite(speeds)
+    if not covered.any():
         return []
-    speeds = np.nan_to_num(formulas.tokens_per_second(rows), nan=0.0)
-    with np.errstate(divide="ignore"):
-        scores = weighed(np.log(speeds), outlook.forecast_at(vectors).fits)
-    configs = [config_at(space, vector) for vector in vectors]
+    scores = weighed(np.log(speeds[covered]), outlook.forecast_at(vectors[covered]).fits)
+    configs = [config_at(space, vector) for vector in vectors[covered]]
     picked = pick_apart(space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
 

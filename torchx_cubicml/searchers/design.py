@@ -130,7 +130,7 @@ def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector,
             choice = _rung(driver, where)
             start, told = _set(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
         if structure is None:
-            yield start, told or "what is legal"
+            yield start, told or "the one legal config"
             continue
         each = "every layer" if len(structure.indices) > 1 else structure.name
         for choice, value in enumerate(structure.choices[:_MOST_CHOICES]):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import MASK, mask, names_secret
-from torchx_cubicml.trial import MAX_WHOLE, Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.trial import MAX_WHOLE, MEDIAN, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -111,7 +111,7 @@ class Event:
             "config": _masked(self.config),
             "origin": str(self.origin),
             "observed": _masked(self.observed),
-            "measurement": _masked(_without_empty(asdict(self.measurement))) if self.measurement else None,
+            "measurement": _measurement_json(self.measurement) if self.measurement else None,
             "state": None if self.state is None else str(self.state),
             "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
             "suggestion": _masked(self.suggestion) if self.suggestion else None,
@@ -168,7 +168,15 @@ def measurement_from_json(value: object) -> Measurement | None:
     quantiles = known.get("step_time_s")
     if isinstance(quantiles, list):
         known["step_time_s"] = tuple(quantiles)
+    if known.get("step_time_s") or known.get("source"):
+        # Before the statistic was recorded it was the median step of what was measured here.
+        known.setdefault("statistic", MEDIAN)
     return Measurement(**known)  # type: ignore[arg-type]  # it checks each of its fields
+
+
+def _measurement_json(measurement: Measurement) -> dict[str, object]:
+    # The statistic is written even where it is unknown: without one, a record is of a release that had no word for it.
+    return {**_masked(_without_empty(asdict(measurement))), "statistic": measurement.statistic}
 
 
 def fold_events(events: Iterable[Event]) -> list[Trial]:

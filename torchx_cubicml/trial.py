@@ -6,7 +6,7 @@ import math
 import os
 import sys
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Self, TypeAlias, TypeGuard
 
@@ -21,7 +21,22 @@ OBJECTIVES = ("tokens_per_second", "samples_per_second")
 MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
 MAX_NAMES = 512  # facts of one trial
-_POSITIVE = ("tokens_per_second", "samples_per_second", "peak_memory_gib", "mean_step_time_s", "peak_reserved_gib")
+MEAN, MEDIAN = "mean", "p50"
+STATISTICS = (MEAN, MEDIAN, "p10", "p90")  # of the steps of a launch, by which its throughput can be stated
+_STEP_TIME_AT = {"p90": 0, MEDIAN: 1, "p10": 2}  # of the three quantiles: fast steps are short ones
+_POSITIVE = (
+    "tokens_per_second",
+    "samples_per_second",
+    "peak_memory_gib",
+    "mean_step_time_s",
+    "peak_reserved_gib",
+    "tokens_per_second_overall",
+    "samples_per_second_overall",
+    "other_tokens_per_second",
+    "other_samples_per_second",
+)
+_NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
+_MOST_OUTSIDE = 0.99  # of the time: a share of all of it would make an infinite doubt
 MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
@@ -58,20 +73,37 @@ class Origin(StrEnum):
 class Measurement:
     """Throughput of one launch in steady state, the whole job together.
 
+    Throughput is what the counted steps processed, over the wall time from the first to the last of them: stalls of the
+    loader, logging and everything else between steps count. Only evaluation and saving that the process was seen at are
+    left out; ``*_overall`` counts them, too.
+
     Args:
-        tokens_per_second: WPS of the whole job at the median step; ``None`` where tokens are unknown.
-        samples_per_second: QPS of the whole job at the median step; ``None`` where samples are unknown.
+        tokens_per_second: WPS of the whole job; ``None`` where tokens are unknown.
+        samples_per_second: QPS of the whole job; ``None`` where samples are unknown.
         steps_counted: optimizer steps after warm-up, >= 1.
         warmup_steps: optimizer steps left out before them.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step; empty where unknown.
         peak_memory_gib: largest memory of one process (device memory, or resident set on CPU); ``None`` where unknown.
-        mean_step_time_s: mean seconds per step, slow ones with it; ``None`` where unknown.
+        mean_step_time_s: mean seconds per step, of the same time as the throughput; ``None`` where unknown.
         drift: by which part the last quarter of the steps is slower than the first; ``None`` where unknown.
-        share_outside_steps: of the time, between a step and the next one's first forward (loading data, checkpoints,
-            evaluation), 0 to 1; ``None`` where unknown. Of short steps it is measured on samples.
+        share_outside_steps: of the time, between a step and the next one's first forward (loading data, logging), 0 to
+            1; ``None`` where unknown. Of short steps it is measured on samples.
         peak_reserved_gib: largest device memory that the allocator of the process that writes held; ``None`` on CPU.
         allocator_retries: how often that allocator found the device full and gave back its cache; ``None`` on CPU.
         source: name of the log format that the numbers were read from; empty where they were measured.
+        statistic: what the throughput is of the steps, one of ``STATISTICS``: ``mean`` as above; ``p50``, at the median
+            step, in records of releases that measured so; empty where nobody knows, as of imported numbers.
+        relative_error: standard error of the logarithm of the throughput, as an estimate of what a longer run of the
+            same launch shows; from the blocks of this run alone (batch means). ``None`` where unknown.
+        evaluation_s: seconds of evaluation seen among the counted steps, and left out; ``None`` where nobody looked.
+        checkpoint_s: seconds of saving, likewise.
+        tokens_per_second_overall: over the whole time, evaluation and saving with it; ``None`` where unknown.
+        samples_per_second_overall: likewise.
+        is_steady: whether the steps have settled: no warm-up beyond what may be left out, no drift beyond their noise.
+        may_include_evaluation: whether evaluation may have gone unseen, and counts as time of training then.
+        other_source: what tells a throughput that differs by more than a tenth; empty without one.
+        other_tokens_per_second: what that says.
+        other_samples_per_second: likewise.
     """
 
     tokens_per_second: float | None = None
@@ -86,13 +118,29 @@ class Measurement:
     peak_reserved_gib: float | None = None
     allocator_retries: int | None = None
     source: str = ""
+    statistic: str = ""
+    relative_error: float | None = None
+    evaluation_s: float | None = None
+    checkpoint_s: float | None = None
+    tokens_per_second_overall: float | None = None
+    samples_per_second_overall: float | None = None
+    is_steady: bool | None = None
+    may_include_evaluation: bool | None = None
+    other_source: str = ""
+    other_tokens_per_second: float | None = None
+    other_samples_per_second: float | None = None
 
     def __post_init__(self) -> None:
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
                 raise RecordError(f"{name} must be a positive number, got {_shown(value)}")
+        for name in _NOT_NEGATIVE:
+            value = getattr(self, name)
+            if value is not None and not (_is_number(value) and value >= 0):
+                raise RecordError(f"{name} must be a number >= 0, got {_shown(value)}")
         self._check_shares()
+        self._check_words()
         if not all(_is_positive(value) for value in self.step_time_s) or len(self.step_time_s) not in {0, 3}:
             raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r:.60}")
         if not _is_count(self.steps_counted) or self.steps_counted < 1:
@@ -108,8 +156,68 @@ class Measurement:
             raise RecordError(f"share_outside_steps must be a number from 0 to 1, got {_shown(share)}")
         if self.allocator_retries is not None and not _is_count(self.allocator_retries):
             raise RecordError(f"allocator_retries must be a whole number >= 0, got {_shown(self.allocator_retries)}")
-        if not _is_text(self.source):
-            raise RecordError(f"source must be a text of at most {MAX_TEXT} characters, got {_shown(self.source)}")
+
+    def _check_words(self) -> None:
+        for name in ("source", "other_source"):
+            if not _is_text(getattr(self, name)):
+                raise RecordError(
+                    f"{name} must be a text of at most {MAX_TEXT} characters, got {_shown(getattr(self, name))}"
+                )
+        if self.statistic not in {"", *STATISTICS}:
+            raise RecordError(f"statistic must be one of {', '.join(STATISTICS)}, got {_shown(self.statistic)}")
+        for name in ("is_steady", "may_include_evaluation"):
+            if getattr(self, name) not in {None, True, False}:
+                raise RecordError(f"{name} must be true or false, got {_shown(getattr(self, name))}")
+
+    @property
+    def uncertainty(self) -> float:
+        """Standard deviation of the logarithm of the true throughput, as far as this one run tells it; 0 if unknown.
+
+        Of a throughput at the median step (``p50``) it is how far that may be from the mean: by what the mean step is
+        longer, or, where that is unknown, by the time outside steps; and half of what the run has drifted by.
+        """
+        if self.relative_error is not None:
+            return self.relative_error
+        if self.statistic != MEDIAN:
+            return 0.0
+        excess = 0.0
+        if self.mean_step_time_s is not None and self.step_time_s:
+            excess = abs(math.log(self.mean_step_time_s / self.step_time_s[1]))
+        elif self.share_outside_steps is not None:
+            excess = -math.log1p(-min(self.share_outside_steps, _MOST_OUTSIDE))
+        return math.hypot(excess, math.log1p(self.drift or 0.0) / 2)
+
+    def at(self, statistic: str) -> Measurement:
+        """Return this measurement with its throughput at another statistic of the steps, or as it is where unknown.
+
+        A percentile is one of the throughputs of the steps: at ``p90`` nine steps in ten are slower.
+
+        Args:
+            statistic: one of ``STATISTICS``.
+
+        Raises:
+            RecordError: it is none of them.
+
+        >>> run = Measurement(
+        ...     samples_per_second=80.0, step_time_s=(0.9, 1.0, 1.3), mean_step_time_s=1.25, statistic="mean"
+        ... )
+        >>> run.at("p50").samples_per_second
+        100.0
+        """
+        if statistic not in STATISTICS:
+            raise RecordError(f"unknown statistic {statistic!r}; legal are {', '.join(STATISTICS)}")
+        before, after = (self._step_time(each) for each in (self.statistic, statistic))
+        if statistic == self.statistic or before is None or after is None:
+            return self
+        if self.statistic != MEAN:
+            return self  # it was of each step's own batch: what all of them make, nobody knows
+        rates = {name: rate * before / after for name in OBJECTIVES if (rate := getattr(self, name)) is not None}
+        return replace(self, **rates, statistic=statistic)
+
+    def _step_time(self, statistic: str) -> float | None:
+        if statistic == MEAN:
+            return self.mean_step_time_s
+        return self.step_time_s[_STEP_TIME_AT[statistic]] if self.step_time_s and statistic else None
 
     def throughput(self, objective: str) -> float | None:
         """Return the throughput named ``objective``, ``None`` where it is unknown.

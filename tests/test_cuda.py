@@ -17,11 +17,12 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from torchx_cubicml.recorder.attention import attention_kernel
-from torchx_cubicml.recorder.clocks import CudaClock
+from torchx_cubicml.recorder.clocks import CudaClock, StepEnd
 from torchx_cubicml.recorder.failures import state_of
 from torchx_cubicml.recorder.hardware import hardware_facts
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.optimizers import read_optimizer
+from torchx_cubicml.recorder.pauses import Pauses
 from torchx_cubicml.recorder.settled import Notes, NotingHook, make_step_hook
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import State, Trial
@@ -65,7 +66,7 @@ def test_events_time_the_device_and_not_the_host() -> None:
     for event in own:
         for _ in range(40):
             torch.mm(matrix, matrix, out=product)
-        clock.tick(clock.now(), samples=1)
+        clock.tick(StepEnd(clock.now(), samples=1))
         event.record()
     host = time.perf_counter() - host
     torch.cuda.synchronize()
@@ -78,10 +79,10 @@ def test_events_time_the_device_and_not_the_host() -> None:
 def test_an_event_is_read_only_once_the_device_has_come_there() -> None:
     clock = CudaClock()
     torch.cuda._sleep(1)
-    clock.tick(clock.now())
+    clock.tick(StepEnd(clock.now()))
     torch.cuda.synchronize()
     torch.cuda._sleep(2_000_000_000)  # cycles: most of a second
-    clock.tick(clock.now())
+    clock.tick(StepEnd(clock.now()))
     began = time.perf_counter()
     assert list(clock.steps()) == []
     assert time.perf_counter() - began < 0.2  # nothing has waited
@@ -95,7 +96,7 @@ def test_no_event_gets_into_a_captured_graph() -> None:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         assert clock.now() is None
-        clock.tick(clock.now())
+        clock.tick(StepEnd(clock.now()))
         x.mul_(1.0)
     graph.replay()
     torch.cuda.synchronize()
@@ -103,7 +104,7 @@ def test_no_event_gets_into_a_captured_graph() -> None:
 
 
 def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
-    clock, notes, leading = CudaClock(), Notes(), object()
+    clock, notes, leading = CudaClock(), Notes(Pauses()), object()
     notes.open(lambda: leading, clock.now, strangers=0)
     model, inputs = nn.Linear(8, 8, device="cuda"), (torch.zeros(4, 8, device="cuda"),)
 
@@ -121,7 +122,7 @@ def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
             step(leading, (), {})
         fastest = min(fastest, (time.perf_counter() - began) / 200)
         for noted in notes.take():
-            clock.tick(noted.end, began=noted.began)
+            clock.tick(StepEnd(noted.end, began=noted.began))
         torch.cuda.synchronize()
         list(clock.steps())
     print(f"hooks of a settled step on CUDA: {1e6 * fastest:.1f} us")

@@ -3,18 +3,27 @@ from __future__ import annotations
 import contextlib
 import io
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from torchx_cubicml.log_pattern import LogPattern
+from torchx_cubicml.recorder.log_formats import Reading
 from torchx_cubicml.recorder.log_lines import LogLines
-from torchx_cubicml.recorder.log_measurement import as_word, disagreement, from_word, has_throughput, merged
+from torchx_cubicml.recorder.log_measurement import (
+    as_word,
+    disagreement,
+    from_word,
+    has_throughput,
+    measure_readings,
+    merged,
+)
 from torchx_cubicml.trial import Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-
-    import pytest
 
 LOGS = Path(__file__).parent / "data" / "logs"
 
@@ -44,7 +53,8 @@ def test_lines_are_read_along_and_printed_as_they_are() -> None:
         assert len(news) == 3  # lines 1, 2 and 4
         measured = lines.measurement({})
         assert measured is not None
-        assert measured.tokens_per_second == 4 * 10_010
+        rates = 10_007, 10_050, 10_010  # of steps alike: their harmonic mean
+        assert measured.tokens_per_second == pytest.approx(4 * 3 / sum(1 / rate for rate in rates))
         lines.release()
         assert "write" not in stdout.__dict__
         print(text)
@@ -134,11 +144,48 @@ def test_a_declared_format_is_the_only_one_read_and_a_step_counts_once() -> None
 
 def test_what_lines_and_steps_tell_differently_is_said() -> None:
     steps = Measurement(tokens_per_second=400.0, samples_per_second=4.0)
-    assert disagreement(steps, Measurement(tokens_per_second=450.0)) == ""
+    assert disagreement(steps, Measurement(tokens_per_second=430.0)) == ""
     assert disagreement(steps, None) == disagreement(None, steps) == ""
     assert "100 tokens_per_second of the whole job, the optimizer steps 400" in disagreement(
         steps, Measurement(tokens_per_second=100.0)
     )
     assert "samples_per_second" in disagreement(steps, Measurement(samples_per_second=40.0))
-    both = merged(steps, Measurement(tokens_per_second=100.0, source="space file"))
+    told = Measurement(tokens_per_second=100.0, source="space file")
+    both = merged(steps, told)
     assert (both.tokens_per_second, both.samples_per_second, both.source) == (100.0, 4.0, "space file")
+    assert (both.other_source, both.other_tokens_per_second) == ("optimizer steps", 400.0)
+    both = merged(steps, told, lines_first=False)
+    assert (both.tokens_per_second, both.source) == (400.0, "")
+    assert (both.other_source, both.other_tokens_per_second) == ("space file", 100.0)
+    assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), lines_first=False) == steps
+
+
+def line(step: int, at_s: float, *, rate: float | None = None, step_s: float | None = None) -> Reading:
+    return Reading(samples_per_second=rate, step_s=step_s, step=float(step), at_s=at_s)
+
+
+def test_lines_count_all_the_time_between_them() -> None:
+    # Steps of 0.1 s as the lines tell, and as long again for what comes between them.
+    lines = [line(10 * index, 2.0 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
+    found = measure_readings(lines, source="x")
+    assert found.samples_per_second == pytest.approx(40.0)
+    assert found.mean_step_time_s == pytest.approx(0.2)
+    assert (found.steps_counted, found.warmup_steps) == (180, 11)
+    assert found.relative_error == pytest.approx(0.0, abs=1e-6)
+    paused = measure_readings(lines, source="x", paused_s=lambda begin, end: 0.5)
+    assert paused.samples_per_second == pytest.approx(8 * 180 / (18 * 1.5))
+
+
+def test_rates_are_weighed_by_the_time_that_they_were_true_for() -> None:
+    slow, fast = (Reading(samples_per_second=rate, at_s=0.0) for rate in (10.0, 90.0))
+    lines, now = [slow, slow, slow], 0.0
+    for index in range(20):
+        now += 9.0 if index % 2 else 1.0
+        lines.append(replace(slow if index % 2 else fast, at_s=now))
+    found = measure_readings(lines, source="x")
+    assert found.samples_per_second == pytest.approx(18.0, rel=0.06)
+
+
+def test_lines_that_were_held_back_count_for_what_they_tell() -> None:
+    lines = [line(index, 7.0 + 1e-6 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
+    assert measure_readings(lines, source="x").samples_per_second == pytest.approx(80.0)

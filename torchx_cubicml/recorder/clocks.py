@@ -4,21 +4,45 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from dataclasses import dataclass
 from functools import partial
 from time import perf_counter
-from typing import TYPE_CHECKING, Protocol, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeAlias
 
-from torchx_cubicml.recorder.steps import Step
+from torchx_cubicml.recorder.blocks import Block
+from torchx_cubicml.recorder.pauses import paused_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
+    from torchx_cubicml.recorder.pauses import Pause
+
     Moment: TypeAlias = float | torch.cuda.Event | None  # seconds on the host, or a place in the device's work
 
 _MAX_PENDING = 1024  # steps whose events the device has not reached yet
+
+
+class StepEnd(NamedTuple):
+    """The end of a step, and what came with it.
+
+    Args:
+        end: of the step; ``None`` where it is unknown.
+        began: its first forward, likewise.
+        samples: that it consumed; ``None`` where unknown.
+        tokens: likewise.
+        is_watched: whether anybody looked at what it consumed.
+        pauses: since the step before.
+        is_compiled: whether a compiler was at work since then.
+    """
+
+    end: Moment
+    began: Moment = None
+    samples: float | None = None
+    tokens: float | None = None
+    is_watched: bool = True
+    pauses: tuple[Pause, ...] = ()
+    is_compiled: bool = False
 
 
 class Clock(Protocol):
@@ -27,18 +51,10 @@ class Clock(Protocol):
     def now(self) -> Moment:
         """Return this moment; ``None`` where none can be taken."""
 
-    def tick(
-        self,
-        end: Moment,
-        *,
-        began: Moment = None,
-        samples: float | None = None,
-        tokens: float | None = None,
-        is_watched: bool = True,
-    ) -> None:
-        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
+    def tick(self, step: StepEnd) -> None:
+        """Note that a step has ended."""
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Block]:
         """Yield each step whose duration is known by now, once."""
 
 
@@ -48,28 +64,29 @@ class HostClock:
     def __init__(self) -> None:
         self.now: Callable[[], Moment] = perf_counter  # itself: a method around it would cost as much again
         self._last: float | None = None
-        self._known: list[Step] = []
+        self._known: list[Block] = []
 
-    def tick(
-        self,
-        end: Moment,
-        *,
-        began: Moment = None,
-        samples: float | None = None,
-        tokens: float | None = None,
-        is_watched: bool = True,
-    ) -> None:
-        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
+    def tick(self, step: StepEnd) -> None:
+        """Note that a step has ended."""
+        end, began = step.end, step.began
         if not isinstance(end, float):
             return
         if self._last is not None and end > self._last:
             outside = began - self._last if isinstance(began, float) else None
             self._known.append(
-                Step(seconds=end - self._last, samples=samples, tokens=tokens, outside_s=outside, is_watched=is_watched)
+                Block(
+                    seconds=end - self._last,
+                    watched=step.is_watched,
+                    samples=step.samples,
+                    tokens=step.tokens,
+                    outside_s=outside,
+                    compiled=step.is_compiled,
+                    **paused_s(step.pauses, _on_host),  # type: ignore[arg-type]  # counts among them
+                )
             )
         self._last = end
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Block]:
         """Yield each step whose duration is known by now, once."""
         known, self._known = self._known, []
         yield from known
@@ -83,7 +100,7 @@ class CudaClock:
 
         self._is_capturing = cuda.is_current_stream_capturing
         self._new: Callable[[], torch.cuda.Event] = partial(cuda.Event, enable_timing=True)
-        self._pending: deque[_Mark] = deque(maxlen=_MAX_PENDING)
+        self._pending: deque[StepEnd] = deque(maxlen=_MAX_PENDING)
         self._spare: list[torch.cuda.Event] = []
 
     def now(self) -> Moment:
@@ -94,35 +111,33 @@ class CudaClock:
         event.record()
         return event
 
-    def tick(
-        self,
-        end: Moment,
-        *,
-        began: Moment = None,
-        samples: float | None = None,
-        tokens: float | None = None,
-        is_watched: bool = True,
-    ) -> None:
-        """Note that a step ended at ``end``, that its first forward began at ``began``, and what it consumed."""
-        if end is not None and not isinstance(end, float):
-            first = None if isinstance(began, float) else began
-            self._pending.append(_Mark(end=end, began=first, samples=samples, tokens=tokens, is_watched=is_watched))
+    def tick(self, step: StepEnd) -> None:
+        """Note that a step has ended."""
+        if step.end is not None and not isinstance(step.end, float):
+            self._pending.append(step)
 
-    def steps(self) -> Iterator[Step]:
+    def steps(self) -> Iterator[Block]:
         """Yield each step whose duration is known by now, once."""
-        while len(self._pending) > 1 and self._pending[1].end.query():  # type: ignore[no-untyped-call]  # of torch
-            before, mark = self._pending.popleft(), self._pending[0]
-            seconds = before.end.elapsed_time(mark.end) / 1000
-            outside = before.end.elapsed_time(mark.began) / 1000 if mark.began is not None else None
-            self._spare += [event for event in (before.end, before.began) if event is not None]
+        while len(self._pending) > 1 and self._has_passed(self._pending[1]):
+            before, step = self._pending.popleft(), self._pending[0]
+            seconds = _on_device(before.end, step.end)
+            outside = _on_device(before.end, step.began) if step.began is not None else None
+            paused = paused_s(step.pauses, _on_device)
+            moments = [before.end, before.began, *(each for pause in before.pauses for each in pause[1:3])]
+            self._spare += [event for event in moments if event is not None and not isinstance(event, float)]
             if seconds > 0:
-                yield Step(
+                yield Block(
                     seconds=seconds,
-                    samples=mark.samples,
-                    tokens=mark.tokens,
+                    watched=step.is_watched,
+                    samples=step.samples,
+                    tokens=step.tokens,
                     outside_s=outside,
-                    is_watched=mark.is_watched,
+                    compiled=step.is_compiled,
+                    **paused,  # type: ignore[arg-type]  # counts among them
                 )
+
+    def _has_passed(self, step: StepEnd) -> bool:
+        return not isinstance(step.end, float) and step.end is not None and bool(step.end.query())  # type: ignore[no-untyped-call]  # of torch
 
 
 def make_clock() -> Clock:
@@ -131,12 +146,11 @@ def make_clock() -> Clock:
     return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mark:
-    """The events of one step on a device, and what the step consumed."""
+def _on_host(begin: Moment, end: Moment) -> float:
+    return end - begin if isinstance(begin, float) and isinstance(end, float) else 0.0
 
-    end: torch.cuda.Event
-    began: torch.cuda.Event | None
-    samples: float | None
-    tokens: float | None
-    is_watched: bool
+
+def _on_device(begin: Moment, end: Moment) -> float:
+    if begin is None or end is None or isinstance(begin, float) or isinstance(end, float):
+        return 0.0
+    return float(begin.elapsed_time(end)) / 1000

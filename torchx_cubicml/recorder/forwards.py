@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
+from torchx_cubicml.recorder.evaluation import EvaluationWatch
 from torchx_cubicml.recorder.layers import holds_all
 from torchx_cubicml.recorder.live import Survey
 from torchx_cubicml.recorder.module_hook import ModuleHook
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
 
     from torchx_cubicml.recorder.module_hook import Guard
+    from torchx_cubicml.recorder.pauses import Pauses
     from torchx_cubicml.recorder.settled import Notes
 
 
@@ -50,10 +52,11 @@ class Forwards:
 
     Args:
         guard: for each hook.
+        pauses: to which forwards of the model go that are none of training.
         requested: samples per forward that were asked for; ``None`` where unknown.
     """
 
-    def __init__(self, guard: Guard, *, requested: int | None = None) -> None:
+    def __init__(self, guard: Guard, pauses: Pauses, *, requested: int | None = None) -> None:
         self.on_first: Callable[[], None] | None = None
         self.batch: Batch | None = None
         self.samples_per_forward: int | None = None
@@ -64,6 +67,8 @@ class Forwards:
         self.is_whole = False
         self.survey: Survey | None = None  # of when the model was chosen
         self._guard = guard
+        self._pauses = pauses
+        self.evaluation = EvaluationWatch(pauses, guard)
         self._requested = requested
         self._loaded: int | None = None  # samples of a batch that seems to be handed over in parts
         self._is_stage = False
@@ -97,6 +102,7 @@ class Forwards:
         from torch import is_grad_enabled
 
         self.release()
+        self.evaluation.forget()
         self._is_grad_enabled = is_grad_enabled
         self._model = None
         self._whole.clear()
@@ -107,6 +113,7 @@ class Forwards:
             # Not later: within a forward FSDP2 puts other parameters in the place of those that the optimizer knows.
             if holds_all(module, trained):
                 self._whole.add(id(module))
+                self.evaluation.follow(module)
 
     def release(self) -> None:
         """Take every hook away."""
@@ -186,7 +193,10 @@ class Forwards:
 
     def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         if not module.training or not self._is_grad_enabled():
+            if module is self.model:
+                self._pauses.evaluate(in_training_mode=module.training)
             return
+        self._pauses.train()
         if self._model is None:
             self._choose(module, args, kwargs)
         if self.before_each is not None:
@@ -244,6 +254,7 @@ class Forwards:
 
     def _choose(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         self._model = weakref.ref(module)
+        self.evaluation.follow(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
         self.survey = Survey()

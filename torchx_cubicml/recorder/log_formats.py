@@ -59,12 +59,14 @@ class Reading:
         samples_per_second: likewise.
         step_s: seconds of one optimizer step, likewise.
         step: number of the step, likewise.
+        at_s: when the line was printed, seconds on a clock of the process, likewise.
     """
 
     tokens_per_second: float | None = None
     samples_per_second: float | None = None
     step_s: float | None = None
     step: float | None = None
+    at_s: float | None = None
 
 
 def _format(name: str, mark: str, text: str) -> LogFormat:
@@ -81,19 +83,20 @@ def declared_format(log: LogPattern) -> LogFormat:
 
 LOG_FORMATS = (
     # tokens / (seconds * ranks that share the work on a batch): https://github.com/pytorch/torchtitan
-    _format("torchtitan", "tps:", r"step:\s*\d+\s.*\btps:\s*<tokens_per_second_per_device>"),
+    _format("torchtitan", "tps:", r"step:\s*<step>\s.*\btps:\s*<tokens_per_second_per_device>"),
     # The last rank prints; the batch is that of the whole job: https://github.com/NVIDIA/Megatron-LM
     _format(
         "Megatron-LM",
         "elapsed time per iteration (ms):",
-        r"\biteration\s+\d+/.*elapsed time per iteration \(ms\): <step_time_ms>(?:.*\bglobal batch size:\s*<samples>)?",
+        r"\biteration\s+<step>/.*elapsed time per iteration \(ms\): <step_time_ms>"
+        r"(?:.*\bglobal batch size:\s*<samples>)?",
     ),
     # Over the whole training, its warm-up with it; versions differ in the quotes: https://github.com/huggingface/transformers
     _format("HF Trainer", "train_samples_per_second", r"'train_samples_per_second': '?<samples_per_second>"),
     # The batch of its timer is that of the whole job: https://github.com/deepspeedai/DeepSpeed
-    _format("DeepSpeed", "CurrSamplesPerSec=", r"CurrSamplesPerSec=<samples_per_second>"),
+    _format("DeepSpeed", "CurrSamplesPerSec=", r"(?:\bglobal_step=<step>,.*)?CurrSamplesPerSec=<samples_per_second>"),
     # One iteration is one optimizer step: https://github.com/karpathy/nanoGPT
-    _format("nanoGPT", "ms, mfu", r"\biter \d+: loss \S+, time <step_time_ms>ms, mfu"),
+    _format("nanoGPT", "ms, mfu", r"\biter <step>: loss \S+, time <step_time_ms>ms, mfu"),
 )
 
 

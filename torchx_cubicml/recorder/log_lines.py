@@ -7,6 +7,8 @@ What is written past Python's own streams is not seen.
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
+from time import perf_counter
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.log_formats import LOG_FORMATS, MAX_LINE, declared_format, read_line
@@ -59,18 +61,23 @@ class LogLines:
         while self._undo:
             self._undo.pop()()
 
-    def measurement(self, facts: Mapping[str, Value]) -> Measurement | None:
+    def measurement(
+        self, facts: Mapping[str, Value], *, paused_s: Callable[[float, float], float] = lambda begin, end: 0.0
+    ) -> Measurement | None:
         """Return what the lines say up to now; ``None`` without any.
 
         Args:
             facts: of the training: a line that tells of a step's time alone counts for the batch that is known.
+            paused_s: see ``measure_readings``.
         """
         if self._format is None or not self._readings:
             return None
         batch, seq_len = facts.get("global_batch_size"), facts.get("seq_len")
         samples = batch if isinstance(batch, int) else None
         tokens = samples * seq_len if samples is not None and isinstance(seq_len, int) else None
-        return measure_readings(self._readings, source=self._format.name, samples=samples, tokens=tokens)
+        return measure_readings(
+            self._readings, source=self._format.name, samples=samples, tokens=tokens, paused_s=paused_s
+        )
 
     def _read_along(self, name: str, stream: TextIO | None) -> None:
         if stream is None or "write" in getattr(stream, "__dict__", {"write": None}):
@@ -106,7 +113,7 @@ class LogLines:
             reading = read_line(line, log_format, devices=self._devices)
             if reading is not None and not self._is_repeated(reading):
                 self._format = log_format
-                self._keep(reading)
+                self._keep(replace(reading, at_s=perf_counter()))
                 return
 
     def _is_repeated(self, reading: Reading) -> bool:

@@ -5,8 +5,11 @@ Every call runs in a thread that is left behind where the store does not answer.
 
 from __future__ import annotations
 
+import json
 import threading
 import time
+from dataclasses import dataclass
+from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.recorder.agent_store import connected
@@ -25,6 +28,42 @@ _PAUSE_S = 0.02
 _PATIENCE_S = 30.0  # of a search in the background
 
 T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankWork:
+    """What the other ranks have told of themselves up to now.
+
+    Args:
+        peak_memory_gib: largest of them; 0 where none has told.
+        samples: of a step of each, in the mean, of those that know.
+        tokens: likewise.
+        has_ended: whether the training of all of them has.
+    """
+
+    peak_memory_gib: float = 0.0
+    samples: tuple[float, ...] = ()
+    tokens: tuple[float, ...] = ()
+    has_ended: bool = False
+
+    def mean_with(self, samples: float | None, tokens: float | None) -> tuple[float | None, float | None]:
+        """Return samples and tokens of a step of one rank, in the mean over this rank and the others.
+
+        Each batch is shared by as many ranks; so, times the degree of data parallelism, these are of the whole job.
+        """
+        return (
+            None if samples is None else fmean([samples, *self.samples]),
+            None if tokens is None else fmean([tokens, *self.tokens]),
+        )
+
+    def differs(self, samples: float | None) -> bool:
+        """Whether another rank has consumed more or less than ``samples`` a step."""
+        return samples is not None and any(abs(each - samples) > 1e-9 * samples for each in self.samples)
+
+
+def rank_word(peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool) -> str:
+    """Return what a rank tells the others of itself; see ``RankWork``."""
+    return json.dumps([peak_memory_gib, samples, tokens, has_ended])
 
 
 class Peers:
@@ -71,11 +110,15 @@ class Peers:
             return ""
         return self._limited(lambda: self._wait_for(name, within_s), within_s) or ""
 
-    def memory_gib(self, *, within_s: float) -> float:
-        """Return the largest memory that another rank has posted, 0 where none has."""
+    def post_work(self, word: str, *, within_s: float = 0.0) -> None:
+        """Publish this rank's ``rank_word``."""
+        self.post(f"rank/{self._job.rank}", word, within_s=within_s)
+
+    def work(self, *, within_s: float) -> RankWork:
+        """Return what the other ranks have posted of themselves by now."""
         if not self.exist:
-            return 0.0
-        return self._limited(self._largest_memory, within_s) or 0.0
+            return RankWork()
+        return self._limited(self._read_work, within_s) or RankWork()
 
     def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
         """Return what ranks have posted under the names, once all of it was found; empty before.
@@ -142,10 +185,16 @@ class Peers:
         values = [self._wait_for(name, _PATIENCE_S) for name in names]
         self._gathered = values if all(values) else []
 
-    def _largest_memory(self) -> float:
+    def _read_work(self) -> RankWork:
         store = self._connect()
-        keys = [f"{self._prefix}memory/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
-        return max((float(store.get(key)) for key in keys if store.check([key])), default=0.0)
+        keys = [f"{self._prefix}rank/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
+        told = [json.loads(store.get(key)) for key in keys if store.check([key])]
+        return RankWork(
+            peak_memory_gib=max((memory for memory, _, _, _ in told), default=0.0),
+            samples=tuple(samples for _, samples, _, _ in told if samples is not None),
+            tokens=tuple(tokens for _, _, tokens, _ in told if tokens is not None),
+            has_ended=len(told) == len(keys) and all(has_ended for _, _, _, has_ended in told),
+        )
 
     def _ballot(self, name: str, word: str, within_s: float) -> bool:
         end = time.monotonic() + within_s

@@ -6,6 +6,7 @@ import atexit
 import contextlib
 import os
 import sys
+import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.assignment import Assignment
     from torchx_cubicml.recorder.hooks import Hook
-    from torchx_cubicml.recorder.peers import Peers
+    from torchx_cubicml.recorder.peers import Peers, RankWork
     from torchx_cubicml.recorder.run_program import Program
     from torchx_cubicml.recorder.training import Training
     from torchx_cubicml.trial import Measurement, Value
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 _ASK_S = 3.0  # for what another rank has posted, where this process is about to end
 _GLANCE_S = 0.5  # for what was posted long before, if at all
 _MEET_S = 10.0
+_PAUSE_S = 0.02
 STEP_LIMIT = "step limit"
 
 
@@ -77,7 +79,6 @@ class Session:
         self._reporter: Reporter | None = None
         self._unhook: Callable[[], None] | None = None
         self._step_limit = assignment.contract.step_limit or 0
-        self._memory_name = f"memory/{assignment.job.rank}"
         self._lines: LogLines | None = None
         self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
@@ -133,7 +134,7 @@ class Session:
     def _on_lines(self) -> None:
         if self._lines is None or (self._training is not None and self._training.steps):
             return  # what steps leave open, and what the user has declared, is asked for with them
-        measurement = self._lines.measurement({})
+        measurement = self._read_lines({})
         if self._reporter is not None:
             self._reporter.learn({}, measurement)
             self._reporter.measured()
@@ -141,8 +142,10 @@ class Session:
             self._peers.post("log", as_word(measurement))
 
     def _on_torch(self) -> None:
+        from torchx_cubicml.recorder.evaluation import on_every_mode_switch
         from torchx_cubicml.recorder.module_hook import make_lookout
         from torchx_cubicml.recorder.peers import Peers
+        from torchx_cubicml.recorder.saving import watch_saving
         from torchx_cubicml.recorder.scripting import keep_out_of_scripts
         from torchx_cubicml.recorder.settled import make_step_hook
 
@@ -154,6 +157,8 @@ class Session:
         keep_out_of_scripts()
         self._training.clipping.install()
         self._training.on_quiet_step = self._on_quiet_step
+        on_every_mode_switch(self.guarded(self._training.switched))
+        watch_saving(self._training.pauses, is_off=lambda: self._off)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
@@ -227,10 +232,8 @@ class Session:
             measured = training.measurement()
             self._reporter.learn(facts, self._completed_by_lines(measured, self._told_by_lines(facts)))
             self._reporter.measured()
-            if has_throughput(measured) and self._lines is not None and not self._lines.is_declared:
-                self._lines.release()
         elif self._peers is not None:
-            self._peers.post(self._memory_name, str(peak_memory_gib()))
+            self._post_work(self._peers, training)
 
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
         """Return the facts of the training; a pipeline's ranks hand each other what their stages add to them."""
@@ -263,41 +266,63 @@ class Session:
             training.conclude()
             facts = self._facts(training, within_s=_ASK_S)
         if self._reporter is not None:
-            others = self._peers.memory_gib(within_s=_ASK_S) if self._peers is not None else 0.0
-            measured = training.measurement(peak_memory=others) if training is not None else None
+            measured = training.measurement(others=self._work_of_others(training)) if training is not None else None
             is_declared = self._lines is not None and self._lines.is_declared
             is_open = is_declared or not has_throughput(measured)
             told = self._told_by_lines(facts, within_s=_GLANCE_S if is_open else 0.0)
-            if is_declared:
-                self._warn_of_lines(measured, told)
+            self._warn_of_lines(measured, told, is_declared=is_declared)
             self._reporter.learn(facts, self._completed_by_lines(measured, told))
         elif self._peers is not None:
             self._post_lines(facts)
-            self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
+            self._post_work(self._peers, training, has_ended=True, within_s=_ASK_S)
+
+    def _work_of_others(self, training: Training) -> RankWork | None:
+        """Return what the other ranks have told; where their batches are of other sizes, wait for their last word."""
+        if self._peers is None:
+            return None
+        until, (own, _) = time.monotonic() + _GLANCE_S, training.work_of_this_rank()
+        work = self._peers.work(within_s=_ASK_S)
+        while work.differs(own) and not work.has_ended and time.monotonic() < until:
+            time.sleep(_PAUSE_S)
+            work = self._peers.work(within_s=_GLANCE_S)
+        return work
+
+    def _post_work(
+        self, peers: Peers, training: Training | None, *, has_ended: bool = False, within_s: float = 0.0
+    ) -> None:
+        from torchx_cubicml.recorder.peers import rank_word
+
+        samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
+        peers.post_work(rank_word(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)
 
     def _completed_by_lines(self, measured: Measurement | None, told: Measurement | None) -> Measurement | None:
         """Return a measurement with the throughput of log lines, where steps leave it open or the user has said so."""
         is_declared = self._lines is not None and self._lines.is_declared
-        if has_throughput(measured) and not (is_declared and has_throughput(told)):
-            return measured
-        return merged(measured, told)
+        return merged(measured, told, lines_first=is_declared and has_throughput(told))
 
     def _told_by_lines(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
-        told = self._lines.measurement(facts) if self._lines is not None else None
+        told = self._read_lines(facts)
         if told is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
             word = self._peers.ask("log", within_s=within_s)
             # There is a rank that prints: what it has told up to now may be its first lines alone.
             told = from_word(word and (self._peers.ask("log/end", within_s=_ASK_S) or word))
         return told
 
-    def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None) -> None:
-        if told is None:
+    def _read_lines(self, facts: Mapping[str, Value]) -> Measurement | None:
+        if self._lines is None:
+            return None
+        if self._training is None:
+            return self._lines.measurement(facts)
+        return self._lines.measurement(facts, paused_s=self._training.paused_s)
+
+    def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None, *, is_declared: bool) -> None:
+        if told is None and is_declared:
             warn("no line that this launch has printed is one that the space file's [log] describes")
         elif differs := disagreement(measured, told):
-            warn(differs)
+            warn(f"{differs}; the {'former' if is_declared else 'latter'} is recorded, with the other beside it")
 
     def _post_lines(self, facts: Mapping[str, Value]) -> None:
-        told = self._lines.measurement(facts) if self._lines is not None else None
+        told = self._read_lines(facts)
         if told is not None and self._peers is not None:
             for name in ("log", "log/end"):
                 self._peers.post(name, as_word(told), within_s=_ASK_S)
@@ -327,7 +352,7 @@ class Session:
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         if self._peers is not None:
-            self._peers.post(self._memory_name, str(peak_memory_gib()), within_s=_ASK_S)
+            self._post_work(self._peers, training, has_ended=True, within_s=_ASK_S)
             self._peers.meet(within_s=_MEET_S)
         self._end(lambda: (State.COMPLETED, STEP_LIMIT))
         self._close()

@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.batch import Place
     from torchx_cubicml.recorder.clocks import Moment
     from torchx_cubicml.recorder.module_hook import Guard
+    from torchx_cubicml.recorder.pauses import Pause, Pauses
 
-    # The end of a step; or a forward: when the first of a step began, and the shape of its batch where it is known.
-    Entry: TypeAlias = tuple[Moment] | tuple[Moment, Sequence[int] | None]
+    # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; or a
+    # pause.
+    Entry: TypeAlias = tuple[Moment] | tuple[Moment, Sequence[int] | None] | Pause
 
 _MAX_NOTED = 1 << 16
 _NOWHERE = ""
@@ -41,22 +43,39 @@ class NotedStep:
         began: when its first forward began.
         shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step;
             ``None`` where nobody watched the forwards.
+        pauses: since the step before.
     """
 
     end: Moment
     began: Moment
     shapes: tuple[Sequence[int] | None, ...] | None
+    pauses: tuple[Pause, ...] = ()
 
 
 class Notes:
     """Forwards and steps in their order; ``left`` says how many steps are noted before they are looked at.
 
     While ``left`` is 0 nothing is noted. ``is_watched`` says whether forwards are noted too.
+
+    Args:
+        pauses: that are noted among them.
     """
 
-    __slots__ = ("add", "entries", "is_between", "is_watched", "leading", "left", "now", "patience", "strangers")
+    __slots__ = (
+        "add",
+        "entries",
+        "is_between",
+        "is_watched",
+        "leading",
+        "left",
+        "now",
+        "patience",
+        "pauses",
+        "strangers",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, pauses: Pauses) -> None:
+        self.pauses = pauses
         self.entries: deque[Entry] = deque(maxlen=_MAX_NOTED)
         self.add = self.entries.append
         self.now: Callable[[], Moment] = _no_moment
@@ -76,6 +95,7 @@ class Notes:
             strangers: steps of other optimizers between two of the leading one.
         """
         self.entries.clear()
+        self.pauses.add = self.add
         self.leading, self.now = leading, now
         self.is_between, self.is_watched, self.strangers = True, True, 0
         self.patience = _STRANGERS_FOR_ONE * (strangers + 1)
@@ -90,24 +110,38 @@ class Notes:
         """Note that a step of the leading optimizer has ended."""
         self.strangers = 0
         self.is_between = True
+        self.pauses.drop()
         self.add((self.now(),))
+
+    def close(self) -> None:
+        """Note no more; what came after the last step is none of the next."""
+        self.left = 0
+        self.pauses.note_alone()
+        self.pauses.keep(tuple(entry for entry in self.entries if len(entry) > 2))
+        self.entries.clear()
 
     def take(self) -> Iterator[NotedStep]:
         """Yield the steps that were noted since the last call, each once; forwards after the last of them stay."""
         complete = len(self.entries) < _MAX_NOTED  # else the oldest are gone
         began: Moment = None
         shapes: list[Sequence[int] | None] = []
+        pauses: list[Pause] = []
         waiting: list[Entry] = []
         while self.entries:
             entry = self.entries.popleft()
+            if len(entry) > 2:
+                pauses.append(entry)
+                waiting.append(entry)
+                continue
             if len(entry) == 2:
                 began = entry[0] if not shapes else began
                 shapes.append(entry[1])
                 waiting.append(entry)
                 continue
             if complete:
-                yield NotedStep(end=entry[0], began=began, shapes=tuple(shapes) if self.is_watched else None)
-            complete, began, shapes, waiting = True, None, [], []
+                seen = tuple(shapes) if self.is_watched else None
+                yield NotedStep(end=entry[0], began=began, shapes=seen, pauses=tuple(pauses))
+            complete, began, shapes, pauses, waiting = True, None, [], [], []
         self.entries.extend(waiting)
 
 
@@ -125,6 +159,7 @@ def make_step_hook(
 
     hand_on, fail = guard(full), guard(_fail)
     is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
+    pauses = notes.pauses
 
     def hook(optimizer: Optimizer, args: object, kwargs: object) -> None:
         if is_compiling():
@@ -136,6 +171,7 @@ def make_step_hook(
                 if rate.__class__ is not float or rate != 0.0:
                     notes.left -= 1
                     notes.strangers, notes.is_between = 0, True
+                    pauses.kind = ""
                     notes.add((notes.now(),))
                     return
             elif notes.left:
@@ -159,13 +195,22 @@ class NotingHook(ModuleHook):
         guard: for what may fail.
     """
 
-    __slots__ = ("_first", "_is_compiling", "_is_grad_enabled", "_is_named", "_is_tracing", "_notes", "_rest")
+    __slots__ = (
+        "_first",
+        "_is_compiling",
+        "_is_grad_enabled",
+        "_is_named",
+        "_is_tracing",
+        "_notes",
+        "_pauses",
+        "_rest",
+    )
 
     def __init__(self, notes: Notes, place: Place, guard: Guard) -> None:
         from torch import compiler, is_grad_enabled
 
         super().__init__(guard(_fail))
-        self._notes = notes
+        self._notes, self._pauses = notes, notes.pauses
         self._first = place[0] if place else _NOWHERE
         self._rest = tuple(map(getter_of, place[1:]))
         self._is_named = isinstance(self._first, str)
@@ -174,10 +219,15 @@ class NotingHook(ModuleHook):
 
     def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
         """Note one forward, whose keyword arguments come last."""
-        if self._is_compiling() or self._is_tracing() or not module.training or not self._is_grad_enabled():
+        if self._is_compiling() or self._is_tracing():
             return
         notes, began = self._notes, None
         try:
+            if not module.training or not self._is_grad_enabled():
+                self._pauses.evaluate(in_training_mode=module.training)
+                return
+            if self._pauses.kind:
+                self._pauses.train()
             if notes.is_between:
                 notes.is_between = False
                 began = notes.now()

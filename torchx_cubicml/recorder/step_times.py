@@ -2,33 +2,29 @@
 
 from __future__ import annotations
 
-from collections import deque
-from itertools import islice
-from statistics import median
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.blocks import Blocks
 from torchx_cubicml.recorder.clocks import make_clock
 from torchx_cubicml.recorder.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
-from torchx_cubicml.recorder.steps import Step, steady_state
-from torchx_cubicml.trial import Measurement
+from torchx_cubicml.recorder.steps import EvaluationKinds, steady_state
+from torchx_cubicml.trial import MEAN, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.clocks import Clock
+    from torchx_cubicml.recorder.peers import RankWork
+    from torchx_cubicml.recorder.steps import SteadyState
     from torchx_cubicml.trial import Value
-
-_MAX_STEPS_KEPT = 4096
-_RECENT = 16
 
 
 class StepTimes:
-    """Steps of this process: ``steps`` that were counted, and the durations of the latest."""
+    """Steps of this process: ``steps`` that were counted, and the durations of those."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self.kept: deque[Step] = deque(maxlen=_MAX_STEPS_KEPT)
-        self._timed = 0
+        self._blocks = Blocks()
         self._clock: Clock | None = None
 
     @property
@@ -44,55 +40,77 @@ class StepTimes:
 
     def begin_anew(self) -> None:
         """Forget every step."""
-        self.steps = self._timed = 0
-        self.kept.clear()
+        self.steps = 0
+        self._blocks = Blocks()
         self._clock = None
 
     def read(self) -> None:
         """Take in the durations that have become known."""
         if self._clock is not None:
             for step in self._clock.steps():
-                self.kept.append(step)
-                self._timed += 1
+                self._blocks.add(step)
 
     def recent_s(self) -> float | None:
         """Return the median of the latest durations, seconds; ``None`` where fewer are known."""
-        if len(self.kept) < _RECENT:
-            return None
-        return median(step.seconds for step in islice(reversed(self.kept), _RECENT))
+        return self._blocks.recent_s()
+
+    def evaluation(self) -> EvaluationKinds:
+        """Return which passages of the model were evaluation."""
+        return EvaluationKinds.of(self._blocks.all())
+
+    def steady(self) -> SteadyState | None:
+        """Return the steady state of this process up to now; ``None`` before there is one."""
+        self.read()
+        return steady_state(self._blocks.all(), singly=self._blocks.sampled_steps())
 
     def measurement(
-        self, facts: Mapping[str, Value], *, is_of_whole_job: bool = False, peak_memory: float = 0.0
+        self,
+        facts: Mapping[str, Value],
+        *,
+        is_of_whole_job: bool = False,
+        others: RankWork | None = None,
+        may_include_evaluation: bool = False,
     ) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.
 
         Args:
             facts: of the training.
             is_of_whole_job: whether the steps tell what the whole job consumed, not this process.
-            peak_memory: largest of the other processes, GiB.
+            others: what the other processes have told; ``None`` where nothing.
+            may_include_evaluation: whether evaluation may have gone unseen.
         """
-        self.read()
-        steady = steady_state(list(self.kept))
+        steady = self.steady()
         if steady is None:
             return None
         degree = facts.get("dp_degree")
         scale = 1 if is_of_whole_job else degree if isinstance(degree, int) else None
-        # Of a sequence that several ranks share, this rank may see all or its part.
-        tokens = steady.tokens_per_second if is_of_whole_job or facts.get("cp_degree", 1) == 1 else None
+        samples, tokens = steady.samples_per_step, steady.tokens_per_step
+        if others is not None and not is_of_whole_job:
+            samples, tokens = others.mean_with(samples, tokens)
+        if not is_of_whole_job and facts.get("cp_degree", 1) != 1:
+            tokens = None  # of a sequence that several ranks share, this rank may see all or its part
         return Measurement(
-            samples_per_second=_scaled(steady.samples_per_second, scale),
-            tokens_per_second=_scaled(tokens, scale),
+            samples_per_second=_rate(samples, scale, steady.steps_per_second),
+            tokens_per_second=_rate(tokens, scale, steady.steps_per_second),
+            samples_per_second_overall=_rate(samples, scale, steady.steps_per_second_overall),
+            tokens_per_second_overall=_rate(tokens, scale, steady.steps_per_second_overall),
             steps_counted=steady.counted,
-            warmup_steps=self._timed - steady.counted + 1,  # the first step has a beginning that nobody saw
+            warmup_steps=steady.warmup + 1,  # the first step has a beginning that nobody saw
             step_time_s=steady.step_time_s,
-            mean_step_time_s=steady.mean_step_time_s,
+            mean_step_time_s=1 / steady.steps_per_second,
             drift=steady.drift,
             share_outside_steps=steady.share_outside,
-            peak_memory_gib=max(peak_memory, peak_memory_gib()) or None,
+            peak_memory_gib=max(others.peak_memory_gib if others is not None else 0.0, peak_memory_gib()) or None,
             peak_reserved_gib=peak_reserved_gib(),
             allocator_retries=allocator_retries(),
+            statistic=MEAN,
+            relative_error=steady.relative_error,
+            evaluation_s=steady.evaluation_s,
+            checkpoint_s=steady.checkpoint_s,
+            is_steady=steady.is_steady,
+            may_include_evaluation=may_include_evaluation,
         )
 
 
-def _scaled(rate: float | None, scale: float | None) -> float | None:
-    return rate * scale if rate is not None and scale is not None else None
+def _rate(per_step: float | None, scale: float | None, steps_per_second: float) -> float | None:
+    return per_step * scale * steps_per_second if per_step is not None and scale is not None else None

@@ -2,157 +2,200 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from itertools import groupby, takewhile
-from statistics import fmean, median
+import math
+from dataclasses import dataclass
+from itertools import combinations, groupby, pairwise, takewhile
+from statistics import fmean, median, pvariance
 from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.long_run import relative_error
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from torchx_cubicml.recorder.blocks import Block
+
 LEAST_WARMUP = 2  # durations left out at least: caches, allocators and clocks settle
 LEAST_FOR_DRIFT = 16  # durations without which a change over time is chance
 LEAST_STEADY = 3  # durations without which nothing is said
+_MOST_WARMUP = 0.2  # share of the steps of a run of _MANY or more that is left out at most
+_MANY = 30
 _WINDOW = 5
-_NEIGHBOURS = 8  # watched steps on either side of those that were not
 _SETTLED = 1.2  # of the steady level: a window at most this slow belongs to the steady state
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Step:
-    """One optimizer step of this process.
-
-    Args:
-        seconds: from the end of the step before to the end of this one, > 0.
-        samples: consumed in it by this process; ``None`` where unknown.
-        tokens: likewise.
-        outside_s: seconds of these before the step's first forward: loading data, checkpoints, evaluation; ``None``
-            where unknown.
-        is_watched: whether anybody looked at what was consumed, and at the first forward.
-    """
-
-    seconds: float
-    samples: float | None = None
-    tokens: float | None = None
-    outside_s: float | None = None
-    is_watched: bool = True
+_LEAST_S = 1e-9  # of a step: where a clock has been off, evaluation may take all of it
+_NEIGHBOURS = 8  # watched steps on either side of those that were not
+_RECURS = 0.5  # share of the steps from which on what happens before them is part of the training
+_TREND_BLOCKS = 8
+_TREND = 0.7  # Kendall's tau of the medians of those: by chance in one run of seventy
+_DRIFTS = 0.05  # what is less is called steady
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """What the steps after warm-up have in common, of this process alone.
+    """The steps after warm-up, of this process alone.
 
     Args:
-        warmup: durations left out.
-        counted: durations used, >= ``LEAST_STEADY``.
+        warmup: steps left out.
+        counted: steps used, >= ``LEAST_STEADY``.
+        seconds: wall time from the first to the last of the steps used, without evaluation and saving.
+        evaluation_s: seconds of evaluation among them, left out.
+        checkpoint_s: seconds of saving, likewise.
+        samples_per_step: mean of what this process consumed; ``None`` where a step that was watched does not tell.
+        tokens_per_step: likewise.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step.
-        samples_per_second: at the median step of those whose work is known; ``None`` where a step that was watched
-            does not tell.
-        tokens_per_second: likewise.
-        mean_step_time_s: of the steps used: what the median leaves out shows here.
+        relative_error: of the throughput, see ``Measurement``.
         drift: by which part the last quarter of the steps is slower than the first, at their medians; ``None`` for
             fewer than ``LEAST_FOR_DRIFT`` steps.
         share_outside: of the time, before the first forward of a step; ``None`` where unknown.
+        is_steady: whether the warm-up came to an end within its bound, and no trend followed.
     """
 
     warmup: int
     counted: int
+    seconds: float
+    evaluation_s: float
+    checkpoint_s: float
+    samples_per_step: float | None
+    tokens_per_step: float | None
     step_time_s: tuple[float, float, float]
-    samples_per_second: float | None
-    tokens_per_second: float | None
-    mean_step_time_s: float
+    relative_error: float | None
     drift: float | None
     share_outside: float | None
+    is_steady: bool
+
+    @property
+    def steps_per_second(self) -> float:
+        """Steps over the time they took, evaluation and saving left out."""
+        return self.counted / self.seconds
+
+    @property
+    def steps_per_second_overall(self) -> float:
+        """Steps over the time they took, evaluation and saving with it."""
+        return self.counted / (self.seconds + self.evaluation_s + self.checkpoint_s)
+
+    @property
+    def samples_per_second(self) -> float | None:
+        """Samples of this process over the time they took."""
+        return None if self.samples_per_step is None else self.samples_per_step * self.steps_per_second
+
+    @property
+    def tokens_per_second(self) -> float | None:
+        """Tokens of this process over the time they took."""
+        return None if self.tokens_per_step is None else self.tokens_per_step * self.steps_per_second
 
 
-def steady_state(steps: Sequence[Step]) -> SteadyState | None:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Work:
+    """What the steps of one block consumed, filled in where nobody watched.
+
+    Args:
+        samples: of this process; ``None`` where unknown.
+        tokens: likewise.
+        outside_s: seconds before first forwards, evaluation and saving with it; ``None`` where unknown.
+        variance: squared standard error of what was filled in, relative to the work of one step.
+    """
+
+    samples: float | None
+    tokens: float | None
+    outside_s: float | None
+    variance: float = 0.0
+
+
+def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> SteadyState | None:
     """Return what the steps settle to; ``None`` while there are too few.
 
-    >>> slow_start = [Step(seconds=9.0), Step(seconds=2.0)] + [Step(seconds=1.0, samples=8)] * 4
-    >>> steady_state(slow_start).samples_per_second
-    8.0
+    Args:
+        blocks: all steps of the run, in order, without the first, whose beginning nobody saw.
+        singly: single steps among them, for quantiles, where the blocks hold more than one each.
+
+    >>> from torchx_cubicml.recorder.blocks import Block
+    >>> run = [Block(seconds=9.0, samples=8)] * 2 + [Block(seconds=1.0, samples=8), Block(seconds=3.0, samples=8)] * 9
+    >>> steady_state(run).samples_per_second, steady_state(run).warmup
+    (4.0, 2)
     """
-    warmup = count_warmup([step.seconds for step in steps])
-    steady = fill_unwatched(steps)[warmup:]
+    evaluation = EvaluationKinds.of(blocks)
+    seconds = [max(_training_s(block, evaluation), _LEAST_S) for block in blocks]
+    by_step = [time / block.steps for time, block in zip(seconds, blocks, strict=True)]
+    warmup, has_settled = count_warmup(by_step, compiled=[block.compiled for block in blocks])
+    steady, seconds, by_step = blocks[warmup:], seconds[warmup:], by_step[warmup:]
     if len(steady) < LEAST_STEADY:
         return None
-    seconds = sorted(step.seconds for step in steady)
+    work = fill_unwatched(blocks)[warmup:]
+    counted = sum(block.steps for block in steady)
+    durations = sorted(_training_s(each, evaluation) for each in singly or steady)
+    drift = _drift(by_step)
+    has_trend = drift is not None and abs(drift) > _DRIFTS and _has_trend(by_step)
+    error = _relative_error(work, seconds, steady)
     return SteadyState(
-        warmup=warmup,
-        counted=len(steady),
-        step_time_s=(quantile(seconds, 0.1), quantile(seconds, 0.5), quantile(seconds, 0.9)),
-        samples_per_second=_rate([(step.samples, step) for step in steady]),
-        tokens_per_second=_rate([(step.tokens, step) for step in steady]),
-        mean_step_time_s=fmean(seconds),
-        drift=_drift([step.seconds for step in steady]),
-        share_outside=_share_outside(steady),
+        warmup=sum(block.steps for block in blocks[:warmup]),
+        counted=counted,
+        seconds=sum(seconds),
+        evaluation_s=sum(map(evaluation.seconds, steady)),
+        checkpoint_s=sum(block.checkpoint_s for block in steady),
+        samples_per_step=_per_step([each.samples for each in work], counted),
+        tokens_per_step=_per_step([each.tokens for each in work], counted),
+        step_time_s=(quantile(durations, 0.1), quantile(durations, 0.5), quantile(durations, 0.9)),
+        relative_error=math.hypot(error, math.log1p(drift) / 2) if error is not None and drift and has_trend else error,
+        drift=drift,
+        share_outside=_share_outside(steady, work, evaluation),
+        is_steady=has_settled and not has_trend,
     )
 
 
-def count_warmup(seconds: Sequence[float]) -> int:
-    """Return how many durations come before the steady state.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EvaluationKinds:
+    """Which passages of the model without training are evaluation: those that do not recur within every step.
+
+    A teacher, a target network or a rollout that each step runs is training.
+
+    Args:
+        eval_mode: whether passages in evaluation mode are.
+        no_grad: whether passages in training mode without gradients are.
+    """
+
+    eval_mode: bool
+    no_grad: bool
+
+    @classmethod
+    def of(cls, blocks: Sequence[Block]) -> EvaluationKinds:
+        """Return the kinds of a training by its steps."""
+        most = _RECURS * sum(block.steps for block in blocks)
+        return cls(
+            eval_mode=sum(block.eval_mode_steps for block in blocks) <= most,
+            no_grad=sum(block.no_grad_steps for block in blocks) <= most,
+        )
+
+    def seconds(self, block: Block) -> float:
+        """Return the seconds of evaluation in a block."""
+        return block.eval_mode_s * self.eval_mode + block.no_grad_s * self.no_grad
+
+
+def count_warmup(seconds: Sequence[float], *, compiled: Sequence[bool] = ()) -> tuple[int, bool]:
+    """Return how many durations come before the steady state, and whether it was found.
 
     The later half shows the level and how much it varies. The warm-up ends with the first window whose median is within
-    that, at the middle at the latest: single slow steps (a checkpoint, an evaluation) neither prolong it nor hide its
-    end.
+    that, after what was compiled: single slow steps (a stall, a checkpoint) neither prolong it nor hide its end. Never
+    is more than a fifth of the steps left out of a run of thirty or more.
+
+    Args:
+        seconds: of consecutive steps, without the first of the run, which has no beginning.
+        compiled: of each, whether a compiler was at work in it.
 
     >>> count_warmup([30.0, 20.0, 9.0, 1.0, 1.1, 1.0, 7.0, 1.0, 1.0, 1.0])
-    3
+    (3, True)
     """
-    middle = len(seconds) // 2
-    if middle <= LEAST_WARMUP:
-        return min(len(seconds), LEAST_WARMUP)
-    later = sorted(seconds[middle:])
+    n = len(seconds)
+    most = int(_MOST_WARMUP * (n + 1)) - 1 if n + 1 >= _MANY else min(int(_MOST_WARMUP * _MANY) - 1, n // 2)
+    if most < LEAST_WARMUP:
+        return min(n, LEAST_WARMUP), True
+    later = sorted(seconds[n // 2 :])
     level = quantile(later, 0.5)
     settled = max(_SETTLED * level, quantile(later, 0.75))
-    for start in range(LEAST_WARMUP, middle):
+    least = max((place + 1 for place, is_compiled in enumerate(compiled[:most]) if is_compiled), default=0)
+    for start in range(max(LEAST_WARMUP, least), most + 1):
         if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= settled:
-            return start
-    return middle
-
-
-def fill_unwatched(steps: Sequence[Step]) -> list[Step]:
-    """Return the steps, with what nobody watched taken to be as in the watched steps on both sides, if those agree.
-
-    What such a step took longer than they did from their first forward to their end is time outside of it: a hidden
-    evaluation is, and single steps may be taken to have a little less than none. Where the steps on both sides differ
-    in what they consumed, or one side is not known yet, nothing is filled in.
-
-    >>> seen = [Step(seconds=1.0, samples=8, outside_s=0.25)] * 2
-    >>> fill_unwatched([*seen, Step(seconds=3.0, is_watched=False), *seen])[2]
-    Step(seconds=3.0, samples=8, tokens=None, outside_s=2.25, is_watched=False)
-    """
-    filled: list[Step] = []
-    for is_watched, group in groupby(steps, key=lambda step: step.is_watched):
-        members = list(group)
-        place = len(filled)
-        filled += members
-        if not is_watched:
-            end = place + len(members)
-            before, after = steps[max(place - _NEIGHBOURS, 0) : place], steps[end : end + _NEIGHBOURS]
-            if before and after:
-                filled[place:] = _alike(members, [*_watched(reversed(before)), *_watched(after)])
-    return filled
-
-
-def _watched(steps: Iterable[Step]) -> Iterable[Step]:
-    return takewhile(lambda step: step.is_watched, steps)
-
-
-def _alike(unwatched: Sequence[Step], around: Sequence[Step]) -> Sequence[Step]:
-    if len({(step.samples, step.tokens) for step in around}) != 1:
-        return unwatched
-    inside = [step.seconds - step.outside_s for step in around if step.outside_s is not None]
-    inside_s = median(inside) if len(inside) == len(around) else None  # one may have stalled
-    return [
-        replace(
-            step,
-            samples=around[0].samples,
-            tokens=around[0].tokens,
-            outside_s=step.seconds - inside_s if inside_s is not None else None,
-        )
-        for step in unwatched
-    ]
+            return start, True
+    return most, False
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
@@ -167,21 +210,112 @@ def quantile(ordered: Sequence[float], q: float) -> float:
     return ordered[below] + (place - below) * (ordered[above] - ordered[below])
 
 
-def _rate(work: Sequence[tuple[float | None, Step]]) -> float | None:
-    told = [(amount, step) for amount, step in work if amount is not None or step.is_watched]
-    rates = [amount / step.seconds for amount, step in told if amount is not None and amount > 0]
-    return median(rates) if rates and len(rates) == len(told) else None
+def _training_s(block: Block, evaluation: EvaluationKinds) -> float:
+    return block.seconds - evaluation.seconds(block) - block.checkpoint_s
 
 
-def _drift(seconds: Sequence[float]) -> float | None:
-    quarter = len(seconds) // 4
-    return median(seconds[-quarter:]) / median(seconds[:quarter]) - 1 if len(seconds) >= LEAST_FOR_DRIFT else None
+def fill_unwatched(blocks: Sequence[Block]) -> list[_Work]:
+    """Return the work of each block, that of steps nobody watched being the mean of the watched steps on both sides."""
+    filled: list[_Work] = []
+    for is_watched, group in groupby(blocks, key=lambda block: block.watched > 0):
+        members = list(group)
+        begin, end = len(filled), len(filled) + len(members)
+        if is_watched:
+            filled += map(_scaled_up, members)
+        else:
+            sides = blocks[max(begin - _NEIGHBOURS, 0) : begin], blocks[end : end + _NEIGHBOURS]
+            near = [_nearest(reversed(sides[0])), _nearest(sides[1])]
+            filled += _alike(members, [side for side in near if side])
+    return filled
 
 
-def _share_outside(steps: Sequence[Step]) -> float | None:
-    watched = [place for place, step in enumerate(steps) if step.is_watched]
-    known = steps[watched[0] : watched[-1] + 1] if watched else ()  # beyond these, one side is not known
-    outside = [step.outside_s for step in known if step.outside_s is not None]
-    if not known or len(outside) != len(known):
-        return None
-    return min(max(sum(outside) / sum(step.seconds for step in known), 0.0), 1.0)
+def _nearest(side: Iterable[Block]) -> list[Block]:
+    return list(takewhile(lambda block: block.watched > 0, side))
+
+
+def _scaled_up(block: Block) -> _Work:
+    factor = block.steps / block.watched
+    amounts = (block.samples, block.tokens, block.outside_s)
+    samples, tokens, outside = (None if amount is None else amount * factor for amount in amounts)
+    return _Work(samples=samples, tokens=tokens, outside_s=outside)
+
+
+def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list[_Work]:
+    """Return the work of steps that nobody watched, by the watched steps on either side of them."""
+    around = [block for side in sides for block in side]
+    steps = sum(block.watched for block in around)
+    samples, tokens = (_mean_per_step(around, name) for name in ("samples", "tokens"))
+    outside = _mean_per_step(around, "outside_s")
+    inside_s = None if outside is None else sum(block.seconds for block in around) / steps - outside
+    variance = _variance_of_mean(sides, "samples" if tokens is None else "tokens") if around else 0.0
+    stretch = sum(block.steps for block in unwatched)
+    return [
+        _Work(
+            samples=None if samples is None else samples * block.steps,
+            tokens=None if tokens is None else tokens * block.steps,
+            # What such a step took longer than the others did from their first forward on is time before it.
+            outside_s=None if inside_s is None else block.seconds - inside_s * block.steps,
+            variance=variance * stretch * block.steps,  # the same mean stands in for all of them
+        )
+        for block in unwatched
+    ]
+
+
+def _mean_per_step(blocks: Sequence[Block], name: str) -> float | None:
+    amounts = [getattr(block, name) for block in blocks]
+    return sum(amounts) / sum(block.watched for block in blocks) if amounts and None not in amounts else None
+
+
+def _variance_of_mean(sides: Sequence[Sequence[Block]], name: str) -> float:
+    """Return the squared relative standard error of the mean work of a step between looks at some on either side."""
+    means = [_mean_per_step(side, name) for side in sides]
+    of_blocks = [_mean_per_step((block,), name) for side in sides for block in side]
+    known, known_means = ([each for each in found if each is not None] for found in (of_blocks, means))
+    centre = fmean(known) if known else 0.0
+    if not centre:
+        return 0.0
+    within = pvariance(known) / len(known)
+    between = (known_means[0] - known_means[-1]) ** 2 / 12  # anywhere between the two, each being as likely
+    return (within + between) / centre**2
+
+
+def _per_step(amounts: Sequence[float | None], steps: int) -> float | None:
+    known = [amount for amount in amounts if amount is not None]
+    return sum(known) / steps if len(known) == len(amounts) and sum(known) > 0 else None
+
+
+def _relative_error(work: Sequence[_Work], seconds: Sequence[float], blocks: Sequence[Block]) -> float | None:
+    """Return the standard error of the throughput's logarithm: by its blocks, and by what was filled in."""
+    steps = [float(block.steps) for block in blocks]
+    for amounts in ([each.tokens for each in work], [each.samples for each in work]):
+        known = [amount for amount in amounts if amount is not None]
+        if len(known) == len(amounts) and sum(known) > 0:
+            error = relative_error(known, seconds)
+            break
+    else:
+        error = relative_error(steps, seconds)
+    filled = math.sqrt(sum(each.variance for each in work)) / sum(steps)
+    return None if error is None else math.hypot(error, filled)
+
+
+def _drift(by_step: Sequence[float]) -> float | None:
+    quarter = len(by_step) // 4
+    return median(by_step[-quarter:]) / median(by_step[:quarter]) - 1 if len(by_step) >= LEAST_FOR_DRIFT else None
+
+
+def _has_trend(by_step: Sequence[float]) -> bool:
+    """Whether eighths of the run get slower, or faster, one after the other (Kendall's tau of their medians)."""
+    edges = [len(by_step) * part // _TREND_BLOCKS for part in range(_TREND_BLOCKS + 1)]
+    medians = [median(by_step[begin:end]) for begin, end in pairwise(edges)]
+    pairs = [(late > early) - (late < early) for early, late in combinations(medians, 2)]
+    return abs(sum(pairs)) >= _TREND * len(pairs)
+
+
+def _share_outside(blocks: Sequence[Block], work: Sequence[_Work], evaluation: EvaluationKinds) -> float | None:
+    outside, seconds = 0.0, 0.0
+    for block, each in zip(blocks, work, strict=True):
+        if each.outside_s is None:
+            return None
+        outside += each.outside_s - evaluation.seconds(block) - block.checkpoint_s
+        seconds += _training_s(block, evaluation)
+    return min(max(outside / seconds, 0.0), 1.0) if seconds > 0 else None

@@ -14,10 +14,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.clipping import Clipping
+from torchx_cubicml.recorder.clocks import StepEnd
 from torchx_cubicml.recorder.first_look import FirstLook, parameters_of
 from torchx_cubicml.recorder.forwards import Forwards
 from torchx_cubicml.recorder.layers import modules_around
 from torchx_cubicml.recorder.observe import software_facts
+from torchx_cubicml.recorder.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
 from torchx_cubicml.recorder.quiet_steps import QuietOptimizers, QuietSteps
 from torchx_cubicml.recorder.settled import Notes, has_rate
 from torchx_cubicml.recorder.step_times import StepTimes
@@ -27,11 +29,14 @@ from torchx_cubicml.recorder.watching import Watching
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from torch import nn
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.clocks import Moment
     from torchx_cubicml.recorder.forwards import Work
     from torchx_cubicml.recorder.module_hook import Guard
+    from torchx_cubicml.recorder.pauses import Pause
+    from torchx_cubicml.recorder.peers import RankWork
     from torchx_cubicml.trial import Measurement, Value
 
 FIRST_REPORT = 8  # steps; then at 16, 32, ...
@@ -58,11 +63,14 @@ class Training:
     def __init__(
         self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
     ) -> None:
-        self.notes = Notes()
+        self.pauses = Pauses()
+        self.notes = Notes(self.pauses)
         self.clipping = Clipping(guard)
         self.on_quiet_step: Callable[[bool], None] | None = None
         micro_batch_size = (requested or {}).get("micro_batch_size")
-        self._forwards = Forwards(guard, requested=micro_batch_size if isinstance(micro_batch_size, int) else None)
+        self._forwards = Forwards(
+            guard, self.pauses, requested=micro_batch_size if isinstance(micro_batch_size, int) else None
+        )
         self._forwards.on_first = self._begin_step
         self._new_look = partial(FirstLook, self._forwards, self.clipping, guard, world_size=world_size)
         self._look = self._new_look()
@@ -83,6 +91,8 @@ class Training:
         self._next_report = FIRST_REPORT
         self._is_explicit = False
         self._has_compiled = False
+        self._compiles = False  # since the last step that was counted
+        self._has_rested = False
         self._quiet_optimizers = QuietOptimizers()
         self._quiet: QuietSteps | None = None
 
@@ -103,7 +113,8 @@ class Training:
 
     def compiled(self) -> None:
         """Look for an optimizer whose step was compiled: something was, and no step was seen by now."""
-        self._has_compiled = True
+        self._has_compiled = self._compiles = True
+        self._forwards.evaluation.may_hook = False
         if self._leading is not None or self._is_explicit:
             return
         optimizer = self._quiet_optimizers.find()
@@ -162,21 +173,46 @@ class Training:
             self._look.read(self._leading() if self._leading is not None else None, None)
         self.release()
 
-    def measurement(self, *, peak_memory: float = 0.0) -> Measurement | None:
+    def switched(self, module: nn.Module, mode: object) -> None:
+        """Note that a module was set to training or evaluation mode."""
+        self._forwards.evaluation.switched(module, mode)
+
+    def measurement(self, *, others: RankWork | None = None) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.
 
         Args:
-            peak_memory: largest of the other processes, GiB.
+            others: what the other processes have told; ``None`` where nothing.
         """
         if self.notes.left:
             self._read_notes()
         look, times = self._told()
-        return times.measurement(look.facts, is_of_whole_job=self._is_explicit, peak_memory=peak_memory)
+        return times.measurement(
+            look.facts,
+            is_of_whole_job=self._is_explicit,
+            others=others,
+            may_include_evaluation=self._has_rested or self._is_explicit or self._forwards.model is None,
+        )
+
+    def work_of_this_rank(self) -> tuple[float | None, float | None]:
+        """Return samples and tokens of a step of this process, in the mean; ``None`` where unknown."""
+        if self.notes.left:
+            self._read_notes()
+        steady = self._told()[1].steady()
+        return (steady.samples_per_step, steady.tokens_per_step) if steady is not None else (None, None)
+
+    def paused_s(self, begin: float, end: float) -> float:
+        """Return the seconds of evaluation and saving between two moments of ``perf_counter``."""
+        evaluation = self._told()[1].evaluation()
+        kinds = {CHECKPOINT: True, EVAL_MODE: evaluation.eval_mode, NO_GRAD: evaluation.no_grad}
+        return self.pauses.host_seconds(
+            begin, end, kinds=frozenset(kind for kind, is_left_out in kinds.items() if is_left_out)
+        )
 
     def release(self) -> None:
         """Take every hook off the model."""
-        self.notes.left = 0
+        self.notes.close()
         self._forwards.release()
+        self._forwards.evaluation.release()
         self._look.release()
 
     def _told(self) -> tuple[FirstLook, StepTimes]:
@@ -227,7 +263,20 @@ class Training:
         """Count a step that ends now."""
         clock = self._times.clock()
         began, self._began = self._began, None
-        clock.tick(clock.now(), began=began, samples=samples, tokens=tokens, is_watched=is_watched)
+        self.pauses.drop()
+        clock.tick(
+            StepEnd(
+                clock.now(),
+                began=began,
+                samples=samples,
+                tokens=tokens,
+                is_watched=is_watched,
+                pauses=self.pauses.take(),
+                is_compiled=self._compiles,
+            )
+        )
+        self.pauses.now = clock.now
+        self._compiles = False
         self._times.steps += 1
         if self.steps % _STEPS_NOTED == 0:
             self._times.read()
@@ -273,7 +322,7 @@ class Training:
         if not self.notes.left:
             return
         self._read_notes()
-        self.notes.left = 0
+        self.notes.close()
         self._until_settled = _STEPS_TO_CHECK
         self._forwards.look_again()
 
@@ -287,17 +336,31 @@ class Training:
         clock, times = self._times.clock(), self._times
         shapes: Sequence[Sequence[int] | None] | None = None
         work: Work | None = None
+        waiting: tuple[Pause, ...] = ()  # for the next step
         for noted in self.notes.take():
+            pauses = waiting + noted.pauses
             if noted.shapes is None:
-                clock.tick(noted.end, is_watched=False)
+                clock.tick(StepEnd(noted.end, is_watched=False, pauses=pauses))
                 self._watching.rested()
+                self._has_rested, waiting = True, ()
                 times.steps += 1
                 continue
             if noted.shapes != shapes:
                 shapes, work = noted.shapes, self._forwards.work_of(noted.shapes)
             self._watching.saw(work)
+            waiting = pauses if work is None else ()
             if work is not None:
-                clock.tick(noted.end, began=noted.began, samples=work.samples, tokens=work.tokens)
+                clock.tick(
+                    StepEnd(
+                        noted.end,
+                        began=noted.began,
+                        samples=work.samples,
+                        tokens=work.tokens,
+                        pauses=pauses,
+                        is_compiled=self._compiles,
+                    )
+                )
+                self._compiles = False
                 times.steps += 1
         times.read()
 

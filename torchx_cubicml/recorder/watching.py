@@ -7,6 +7,7 @@ alike, the hook is taken off the model for a while. The ends of all steps are no
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
 STEPS_ALIKE = 512  # watched one after the other before any is not; likewise after a change
 STEPS_OF_A_LOOK = 8  # watched between two rests
-_LONGEST_REST = 504  # steps
+_USUAL_AT_MOST = 504  # steps of a rest
 _COST_S = 30e-6  # of watching one forward
 _SHARE = 0.4e-3  # of the time of steps that watching may take
-_UNEVEN = (1.0, 0.81, 1.13, 0.9, 1.21)  # so that rests fall in step with no rhythm of the training's own
+_SHORTEST, _LONGEST = 0.6, 1.4  # of the usual rest, drawn: looks fall in step with no rhythm of the training's own
 
 
 class Watching:
@@ -28,13 +29,14 @@ class Watching:
         self._alike = 0
         self._looked = 0  # steps since the last rest
         self._rested = 0  # steps since the last look
-        self._looks = 0
+        self._random = Random(0)  # noqa: S311 - it only says how long a rest is
+        self._length = 1.0
 
     def saw(self, work: Work | None) -> None:
         """Note a step that was watched, with what it consumed; ``None`` for one without a forward."""
         if self._rested:
             self._rested = self._looked = 0
-            self._looks += 1
+            self._length = self._random.uniform(_SHORTEST, _LONGEST)
         self._looked += 1
         self._alike = self._alike + 1 if work is not None and work == self._work else 0
         self._work = work
@@ -63,5 +65,5 @@ class Watching:
         if step_s is None or self._work is None or self._alike < STEPS_ALIKE:
             return 0
         allowed = _SHARE * step_s / (_COST_S * (self._work.forwards or 1))  # of the steps
-        rest = round(STEPS_OF_A_LOOK * (1 / allowed - 1) * _UNEVEN[self._looks % len(_UNEVEN)])
-        return min(rest, _LONGEST_REST) if rest >= STEPS_OF_A_LOOK else 0
+        usual = min(STEPS_OF_A_LOOK * (1 / allowed - 1), _USUAL_AT_MOST)
+        return round(usual * self._length) if usual >= STEPS_OF_A_LOOK else 0

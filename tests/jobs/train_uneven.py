@@ -1,0 +1,67 @@
+"""A DDP training of uneven batches that stalls, evaluates and saves; its own clock says how fast it was."""
+
+import json
+import os
+import random
+import sys
+import time
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+evaluates = sys.argv[1]  # "wrapped", "inner" or "no_grad"
+n_steps, evaluation_s, saving_s, stall_s = 60, 0.15, 0.1, 0.08
+dist.init_process_group("gloo")
+rank, sizes = dist.get_rank(), random.Random(3)
+inner = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
+model = DistributedDataParallel(inner)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+
+
+class Slow(list):
+    def __reduce__(self):
+        time.sleep(saving_s)
+        return list, ()
+
+
+def evaluate():
+    if evaluates == "no_grad":
+        with torch.no_grad():
+            inner_or_model(model)
+        return
+    module = model if evaluates == "wrapped" else inner
+    module.eval()
+    with torch.no_grad():
+        inner_or_model(module)
+    module.train()
+
+
+def inner_or_model(module):
+    for _ in range(3):
+        module(torch.randn(50, 16))
+        time.sleep(evaluation_s / 3)
+
+
+steps = []
+for step in range(n_steps):
+    if step % 5 == 4:
+        time.sleep(stall_s)
+    consumed = 0
+    for _ in range(2):
+        batch = sizes.randint(2, 12) + 10 * rank
+        consumed += batch
+        time.sleep(0.002)
+        model(torch.randn(batch, 16)).square().mean().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    steps.append({"end": time.perf_counter(), "samples": consumed, "paused": 0.0})
+    if step % 20 == 19 and step + 1 < n_steps:
+        began = time.perf_counter()
+        evaluate()
+        torch.save({"model": inner.state_dict(), "slow": Slow()}, os.devnull)
+        steps[-1]["paused"] = time.perf_counter() - began
+dist.barrier()
+print("\n" + json.dumps({"rank": rank, "steps": steps}), flush=True)
+dist.destroy_process_group()

@@ -1,0 +1,191 @@
+from __future__ import annotations
+
+import os
+import pickle
+import sys
+import threading
+import time
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchx_cubicml.recorder import saving
+from torchx_cubicml.recorder.evaluation import EvaluationWatch, on_every_mode_switch
+from torchx_cubicml.recorder.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
+from torchx_cubicml.recorder.saving import watch_saving
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class Counter:
+    """A clock that says one more each time."""
+
+    def __init__(self) -> None:
+        self.said = 0.0
+
+    def __call__(self) -> float:
+        self.said += 1
+        return self.said
+
+
+def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    made = Pauses()
+    made.now = Counter()
+    return made
+
+
+def seconds(pauses: Pauses) -> dict[str, float]:
+    return paused_s(pauses.take(), lambda begin, end: end - begin)
+
+
+def test_evaluation_lasts_from_its_first_forward_to_the_next_of_training(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=False)
+    pauses.evaluate(in_training_mode=False)
+    pauses.train()
+    pauses.train()
+    assert pauses.take() == (Pause(EVAL_MODE, 1.0, 2.0),)
+    assert pauses.take() == ()
+
+
+def test_a_passage_of_another_kind_ends_the_one_before(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=True)
+    pauses.evaluate(in_training_mode=False)
+    pauses.train()
+    assert [pause.kind for pause in pauses.take()] == [NO_GRAD, EVAL_MODE]
+
+
+def test_what_a_step_ends_was_a_part_of_it(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=True)
+    pauses.drop()
+    pauses.train()
+    assert pauses.take() == ()
+
+
+def test_saving_within_evaluation_counts_once(pauses: Pauses) -> None:
+    pauses.evaluate(in_training_mode=False)  # at 1
+    assert pauses.saving(lambda: pauses.saving(lambda: "saved")) == "saved"  # from 2 to 3
+    pauses.train()  # at 4
+    assert seconds(pauses) == {
+        "eval_mode_s": 2.0,
+        "eval_mode_steps": True,
+        "no_grad_s": 0.0,
+        "no_grad_steps": False,
+        "checkpoint_s": 1.0,
+    }
+
+
+def test_nothing_is_noted_before_the_first_step_nor_of_other_threads() -> None:
+    early = Pauses()
+    early.evaluate(in_training_mode=False)
+    assert early.saving(lambda: 3) == 3
+    early.now = Counter()
+    thread = threading.Thread(target=lambda: early.saving(lambda: None))
+    thread.start()
+    thread.join()
+    assert early.take() == ()
+
+
+def test_a_save_that_fails_is_noted_and_fails(pauses: Pauses) -> None:
+    def fail() -> None:
+        raise OSError("disk full")
+
+    with pytest.raises(OSError, match="disk full"):
+        pauses.saving(fail)
+    assert [pause.kind for pause in pauses.take()] == [CHECKPOINT]
+
+
+def test_the_hosts_own_time_of_pauses_is_told_between_moments(pauses: Pauses) -> None:
+    began = time.perf_counter()
+    pauses.evaluate(in_training_mode=False)
+    pauses.saving(lambda: time.sleep(0.01))
+    pauses.train()
+    ended = time.perf_counter()
+    both = frozenset({EVAL_MODE, CHECKPOINT})
+    assert 0.01 <= pauses.host_seconds(began, ended, kinds=both) <= ended - began
+    assert pauses.host_seconds(began, ended, kinds=frozenset({NO_GRAD})) == 0.0
+    assert pauses.host_seconds(ended, ended + 9, kinds=both) == 0.0
+
+
+class TestEvaluationWatch:
+    @pytest.fixture
+    def watched(self, pauses: Pauses) -> tuple[EvaluationWatch, nn.Module, nn.Module]:
+        inner = nn.Linear(2, 1)
+        outer = nn.Sequential(inner)
+        watch = EvaluationWatch(pauses, bare)
+        watch.follow(outer)
+        watch.follow(inner)
+        return watch, outer, inner
+
+    def test_hooks_stand_from_the_switch_to_the_next_training_forward(
+        self, watched: tuple[EvaluationWatch, nn.Module, nn.Module], pauses: Pauses
+    ) -> None:
+        watch, outer, inner = watched
+        inner.eval()
+        watch.switched(inner, False)
+        assert inner._forward_pre_hooks
+        inner(torch.zeros(3, 2))
+        inner.train()
+        watch.switched(inner, True)
+        assert pauses.kind == EVAL_MODE
+        outer(torch.zeros(3, 2))
+        assert not inner._forward_pre_hooks
+        assert not outer._forward_pre_hooks
+        assert [pause.kind for pause in pauses.take()] == [EVAL_MODE]
+
+    def test_other_modules_and_compiled_ones_get_no_hooks(
+        self, watched: tuple[EvaluationWatch, nn.Module, nn.Module]
+    ) -> None:
+        watch, outer, inner = watched
+        watch.switched(nn.Linear(2, 1), False)
+        watch.may_hook = False
+        watch.switched(outer, False)
+        assert not outer._forward_pre_hooks
+        assert not inner._forward_pre_hooks
+
+    def test_every_switch_is_heard_and_does_what_it_did(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(nn.Module, "train", nn.Module.train)
+        heard: list[tuple[str, object]] = []
+        on_every_mode_switch(lambda module, mode: heard.append((type(module).__name__, mode)))
+        model = nn.Sequential(nn.Linear(2, 1))
+        assert model.eval() is model
+        assert model.train(mode=True) is model
+        assert heard == [("Linear", False), ("Sequential", False), ("Linear", True), ("Sequential", True)]
+        assert model[0].training
+        assert nn.Module.train.__name__ == "train"
+
+
+def test_torch_save_is_timed_and_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
+    for module in (torch, torch.serialization):
+        monkeypatch.setattr(module, "save", torch.save)
+    is_off = False
+    watch_saving(pauses, is_off=lambda: is_off)
+    torch.save({"a": 1}, os.devnull)
+    assert [pause.kind for pause in pauses.take()] == [CHECKPOINT]
+    assert torch.save is torch.serialization.save
+    assert pickle.loads(pickle.dumps(torch.save)) is torch.save
+    is_off = True
+    torch.save({"a": 1}, os.devnull)
+    assert pauses.take() == ()
+
+
+def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
+    class Trainer:
+        def save_model(self, where: str) -> str:
+            return where
+
+    module = ModuleType("trainer_of_this_test")
+    module.Trainer = Trainer
+    monkeypatch.setattr(saving, "_PLACES", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")})
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    watch_saving(pauses, is_off=lambda: False)
+    assert Trainer().save_model("here") == "here"
+    assert len(pauses.take()) == 1

@@ -1,0 +1,148 @@
+"""Evaluation and saving, as the process shows them: time between steps that is no training.
+
+Evaluation is a passage of the trained model, from its first forward in evaluation mode or without gradients to its next
+training forward. Saving is a call of torch's own functions for that, or of a trainer's.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from time import perf_counter
+from typing import TYPE_CHECKING, NamedTuple
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx_cubicml.recorder.clocks import Moment
+
+EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
+_MOST_KEPT = 4096  # pauses, for what is asked about the host's time
+
+
+class Pause(NamedTuple):
+    """One passage.
+
+    Args:
+        kind: ``EVAL_MODE``, ``NO_GRAD`` or ``CHECKPOINT``.
+        begin: on the clock of the steps.
+        end: likewise.
+        inner: saving within it.
+    """
+
+    kind: str
+    begin: Moment
+    end: Moment
+    inner: tuple[Pause, ...] = ()
+
+
+class Pauses:
+    """The pauses since the step before; ``kind`` is that of the passage under way, empty without one.
+
+    Before ``now`` is set, when the first step ends, nothing is noted.
+    """
+
+    __slots__ = ("_began", "_began_s", "_found", "_host", "_inner", "_saving", "_thread", "add", "kind", "now")
+
+    def __init__(self) -> None:
+        self.kind = ""
+        self.now: Callable[[], Moment] | None = None
+        self._found: list[Pause] = []
+        self.add: Callable[[Pause], object] = self._found.append  # a settled training notes them among its steps
+        self._inner: list[Pause] = []
+        self._began: Moment = None
+        self._began_s = 0.0
+        self._saving = 0
+        self._thread = threading.get_ident()
+        self._host: deque[tuple[str, float, float]] = deque(maxlen=_MOST_KEPT)
+
+    def evaluate(self, *, in_training_mode: bool) -> None:
+        """Note a forward of the model that is none of training."""
+        kind = NO_GRAD if in_training_mode else EVAL_MODE
+        if self.kind == kind or self.now is None:
+            return
+        if self.kind:
+            self.train()
+        self.kind, self._began, self._began_s, self._inner = kind, self.now(), perf_counter(), []
+
+    def train(self) -> None:
+        """Note a training forward: evaluation has ended, if there was any."""
+        if not self.kind or self.now is None:
+            return
+        self.add(Pause(self.kind, self._began, self.now(), tuple(self._inner)))
+        self._host.append((self.kind, self._began_s, perf_counter()))
+        self.kind = ""
+
+    def drop(self) -> None:
+        """Note that a step has ended: a forward since the last training forward was a part of it."""
+        self.kind = ""
+
+    def saving(self, save: Callable[[], object]) -> object:
+        """Return what ``save`` returns, and note how long it took; in another call, or thread, it is not noted."""
+        if self.now is None or self._saving or threading.get_ident() != self._thread:
+            return save()
+        began, began_s = self.now(), perf_counter()
+        self._saving += 1
+        try:
+            return save()
+        finally:
+            self._saving -= 1
+            self._saved(began, began_s)
+
+    def take(self) -> tuple[Pause, ...]:
+        """Return the pauses since the last call that no settled training has noted."""
+        found = tuple(self._found)
+        self._found.clear()
+        return found
+
+    def keep(self, pauses: tuple[Pause, ...]) -> None:
+        """Take back pauses that a settled training has noted for a step that it does not see the end of."""
+        self._found[:0] = pauses
+
+    def note_alone(self) -> None:
+        """Keep pauses here again, in place of among the steps of a settled training."""
+        self.add = self._found.append
+
+    def host_seconds(self, begin: float, end: float, *, kinds: frozenset[str]) -> float:
+        """Return the seconds of pauses of these kinds between two moments of ``perf_counter``.
+
+        Saving within evaluation counts once.
+        """
+        spans = sorted((max(low, begin), min(high, end)) for kind, low, high in self._host if kind in kinds)
+        total, reached = 0.0, begin
+        for low, high in spans:
+            total += max(high - max(low, reached), 0.0)
+            reached = max(reached, high)
+        return total
+
+    def _saved(self, began: Moment, began_s: float) -> None:
+        if self.now is None:
+            return
+        pause = Pause(CHECKPOINT, began, self.now())
+        self.add(pause)
+        self._host.append((CHECKPOINT, began_s, perf_counter()))
+        if self.kind:
+            self._inner.append(pause)
+
+
+def paused_s(pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], float]) -> dict[str, float]:
+    """Return the fields of a ``Block`` that tell of pauses.
+
+    Args:
+        pauses: before the end of one step.
+        elapsed: returns the seconds between two moments.
+    """
+    if not pauses:
+        return {}
+    seconds = dict.fromkeys((EVAL_MODE, NO_GRAD, CHECKPOINT), 0.0)
+    for pause in pauses:
+        within = sum(elapsed(inner.begin, inner.end) for inner in pause.inner)
+        seconds[pause.kind] += max(elapsed(pause.begin, pause.end) - within, 0.0)
+    kinds = {pause.kind for pause in pauses}
+    return {
+        "eval_mode_s": seconds[EVAL_MODE],
+        "eval_mode_steps": EVAL_MODE in kinds,
+        "no_grad_s": seconds[NO_GRAD],
+        "no_grad_steps": NO_GRAD in kinds,
+        "checkpoint_s": seconds[CHECKPOINT],
+    }

@@ -1,0 +1,69 @@
+"""Sees checkpoints being saved: calls of torch's own functions for that, and of the trainers'.
+
+To add a trainer, add the place of its function to ``_PLACES``.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import partial, wraps
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.torch_hooks import once_imported
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torchx_cubicml.recorder.pauses import Pauses
+
+# Module -> what saves there: functions, or methods of classes.
+_PLACES = {
+    "torch.serialization": ("save",),
+    "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
+    "safetensors.torch": ("save_file", "save_model"),
+    "transformers.trainer": ("Trainer._save_checkpoint", "Trainer.save_model"),
+    "accelerate.accelerator": ("Accelerator.save_state", "Accelerator.save_model"),
+    "lightning.pytorch.trainer.trainer": ("Trainer.save_checkpoint",),
+    "pytorch_lightning.trainer.trainer": ("Trainer.save_checkpoint",),
+    "deepspeed.runtime.engine": ("DeepSpeedEngine.save_checkpoint",),
+    "megatron.training.checkpointing": ("save_checkpoint",),
+    "torchtitan.components.checkpoint": ("CheckpointManager.save",),
+}
+_ALSO_IN = {"torch.serialization": "torch"}  # where the same function is looked up, too
+
+
+def watch_saving(pauses: Pauses, *, is_off: Callable[[], bool]) -> None:
+    """Note from now on how long saving takes.
+
+    Args:
+        pauses: to which it goes.
+        is_off: whether the recording has ended.
+    """
+    for module in _PLACES:
+        once_imported(module, partial(_stand_in, module, pauses, is_off))
+
+
+def _stand_in(module: str, pauses: Pauses, is_off: Callable[[], bool]) -> None:
+    for path in _PLACES[module]:
+        *outer, name = path.split(".")
+        holder: object = sys.modules.get(module)
+        for each in outer:
+            holder = getattr(holder, each, None)
+        original = vars(holder).get(name) if holder is not None else None
+        if not callable(original):
+            continue
+        wrapper = _noting(original, pauses, is_off)
+        setattr(holder, name, wrapper)
+        elsewhere = sys.modules.get(_ALSO_IN.get(module, ""))
+        if getattr(elsewhere, name, None) is original:
+            setattr(elsewhere, name, wrapper)
+
+
+def _noting(original: Callable[..., object], pauses: Pauses, is_off: Callable[[], bool]) -> Callable[..., object]:
+    @wraps(original)
+    def save(*args: object, **kwargs: object) -> object:
+        if is_off():
+            return original(*args, **kwargs)
+        return pauses.saving(partial(original, *args, **kwargs))
+
+    return save

@@ -104,13 +104,12 @@ def test_no_event_gets_into_a_captured_graph() -> None:
 
 
 def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
-    clock, notes, leading = CudaClock(), Notes(Pauses()), object()
-    notes.open(lambda: leading, clock.now, strangers=0)
-    model, inputs = nn.Linear(8, 8, device="cuda"), (torch.zeros(4, 8, device="cuda"),)
-
     def bare(hook: object) -> object:
         return hook
 
+    clock, notes, leading = CudaClock(), Notes(Pauses(bare)), object()
+    notes.open(lambda: leading, clock.now, strangers=0)
+    model, inputs = nn.Linear(8, 8, device="cuda"), (torch.zeros(4, 8, device="cuda"),)
     step, forward = make_step_hook(notes, print, bare), NotingHook(notes, (0,), bare)
     fastest = float("inf")
     for _ in range(20):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,7 +47,7 @@ def train() -> tuple[Model, float]:
     model = Model()
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     loss = 0.0
-    for _ in range(STEPS):
+    for step in range(STEPS):
         tokens = torch.randint(11, (3, 5))
         output = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
         output.backward()
@@ -54,6 +55,12 @@ def train() -> tuple[Model, float]:
         optimizer.step()
         optimizer.zero_grad()
         loss = output.item()
+        if step == STEPS - 5:
+            model.eval()
+            with torch.no_grad():
+                model(tokens)
+            model.train()
+            torch.save({}, os.devnull)
     return model, loss
 
 
@@ -64,6 +71,9 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session
         for name in ("clip_grad_norm_", "clip_grads_with_norm_", "clip_grad_value_"):
             if hasattr(module, name):
                 monkeypatch.setattr(module, name, getattr(module, name))  # put back afterwards
+    for module in (torch, torch.serialization):
+        monkeypatch.setattr(module, "save", torch.save)
+    monkeypatch.setattr(nn.Module, "train", nn.Module.train)
     monkeypatch.setattr(torch.jit._recursive, "get_hook_stubs", torch.jit._recursive.get_hook_stubs)
     contract = Contract(store=str(tmp_path), workload={"program": "train.py"})
     made = Session(Assignment(job=read_job_environment({}), contract=contract, declared=True, trial_id="t-1"))
@@ -142,6 +152,14 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
         "settled.Notes.end_step",
         "settled.Notes.take",
         "clocks.HostClock.steps",
+        "clocks.paused_s",
+        "evaluation.on_every_mode_switch",
+        "evaluation.EvaluationWatch.switched",
+        "pauses.Pauses.evaluate",
+        "pauses.Pauses.train",
+        "pauses.Pause",
+        "saving.watch_saving",
+        "steps.EvaluationKinds.of",
         "batch.Batch.sizes",
     ],
 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import contextlib
 import os
 import pickle
 import sys
@@ -38,7 +39,7 @@ def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def pauses() -> Pauses:
-    made = Pauses()
+    made = Pauses(bare)
     made.now = Counter()
     return made
 
@@ -84,7 +85,7 @@ def test_saving_within_evaluation_counts_once(pauses: Pauses) -> None:
 
 
 def test_nothing_is_noted_before_the_first_step_nor_of_other_threads() -> None:
-    early = Pauses()
+    early = Pauses(bare)
     early.evaluate(in_training_mode=False)
     assert early.saving(lambda: 3) == 3
     early.now = Counter()
@@ -101,6 +102,22 @@ def test_a_save_that_fails_is_noted_and_fails(pauses: Pauses) -> None:
     with pytest.raises(OSError, match="disk full"):
         pauses.saving(fail)
     assert [pause.kind for pause in pauses.take()] == [CHECKPOINT]
+
+
+def test_a_clock_that_fails_fails_no_save() -> None:
+    def quiet(hook: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: object) -> None:
+            with contextlib.suppress(RuntimeError):
+                hook(*args)
+
+        return call
+
+    def broken() -> float:
+        raise RuntimeError("device lost")
+
+    pauses = Pauses(quiet)
+    pauses.now = broken
+    assert pauses.saving(lambda: "saved") == "saved"
 
 
 def test_the_hosts_own_time_of_pauses_is_told_between_moments(pauses: Pauses) -> None:
@@ -166,15 +183,11 @@ class TestEvaluationWatch:
 def test_torch_save_is_timed_and_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
     for module in (torch, torch.serialization):
         monkeypatch.setattr(module, "save", torch.save)
-    is_off = False
-    watch_saving(pauses, is_off=lambda: is_off)
+    watch_saving(pauses.saving)
     torch.save({"a": 1}, os.devnull)
     assert [pause.kind for pause in pauses.take()] == [CHECKPOINT]
     assert torch.save is torch.serialization.save
     assert pickle.loads(pickle.dumps(torch.save)) is torch.save
-    is_off = True
-    torch.save({"a": 1}, os.devnull)
-    assert pauses.take() == ()
 
 
 def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
@@ -186,6 +199,6 @@ def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.Monk
     module.Trainer = Trainer
     monkeypatch.setattr(saving, "_PLACES", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")})
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    watch_saving(pauses, is_off=lambda: False)
+    watch_saving(pauses.saving)
     assert Trainer().save_model("here") == "here"
     assert len(pauses.take()) == 1

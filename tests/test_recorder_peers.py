@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torch.distributed import TCPStore
 
-from torchx_cubicml.recorder.peers import Peers
+from torchx_cubicml.recorder.peers import Peers, RankWork, rank_word
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -46,13 +46,22 @@ def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:
     assert second.ask("trial_id", within_s=5) == "trial-1"
 
 
-def test_the_largest_memory_of_the_others(store: TCPStore) -> None:
+def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
     first, *others = (peers(rank, store.port, world_size=4) for rank in range(4))
-    assert first.memory_gib(within_s=2) == 0.0
-    for gib, other in zip((1.5, 2.5), others, strict=False):
-        other.post(f"memory/{int(2 * gib - 2)}", str(gib), within_s=2)
-    first.post("memory/0", "99", within_s=2)
-    assert first.memory_gib(within_s=2) == 2.5
+    assert first.work(within_s=2) == RankWork()
+    for size, other in enumerate(others, start=1):
+        has_ended = size > 1
+        other.post_work(rank_word(1.5 * size, 10.0 * size, None, has_ended=has_ended), within_s=2)
+    first.post_work(rank_word(99.0, 99.0, 99.0, has_ended=True), within_s=2)
+    work = first.work(within_s=2)
+    assert work == RankWork(peak_memory_gib=4.5, samples=(10.0, 20.0, 30.0), tokens=(), has_ended=False)
+    assert work.mean_with(40.0, 7.0) == (25.0, 7.0)
+    assert work.mean_with(None, None) == (None, None)
+    assert work.differs(10.0)
+    assert not RankWork(samples=(10.0,)).differs(10.0)
+    assert not work.differs(None)
+    others[0].post_work(rank_word(1.5, 10.0, None, has_ended=True), within_s=2)
+    assert first.work(within_s=2).has_ended
 
 
 def test_ranks_meet(store: TCPStore) -> None:
@@ -70,9 +79,9 @@ def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most() -> None:
         alone = peers(0, silent.getsockname()[1])
         start = time.monotonic()
         assert alone.ask("trial_id", within_s=0.3) == ""
-        assert alone.memory_gib(within_s=0.3) == 0.0
+        assert alone.work(within_s=0.3) == RankWork()
         alone.meet(within_s=0.3)
-        alone.post("memory/0", "1")
+        alone.post_work("[1, null, null, false]")
         assert time.monotonic() - start < 3
 
 

@@ -35,7 +35,7 @@ def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def open_notes(optimizer: object, *, left: int = 100, strangers: int = 0) -> Notes:
-    notes = Notes(Pauses())
+    notes = Notes(Pauses(bare))
     notes.open(lambda: optimizer, Counter(), strangers=strangers)
     notes.left = left
     return notes

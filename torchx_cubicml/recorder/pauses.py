@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from torchx_cubicml.recorder.clocks import Moment
+    from torchx_cubicml.recorder.module_hook import Guard
 
 EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
 _MOST_KEPT = 4096  # pauses, for what is asked about the host's time
@@ -40,11 +41,30 @@ class Pauses:
     """The pauses since the step before; ``kind`` is that of the passage under way, empty without one.
 
     Before ``now`` is set, when the first step ends, nothing is noted.
+
+    Args:
+        guard: for what runs within the program's own calls.
     """
 
-    __slots__ = ("_began", "_began_s", "_found", "_host", "_inner", "_saving", "_thread", "add", "kind", "now")
+    __slots__ = (
+        "_began",
+        "_began_s",
+        "_begin_saving",
+        "_end_saving",
+        "_found",
+        "_host",
+        "_inner",
+        "_save_began",
+        "_save_began_s",
+        "_saving",
+        "_thread",
+        "add",
+        "kind",
+        "now",
+    )
 
-    def __init__(self) -> None:
+    def __init__(self, guard: Guard) -> None:
+        self._begin_saving, self._end_saving = guard(self._begin), guard(self._end)
         self.kind = ""
         self.now: Callable[[], Moment] | None = None
         self._found: list[Pause] = []
@@ -53,6 +73,8 @@ class Pauses:
         self._began: Moment = None
         self._began_s = 0.0
         self._saving = 0
+        self._save_began: Moment = None
+        self._save_began_s = 0.0
         self._thread = threading.get_ident()
         self._host: deque[tuple[str, float, float]] = deque(maxlen=_MOST_KEPT)
 
@@ -79,15 +101,11 @@ class Pauses:
 
     def saving(self, save: Callable[[], object]) -> object:
         """Return what ``save`` returns, and note how long it took; in another call, or thread, it is not noted."""
-        if self.now is None or self._saving or threading.get_ident() != self._thread:
-            return save()
-        began, began_s = self.now(), perf_counter()
-        self._saving += 1
+        self._begin_saving()
         try:
             return save()
         finally:
-            self._saving -= 1
-            self._saved(began, began_s)
+            self._end_saving()
 
     def take(self) -> tuple[Pause, ...]:
         """Return the pauses since the last call that no settled training has noted."""
@@ -115,12 +133,22 @@ class Pauses:
             reached = max(reached, high)
         return total
 
-    def _saved(self, began: Moment, began_s: float) -> None:
-        if self.now is None:
+    def _begin(self) -> None:
+        if self.now is None or threading.get_ident() != self._thread:
             return
-        pause = Pause(CHECKPOINT, began, self.now())
+        self._saving += 1
+        if self._saving == 1:
+            self._save_began, self._save_began_s = self.now(), perf_counter()
+
+    def _end(self) -> None:
+        if self.now is None or not self._saving or threading.get_ident() != self._thread:
+            return
+        self._saving -= 1
+        if self._saving:
+            return
+        pause = Pause(CHECKPOINT, self._save_began, self.now())
         self.add(pause)
-        self._host.append((CHECKPOINT, began_s, perf_counter()))
+        self._host.append((CHECKPOINT, self._save_began_s, perf_counter()))
         if self.kind:
             self._inner.append(pause)
 

@@ -14,8 +14,6 @@ from torchx_cubicml.recorder.torch_hooks import once_imported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.recorder.pauses import Pauses
-
 # Module -> what saves there: functions, or methods of classes.
 _PLACES = {
     "torch.serialization": ("save",),
@@ -32,18 +30,13 @@ _PLACES = {
 _ALSO_IN = {"torch.serialization": "torch"}  # where the same function is looked up, too
 
 
-def watch_saving(pauses: Pauses, *, is_off: Callable[[], bool]) -> None:
-    """Note from now on how long saving takes.
-
-    Args:
-        pauses: to which it goes.
-        is_off: whether the recording has ended.
-    """
+def watch_saving(saving: Callable[[Callable[[], object]], object]) -> None:
+    """Run each saving from now on through ``saving``, which returns what it returns and raises nothing of its own."""
     for module in _PLACES:
-        once_imported(module, partial(_stand_in, module, pauses, is_off))
+        once_imported(module, partial(_stand_in, module, saving))
 
 
-def _stand_in(module: str, pauses: Pauses, is_off: Callable[[], bool]) -> None:
+def _stand_in(module: str, saving: Callable[[Callable[[], object]], object]) -> None:
     for path in _PLACES[module]:
         *outer, name = path.split(".")
         holder: object = sys.modules.get(module)
@@ -52,18 +45,16 @@ def _stand_in(module: str, pauses: Pauses, is_off: Callable[[], bool]) -> None:
         original = vars(holder).get(name) if holder is not None else None
         if not callable(original):
             continue
-        wrapper = _noting(original, pauses, is_off)
+        wrapper = _noting(original, saving)
         setattr(holder, name, wrapper)
         elsewhere = sys.modules.get(_ALSO_IN.get(module, ""))
         if getattr(elsewhere, name, None) is original:
             setattr(elsewhere, name, wrapper)
 
 
-def _noting(original: Callable[..., object], pauses: Pauses, is_off: Callable[[], bool]) -> Callable[..., object]:
+def _noting(original: Callable[..., object], saving: Callable[[Callable[[], object]], object]) -> Callable[..., object]:
     @wraps(original)
     def save(*args: object, **kwargs: object) -> object:
-        if is_off():
-            return original(*args, **kwargs)
-        return pauses.saving(partial(original, *args, **kwargs))
+        return saving(partial(original, *args, **kwargs))
 
     return save

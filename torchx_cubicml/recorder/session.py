@@ -158,7 +158,7 @@ class Session:
         self._training.clipping.install()
         self._training.on_quiet_step = self._on_quiet_step
         on_every_mode_switch(self.guarded(self._training.switched))
-        watch_saving(self._training.pauses, is_off=lambda: self._off)
+        watch_saving(self._training.pauses.saving)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove

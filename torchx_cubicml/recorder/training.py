@@ -63,7 +63,7 @@ class Training:
     def __init__(
         self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
     ) -> None:
-        self.pauses = Pauses()
+        self.pauses = Pauses(guard)
         self.notes = Notes(self.pauses)
         self.clipping = Clipping(guard)
         self.on_quiet_step: Callable[[bool], None] | None = None

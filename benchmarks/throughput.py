@@ -52,8 +52,12 @@ QUANTILE = 1.645  # of the normal distribution, on both sides of which a tenth i
 WITHOUT_INTERVAL = 0.02  # what is taken for the relative error of a record or an estimate that states none
 WITHIN, AT_MOST, SHARE_WITHIN = 0.05, 0.15, 0.95
 COVERAGE = 0.85, 0.95
-OVERRUN = 0.02  # by which a schedule may be late before its rate in the long run was not the one drawn
-PER_FAMILY, QUICK = 40, 1
+OVERRUN = 0.005  # by which a schedule may be late before its rate in the long run was not the one drawn
+PER_FAMILY, APIECE, QUICK = (
+    40,
+    15,
+    1,
+)  # of a stationary family, of one that stands apart, and of any where it must be quick
 TIMEOUT_S = 120.0
 PATTERNS = {
     "log_rates": r"step (?P<step>\d+) .*speed (?P<samples_per_second>[\d.]+)",
@@ -372,7 +376,9 @@ def run_all(names: Sequence[Name], folder: Path, jobs: int) -> list[Verdict]:
 def parsed() -> argparse.Namespace:
     """Return the arguments."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--trainings", type=int, help=f"real ones, in all (default: {PER_FAMILY} of each family)")
+    parser.add_argument(
+        "--trainings", type=int, help=f"real ones, in all (default: {PER_FAMILY} of each stationary family)"
+    )
     parser.add_argument("--quick", action="store_true", help=f"only {QUICK} of each family")
     parser.add_argument("--simulate", type=int, default=0, metavar="N", help="drawn runs of each family in their place")
     parser.add_argument("--family", choices=[*FAMILIES], action="append", help="only this one; can be repeated")
@@ -389,9 +395,18 @@ def names_of(args: argparse.Namespace) -> list[Name]:
     families = args.family or [*FAMILIES]
     if args.number is not None:
         return [(family, args.seed, args.number) for family in families]
-    each = args.simulate or (QUICK if args.quick else PER_FAMILY)
-    count = each * len(families) if args.simulate or not args.trainings else args.trainings
-    return [(families[index % len(families)], args.seed, index // len(families)) for index in range(count)]
+    if args.trainings:
+        return [(families[index % len(families)], args.seed, index // len(families)) for index in range(args.trainings)]
+    counts = {
+        family: args.simulate or (QUICK if args.quick else APIECE if family in APART else PER_FAMILY)
+        for family in families
+    }
+    return [
+        (family, args.seed, number)
+        for number in range(max(counts.values()))
+        for family in families
+        if number < counts[family]
+    ]
 
 
 def main() -> int:

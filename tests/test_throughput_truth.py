@@ -24,8 +24,9 @@ from trainings import FAMILIES, Schedule
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
 
-# Picked for being short, and unlike: stalls on two ranks, sequences, accumulation, evaluation and saving.
-TRAININGS = [("periodic_stalls", 0, 0), ("batches", 0, 0), ("accumulation", 0, 0), ("pauses", 0, 0)]
+# Picked for being short, and unlike: stalls, sequences on two ranks, accumulation, evaluation and saving on two ranks.
+TRAININGS = [("periodic_stalls", 0, 1), ("batches", 0, 8), ("accumulation", 0, 4), ("pauses", 0, 11)]
+LOADERS = ("stalling", "steady")
 SPACE = """
 objective = "samples_per_second"
 [parameters.loader]
@@ -78,9 +79,6 @@ def test_no_launch_is_rewritten_into_a_loader_that_stalls(tmp_path: Path) -> Non
     assert rates["steady"] > 1.7 * rates["stalling"]
     assert [each.config["loader"] for each in trials if each.origin is not Origin.USER] == []
     assert len(trials) == 3
-
-
-LOADERS = ("stalling", "steady")
 
 
 def rate_of(trial: Trial) -> float:

@@ -166,7 +166,10 @@ class Networks:
 
 
 class Gan:
-    """Two networks against each other, in the order of the usual example: real, fake, the other one."""
+    """Two networks against each other, in the order of the usual example: real, fake, the other one.
+
+    What it processes are the real samples; the discriminator sees as many of the generator's, twice.
+    """
 
     def __init__(self) -> None:
         self.model = self.module = nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.ReLU(), nn.Linear(WIDTH, 1))

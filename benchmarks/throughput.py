@@ -53,11 +53,7 @@ WITHOUT_INTERVAL = 0.02  # what is taken for the relative error of a record or a
 WITHIN, AT_MOST, SHARE_WITHIN = 0.05, 0.15, 0.95
 COVERAGE = 0.85, 0.95
 OVERRUN = 0.005  # by which a schedule may be late before its rate in the long run was not the one drawn
-PER_FAMILY, APIECE, QUICK = (
-    40,
-    15,
-    1,
-)  # of a stationary family, of one that stands apart, and of any where it must be quick
+PER_FAMILY, PER_FAMILY_APART, QUICK = 40, 15, 1
 TIMEOUT_S = 120.0
 PATTERNS = {
     "log_rates": r"step (?P<step>\d+) .*speed (?P<samples_per_second>[\d.]+)",
@@ -133,7 +129,7 @@ def simulated(name: Name) -> Verdict:
     if found is None:
         return _with(told, fault="no estimate")
     rate, error = found
-    return _with(told, beyond=rate / schedule.rate - 1, error=error or WITHOUT_INTERVAL, has_interval=error is not None)
+    return _with(told, beyond=rate / schedule.rate - 1, **_interval(error))
 
 
 def launched(name: Name, folder: Path) -> Verdict:
@@ -202,8 +198,7 @@ def judge(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[
         is_steady=record.is_steady,
         may_include_evaluation=record.may_include_evaluation,
         steps=record.steps_counted,
-        has_interval=record.relative_error is not None,
-        error=record.relative_error or WITHOUT_INTERVAL,
+        **_interval(record.relative_error),
         is_late=_is_late(schedule, log),
     )
     window = counted_window(log, warmup=record.warmup_steps, counted=record.steps_counted)
@@ -256,6 +251,10 @@ def _is_late(schedule: Schedule, log: Sequence[Sequence[object]]) -> bool:
     pauses = [(event[1], event[2]) for event in log if event[0] in {"evaluation", "save"}]
     took = ends[-1] - ends[middle - 1] - sum(max(end - max(begin, ends[middle - 1]), 0.0) for begin, end in pauses)
     return took > (1 + OVERRUN) * sum(schedule.seconds[middle:])
+
+
+def _interval(error: float | None) -> dict[str, object]:
+    return {"error": WITHOUT_INTERVAL if error is None else error, "has_interval": error is not None}
 
 
 def _with(told: Verdict, **changes: object) -> Verdict:
@@ -398,7 +397,7 @@ def names_of(args: argparse.Namespace) -> list[Name]:
     if args.trainings:
         return [(families[index % len(families)], args.seed, index // len(families)) for index in range(args.trainings)]
     counts = {
-        family: args.simulate or (QUICK if args.quick else APIECE if family in APART else PER_FAMILY)
+        family: args.simulate or (QUICK if args.quick else PER_FAMILY_APART if family in APART else PER_FAMILY)
         for family in families
     }
     return [

@@ -33,7 +33,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 from trainings import APART, FAMILIES, draw
 
-from torchx_cubicml.recorder.steps import Step, steady_state
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
 
@@ -52,7 +51,7 @@ QUANTILE = 1.645  # of the normal distribution, on both sides of which a tenth i
 WITHOUT_INTERVAL = 0.02  # what is taken for the relative error of a record or an estimate that states none
 WITHIN, AT_MOST, SHARE_WITHIN = 0.05, 0.15, 0.95
 COVERAGE = 0.85, 0.95
-OVERRUN = 0.005  # by which a schedule may be late before its rate in the long run was not the one drawn
+OVERRUN = 0.005  # by which a schedule may be missed before the rate in the long run was not the one drawn
 PER_FAMILY, PER_FAMILY_APART, QUICK = 40, 15, 1
 TIMEOUT_S = 120.0
 PATTERNS = {
@@ -73,7 +72,7 @@ class Verdict:
         beyond: by which part it is more than the rate in the long run.
         error: standard error of its logarithm as it is stated, or ``WITHOUT_INTERVAL``.
         has_interval: whether it is stated.
-        is_late: whether the machine kept the schedule from being what was drawn.
+        is_late: whether the machine kept the counted steps from lasting as long as was drawn.
         is_steady: as recorded.
         may_include_evaluation: likewise.
         steps: counted.
@@ -109,6 +108,8 @@ def estimate(durations_s: Sequence[float], work: Sequence[int]) -> tuple[float, 
 
     The one place where the recorder's estimator is called.
     """
+    from torchx_cubicml.recorder.steps import Step, steady_state
+
     pairs = zip(durations_s, work, strict=True)
     state = steady_state([Step(seconds=seconds, samples=amount, outside_s=0.0) for seconds, amount in pairs])
     if state is None or state.samples_per_second is None:
@@ -143,7 +144,8 @@ def launched(name: Name, folder: Path) -> Verdict:
     trials = list(TrialStore(str(place / "store")))
     measurement = trials[0].measurement if len(trials) == 1 else None
     if measurement is None:
-        return _with(told, fault=f"{len(trials)} trials in the store, and no measurement")
+        warned = [line for line in (place / "own.txt").read_text().splitlines() if "warning:" in line]
+        return _with(told, fault=f"no measurement of {len(trials)} trials {' '.join(warned)}")
     return judge(told, schedule, measurement, json.loads((place / "own.json").read_text()))
 
 
@@ -199,7 +201,6 @@ def judge(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[
         may_include_evaluation=record.may_include_evaluation,
         steps=record.steps_counted,
         **_interval(record.relative_error),
-        is_late=_is_late(schedule, log),
     )
     window = counted_window(log, warmup=record.warmup_steps, counted=record.steps_counted)
     if window is None:
@@ -211,6 +212,7 @@ def judge(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[
     offs = [rate / rates[unit] - 1 for unit, rate in recorded.items() if rate is not None and rates[unit]]
     return _with(
         told,
+        is_late=_is_late(schedule, log, *window),
         off=max(offs, key=abs),
         beyond=(recorded[schedule.unit] or 0.0) / (schedule.rate * schedule.processes) - 1,
     )
@@ -237,20 +239,21 @@ def counted_window(log: Sequence[Sequence[object]], *, warmup: int, counted: int
 def realised(log: Sequence[Sequence[object]], start: float, end: float) -> tuple[float, float]:
     """Return samples and tokens per second of the whole job between two moments, evaluation and saving left out."""
     works = [event for event in log if event[0] == "work" and start <= event[1] < end]
-    left_out = [(max(event[1], start), min(event[2], end)) for event in log if event[0] in {"evaluation", "save"}]
-    seconds = end - start - sum(max(finish - begin, 0.0) for begin, finish in left_out)
+    seconds = _trained_s(log, start, end)
     return sum(event[2] for event in works) / seconds, sum(event[3] for event in works) / seconds
 
 
-def _is_late(schedule: Schedule, log: Sequence[Sequence[object]]) -> bool:
-    """Whether the second half of the steps took longer than they were to."""
-    ends = [event[1] for event in log if event[0] == "step" and event[2] == 0]
-    if schedule.style == "alternating":
-        ends = [event[1] for event in log if event[0] == "step"]
-    middle = len(ends) // 2
-    pauses = [(event[1], event[2]) for event in log if event[0] in {"evaluation", "save"}]
-    took = ends[-1] - ends[middle - 1] - sum(max(end - max(begin, ends[middle - 1]), 0.0) for begin, end in pauses)
-    return took > (1 + OVERRUN) * sum(schedule.seconds[middle:])
+def _trained_s(log: Sequence[Sequence[object]], start: float, end: float) -> float:
+    left_out = [(max(event[1], start), min(event[2], end)) for event in log if event[0] in {"evaluation", "save"}]
+    return end - start - sum(max(finish - begin, 0.0) for begin, finish in left_out)
+
+
+def _is_late(schedule: Schedule, log: Sequence[Sequence[object]], start: float, end: float) -> bool:
+    """Whether the steps between two moments took longer than they were to, or made up for what came before."""
+    leads = {0, 1} if schedule.style == "alternating" else {0}
+    ends = [event[1] for event in log if event[0] == "step" and event[2] in leads]
+    planned = sum(seconds for seconds, ended in zip(schedule.seconds, ends, strict=True) if start < ended <= end)
+    return abs(_trained_s(log, start, end) / planned - 1) > OVERRUN
 
 
 def _interval(error: float | None) -> dict[str, object]:
@@ -336,7 +339,7 @@ def launched_text(verdicts: Sequence[Verdict]) -> tuple[list[str], bool]:
         ),
         f"  may include evaluation, as recorded: {sum(bool(each.may_include_evaluation) for each in verdicts)}",
         *(["", "  not within the bound:"] if wrong else []),
-        *(f"    {each.name:26s}{each.fault or f'{100 * (each.off or 0):+.1f} %':38s}{each.words}" for each in wrong),
+        *(f"    {each.name:26s}{each.fault or f'{100 * (each.off or 0):+.1f} %':9s} {each.words}" for each in wrong),
     ]
     return lines, right >= SHARE_WITHIN and worst <= AT_MOST
 

@@ -24,8 +24,8 @@ from trainings import FAMILIES, Schedule
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
 
-# Picked for being short, and unlike: stalls, sequences on two ranks, accumulation, evaluation and saving on two ranks.
-TRAININGS = [("periodic_stalls", 0, 1), ("batches", 0, 8), ("accumulation", 0, 4), ("pauses", 0, 11)]
+# Picked for being short, and unlike: stalls, sequences on two ranks, evaluation and saving on two ranks.
+TRAININGS = [("periodic_stalls", 0, 1), ("batches", 0, 8), ("pauses", 0, 11)]
 LOADERS = ("stalling", "steady")
 SPACE = """
 objective = "samples_per_second"
@@ -58,7 +58,7 @@ def test_the_rate_that_a_family_states_is_the_one_of_its_steps(family: str) -> N
 
 @pytest.mark.launch
 def test_the_recorded_throughput_is_that_of_the_steps_it_counts(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(2) as pool:
+    with ThreadPoolExecutor(len(TRAININGS)) as pool:
         verdicts = [*pool.map(partial(launched, folder=tmp_path), TRAININGS)]
     assert [each for each in verdicts if not each.is_right] == []
 
@@ -66,7 +66,7 @@ def test_the_recorded_throughput_is_that_of_the_steps_it_counts(tmp_path: Path) 
 @pytest.mark.launch
 def test_no_launch_is_rewritten_into_a_loader_that_stalls(tmp_path: Path) -> None:
     """Most steps of the stalling loader are twice as fast as those of the steady one, and their mean half as fast."""
-    stalling, steady = (schedule(np.where(np.arange(50) % 5 == 4, 0.25, 0.015)), schedule(np.full(60, 0.03)))
+    stalling, steady = (schedule(np.where(np.arange(40) % 5 == 4, 0.25, 0.015)), schedule(np.full(60, 0.03)))
     (tmp_path / "space.toml").write_text(SPACE)
     start = partial(launch, tmp_path, {"stalling": stalling, "steady": steady}, processes=2)
     space = ["--cubicml-space", str(tmp_path / "space.toml")]
@@ -76,7 +76,7 @@ def test_no_launch_is_rewritten_into_a_loader_that_stalls(tmp_path: Path) -> Non
     assert start([*space, "--cubicml-mode", "rewrite"], loader="steady") == ""
     trials = [*TrialStore(str(tmp_path / "store"))]
     rates = {each.config["loader"]: rate_of(each) for each in trials if each.origin is Origin.USER}
-    assert rates["steady"] > 1.7 * rates["stalling"]
+    assert rates["steady"] > 1.5 * rates["stalling"]
     assert [each.config["loader"] for each in trials if each.origin is not Origin.USER] == []
     assert len(trials) == 3
 

@@ -108,10 +108,11 @@ def estimate(durations_s: Sequence[float], work: Sequence[int]) -> tuple[float, 
 
     The one place where the recorder's estimator is called.
     """
-    from torchx_cubicml.recorder.steps import Step, steady_state
+    from torchx_cubicml.recorder.blocks import Block
+    from torchx_cubicml.recorder.steps import steady_state
 
     pairs = zip(durations_s, work, strict=True)
-    state = steady_state([Step(seconds=seconds, samples=amount, outside_s=0.0) for seconds, amount in pairs])
+    state = steady_state([Block(seconds=seconds, samples=amount, outside_s=0.0) for seconds, amount in pairs])
     if state is None or state.samples_per_second is None:
         return None
     return state.samples_per_second, getattr(state, "relative_error", None)

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 
 from torchx_cubicml.recorder.forwards import Forwards, Work
 from torchx_cubicml.recorder.module_hook import ModuleHook
+from torchx_cubicml.recorder.pauses import Pauses
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -36,7 +37,7 @@ TOKENS = torch.zeros(3, 5, dtype=torch.int64)
 def test_the_first_module_called_in_training_is_the_model() -> None:
     inner = Tagger()
     model, never_called = nn.Sequential(inner), nn.Sequential(inner)
-    forwards = Forwards(bare)
+    forwards = Forwards(bare, Pauses(bare))
     forwards.watch([inner.head, inner, never_called, model], [])
     model.eval()
     model(TOKENS)
@@ -58,7 +59,7 @@ def test_the_first_module_called_in_training_is_the_model() -> None:
 
 
 def test_a_model_is_not_kept_alive() -> None:
-    forwards, model = Forwards(bare), Tagger()
+    forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     forwards.watch([model], [])
     model(TOKENS)
     del model
@@ -67,7 +68,7 @@ def test_a_model_is_not_kept_alive() -> None:
 
 
 def test_something_is_done_once_within_the_next_training_forward() -> None:
-    forwards, model = Forwards(bare), Tagger()
+    forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     seen: list[object] = []
     forwards.on_training = lambda: seen.append(forwards.model)
     forwards.watch([model], [])
@@ -77,7 +78,7 @@ def test_something_is_done_once_within_the_next_training_forward() -> None:
 
 
 def test_a_batch_that_cannot_be_read_leaves_the_work_unknown() -> None:
-    forwards, model = Forwards(bare), nn.Sequential(Tagger())
+    forwards, model = Forwards(bare, Pauses(bare)), nn.Sequential(Tagger())
     forwards.watch([model], [])
     model(TOKENS).sum().backward()
     model[0].register_forward_pre_hook(lambda module, args: (TOKENS,))
@@ -86,7 +87,7 @@ def test_a_batch_that_cannot_be_read_leaves_the_work_unknown() -> None:
 
 
 def test_a_module_compiled_in_place_is_counted_from_outside() -> None:
-    forwards, model = Forwards(bare), Tagger()
+    forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     model.compile(backend="eager", fullgraph=True)
     compiled = model._compiled_call_impl
     forwards.watch([model], [])
@@ -100,7 +101,7 @@ def test_a_module_compiled_in_place_is_counted_from_outside() -> None:
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
 def test_of_forwards_that_share_a_backward_nothing_is_known(compiled: bool) -> None:
-    forwards, model = Forwards(bare), Tagger()
+    forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     if compiled:
         model.compile(backend="eager")
     forwards.watch([model], [])
@@ -114,7 +115,10 @@ def test_of_forwards_that_share_a_backward_nothing_is_known(compiled: bool) -> N
 
 def test_samples_in_the_second_dimension_count_where_their_number_is_known() -> None:
     model = Tagger()
-    for forwards, loader in ((Forwards(bare, requested=3), None), (Forwards(bare), DataLoader([0] * 9, batch_size=3))):
+    for forwards, loader in (
+        (Forwards(bare, Pauses(bare), requested=3), None),
+        (Forwards(bare, Pauses(bare)), DataLoader([0] * 9, batch_size=3)),
+    ):
         forwards.watch([model], [])
         model(TOKENS.T).sum().backward()
         assert forwards.take() == Work(forwards=1, samples=3, tokens=15)
@@ -124,7 +128,7 @@ def test_samples_in_the_second_dimension_count_where_their_number_is_known() -> 
 
 
 def test_parts_of_a_loaded_batch_must_add_up_to_it() -> None:
-    forwards, model, loader = Forwards(bare), Tagger(), DataLoader([0] * 18, batch_size=9)
+    forwards, model, loader = Forwards(bare, Pauses(bare)), Tagger(), DataLoader([0] * 18, batch_size=9)
     for parts, samples in ((3, 9), (2, None)):
         forwards.watch([model], [])
         for _ in range(parts):
@@ -141,7 +145,7 @@ def test_what_a_forward_returns_may_be_of_any_kind() -> None:
         def forward(self, tokens: torch.Tensor) -> dict[str, object]:
             return {"text": "", "loss": super().forward(tokens).sum()}
 
-    forwards, model = Forwards(bare), Answering()
+    forwards, model = Forwards(bare, Pauses(bare)), Answering()
     forwards.watch([model], [])
     for _ in range(2):
         model(TOKENS)["loss"].backward()
@@ -161,7 +165,7 @@ def test_a_hook_does_not_travel_with_the_model() -> None:
 
 
 def test_a_weight_that_a_forward_itself_writes_leaves_the_samples_known() -> None:
-    forwards, model = Forwards(bare), Tagger()
+    forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     model.embedding = nn.Embedding(8, 4, max_norm=0.1)
     forwards.watch([model], list(model.parameters()))
     for _ in range(2):

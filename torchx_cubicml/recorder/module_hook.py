@@ -30,8 +30,11 @@ class ModuleHook:
     def __init__(self, tell: Callable[..., None]) -> None:
         self._tell = tell
 
-    def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
-        """Tell of one forward, with its keyword arguments before it and its output after it."""
+    def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
+        """Tell of one forward, with its keyword arguments before it and its output after it.
+
+        A hook that another one has just taken off is called once more, without its last argument.
+        """
         self._tell(module, args, other)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:

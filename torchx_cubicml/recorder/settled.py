@@ -217,7 +217,7 @@ class NotingHook(ModuleHook):
         self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
         self._is_grad_enabled = is_grad_enabled
 
-    def __call__(self, module: nn.Module, args: Sequence[object], other: object) -> None:
+    def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
         """Note one forward, whose keyword arguments come last."""
         if self._is_compiling() or self._is_tracing():
             return

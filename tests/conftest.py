@@ -1,11 +1,26 @@
 from __future__ import annotations
 
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 import pytest
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+
+
+if find_spec("hypothesis"):  # not where other libraries' trainers are tested
+    from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
+
+    # No time counts: a busy machine fails no test. A test that limits its time measures that of its own process.
+    settings.register_profile(
+        "random", database=None, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("repeatable", parent=settings.get_profile("random"), derandomize=True)
+    settings.load_profile("repeatable")
+    # Hypothesis draws constants of the modules that are loaded, too: cases would change with the tests that ran before.
+    providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
 
 
 @pytest.fixture(scope="session", autouse=True)

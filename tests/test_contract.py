@@ -69,7 +69,7 @@ def test_damaged_changes_of_the_job_are_refused(damage: dict[str, object]) -> No
 
 
 @given(st.dictionaries(st.text(min_size=1, max_size=20), st.text(max_size=40) | st.integers(-9, 9), max_size=4))
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 def test_any_text_of_a_command_line_travels(config: dict[str, str | int]) -> None:
     contract = Contract(store="/data", config={**config, "path": "no\udcff utf-8"})
     assert decode_contract(encode_contract(contract)) == contract

@@ -100,7 +100,7 @@ def ended(state: State, **fields: object) -> Event:
 
 class TestJson:
     @given(events())
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def test_a_legal_event_comes_back_equal(self, event: Event) -> None:
         assert through_json(event) == event
 
@@ -256,7 +256,7 @@ class TestHostileJson:
     fields = sorted(set(Event.__slots__) - {"kind", "extra"} | {"event", "schema"})
 
     @given(st.dictionaries(st.sampled_from(fields), json_values | st.sampled_from(["a", 1, "started", "ended", {}])))
-    @settings(deadline=None, max_examples=120)
+    @settings(max_examples=120)
     def test_any_object_is_an_event_or_a_record_error(self, payload: dict[str, object]) -> None:
         try:
             event = Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **payload})
@@ -267,7 +267,7 @@ class TestHostileJson:
 
 class TestFold:
     @given(trials())
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def test_a_trial_comes_back_from_its_events(self, trial: Trial) -> None:
         assert fold_events(map(through_json, trial_events(trial))) == [trial]
 
@@ -281,7 +281,7 @@ class TestFold:
         ),
         st.randoms(use_true_random=False),
     )
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     def test_the_order_of_events_is_free(self, told: list[Event], shuffler: Random) -> None:
         told = [replace(event, trial_id=event.trial_id and "a", launch_id="l") for event in told]
         shuffled = list(told)
@@ -289,7 +289,7 @@ class TestFold:
         assert fold_events(shuffled) == fold_events(told)
 
     @given(st.lists(events(), max_size=6))
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     def test_an_object_copied_twice_counts_once(self, told: list[Event]) -> None:
         assert fold_events(told + told) == fold_events(told)
 

@@ -254,7 +254,7 @@ def test_a_store_that_was_compacted_is_another_to_who_knew_it_and_then_stays_the
     assert still_holds(store.folder, second) is None
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(
     st.lists(
         st.one_of(

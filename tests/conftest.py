@@ -25,10 +25,12 @@ if find_spec("hypothesis"):  # not where other libraries' trainers are tested
 
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Launches of the tests keep things in a folder of the tests, and think as long as a busy machine lets them."""
+    """Launches of the tests keep things in a folder of the tests, and take as long as a busy machine lets them."""
     changes = {
         "TORCHX_CUBICML_CACHE": str(tmp_path_factory.mktemp("cache")),
         "TORCHX_CUBICML_THINK_DEADLINE_S": "60",
+        "TORCHX_CUBICML_DECISION_DEADLINE_S": "120",
+        "TORCHX_CUBICML_WRITE_DEADLINE_S": "60",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():

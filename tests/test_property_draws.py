@@ -46,7 +46,7 @@ def drawn(folder: Path, *options: str, loaded: str = "", hash_seed: str = "1") -
         capture_output=True,
         text=True,
         check=False,
-        timeout=120,
+        timeout=600,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     (line,) = [line for line in done.stdout.splitlines() if "DRAWN" in line]

@@ -79,7 +79,7 @@ def run(
         cwd=cwd or folder,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
 
@@ -152,7 +152,7 @@ def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> No
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -237,7 +237,7 @@ def test_a_rank_whose_child_is_killed_after_it_came_does_as_the_others(folder: P
         time.sleep(0.02)
     os.kill(children_of(first)[0], signal.SIGKILL)  # as the kernel does for want of memory
     both = [first, start("1")]
-    told = [process.communicate(timeout=150)[1] for process in both]
+    told = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     seen = shown(folder)
     assert len(seen) == 2
@@ -266,7 +266,7 @@ def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -42,26 +42,26 @@ def store() -> TCPStore:
 def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:
     first, second = peers(0, store.port), peers(1, store.port)
     assert second.ask("nothing", within_s=0.2) == ""
-    threading.Timer(0.2, lambda: first.post("trial_id", "trial-1", within_s=2)).start()
-    assert second.ask("trial_id", within_s=5) == "trial-1"
+    threading.Timer(0.2, lambda: first.post("trial_id", "trial-1", within_s=60)).start()
+    assert second.ask("trial_id", within_s=60) == "trial-1"
 
 
 def test_the_largest_memory_of_the_others(store: TCPStore) -> None:
     first, *others = (peers(rank, store.port, world_size=4) for rank in range(4))
-    assert first.memory_gib(within_s=2) == 0.0
+    assert first.memory_gib(within_s=60) == 0.0
     for gib, other in zip((1.5, 2.5), others, strict=False):
-        other.post(f"memory/{int(2 * gib - 2)}", str(gib), within_s=2)
-    first.post("memory/0", "99", within_s=2)
-    assert first.memory_gib(within_s=2) == 2.5
+        other.post(f"memory/{int(2 * gib - 2)}", str(gib), within_s=60)
+    first.post("memory/0", "99", within_s=60)
+    assert first.memory_gib(within_s=60) == 2.5
 
 
 def test_ranks_meet(store: TCPStore) -> None:
     first, second = peers(0, store.port), peers(1, store.port)
     start = time.monotonic()
-    late = threading.Timer(0.4, lambda: second.meet(within_s=5))
+    late = threading.Timer(0.4, lambda: second.meet(within_s=60))
     late.start()
-    first.meet(within_s=5)
-    assert 0.3 < time.monotonic() - start < 4
+    first.meet(within_s=60)
+    assert 0.3 < time.monotonic() - start < 30
     late.join()
 
 
@@ -73,15 +73,15 @@ def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most() -> None:
         assert alone.memory_gib(within_s=0.3) == 0.0
         alone.meet(within_s=0.3)
         alone.post("memory/0", "1")
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 9  # its own limit on each of three calls is 3 s
 
 
 def test_a_process_without_others_asks_nobody() -> None:
     alone = Peers(read_job_environment({}))
     assert not alone.exist
-    alone.post("trial_id", "x", within_s=5)
-    assert alone.ask("trial_id", within_s=5) == ""
-    alone.meet(within_s=5)
+    alone.post("trial_id", "x", within_s=60)
+    assert alone.ask("trial_id", within_s=60) == ""
+    alone.meet(within_s=60)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_ranks_agree_only_where_all_come_with_the_same(store: TCPStore, words: t
     answers: dict[int, bool] = {}
 
     def ask(rank: int, word: str) -> None:
-        answers[rank] = peers(rank, store.port).agree(question, word, within_s=1 if len(words) == 1 else 20)
+        answers[rank] = peers(rank, store.port).agree(question, word, within_s=1 if len(words) == 1 else 60)
 
     threads = [threading.Thread(target=ask, args=entry) for entry in enumerate(words)]
     for thread in threads:
@@ -125,7 +125,7 @@ def test_nothing_is_at_the_store_any_more_once_it_is_closed(monkeypatch: pytest.
     first.post("trial_id", "t-1")
     first.gather(["stage/1"])  # would search for half a minute
     threading.Timer(0.2, store.go.set).start()
-    first.close(within_s=9)
+    first.close(within_s=60)
     assert list(store.set_to.values()) == ["t-1"]
     assert not any(thread.is_alive() for thread in first._threads)
 

@@ -206,7 +206,7 @@ def test_a_store_that_never_answers_costs_its_deadline(folder: Path, monkeypatch
         store = f"ftp://127.0.0.1:{silent.getsockname()[1]}/store"
         before = time.monotonic()
         plan = planned("--cubicml-space=space.toml", f"--cubicml-store={store}", *COMMAND)
-        assert time.monotonic() - before < 5
+        assert time.monotonic() - before < 30  # the server never answers
     assert plan.args[-len(COMMAND) :] == tuple(COMMAND)
     assert any("was not read within 0.3 s" in line for line in plan.lines)
 
@@ -309,7 +309,7 @@ def start(launcher: tuple[str, ...], *words: str, **changes: str) -> subprocess.
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[int, str, str]:
-    stdout, stderr = process.communicate(timeout=90)
+    stdout, stderr = process.communicate(timeout=600)
     return process.returncode, stdout, stderr
 
 
@@ -353,8 +353,9 @@ def test_what_torchrun_refuses_it_tells_itself(folder: Path) -> None:
 @pytest.mark.parametrize("launcher", [CUBICRUN, TORCHRUN], ids=["cubicrun", "torchrun"])
 def test_a_signal_ends_a_launch_as_it_ends_torchrun(folder: Path, launcher: tuple[str, ...]) -> None:
     process = start(launcher, *COMMAND, "--wait")
-    deadline = time.monotonic() + 60
-    while not list((folder / "shown").iterdir()) and time.monotonic() < deadline:
+    end = time.monotonic() + 300
+    while not list((folder / "shown").iterdir()):
+        assert time.monotonic() < end, "no job starts"
         time.sleep(0.1)
     process.send_signal(signal.SIGTERM)
     code, _, stderr = ended(process)
@@ -471,7 +472,7 @@ def children_of_rank(rank: str, folder: Path) -> dict[int, dict[str, str]]:
 
 def kill_next_child(rank: str, folder: Path, killed: set[int]) -> None:
     """Kill a process that decides for a rank once that rank has come, which the others then count on."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + 300
     while not (fresh := {pid: env for pid, env in children_of_rank(rank, folder).items() if pid not in killed}):
         assert time.monotonic() < end, "nobody decides"
         time.sleep(0.05)

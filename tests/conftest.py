@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -21,6 +25,18 @@ if find_spec("hypothesis"):  # not where other libraries' trainers are tested
     settings.load_profile("repeatable")
     # Hypothesis draws constants of the modules that are loaded, too: cases would change with the tests that ran before.
     providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
+
+# Below those that the kernel hands out: nobody is given one before it is taken.
+PORTS = count(10_000 + 97 * os.getpid() % 20_000)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    for port in PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("ports never end")
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -76,7 +76,7 @@ NAMES = ("alpha", "beta", "gamma")
 
 @st.composite
 def commands(draw: st.DrawFn) -> tuple[Launch, SearchSpace, dict[str, Value], list[str]]:
-    """Draw a command of declared flags between unknown words, its space, another config, and the unknown words."""
+    """Draw a command of declared flags between unknown words, its space, a config to write, and the unknown words."""
     unknown = draw(UNKNOWN)
     parameters, words, wanted = [], list(unknown), {}
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)):

@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -277,15 +276,13 @@ def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
 
 
 @pytest.mark.launch
-def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path, free_port: int) -> None:
     other = folder / "other"
     other.mkdir()
     (other / "c.yaml").write_text(YAML)
     (other / "ds.json").write_text(JSON.replace("8", "9"))
     wanted = contract(folder)
-    meeting = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port)
+    meeting = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(free_port))
     with ThreadPoolExecutor() as nodes:
         first = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "0"))
         second = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "1"), cwd=other)

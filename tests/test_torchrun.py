@@ -48,7 +48,7 @@ COMMAND = ["show.py", "--batch_size", "2", "--accumulate", "8", "--text", "a $$b
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> Path:
     """Make a working directory with a script, a space file and a store that knows 8 to be fastest."""
     (tmp_path / "show.py").write_text(SHOW)
     (tmp_path / "space.toml").write_text(SPACE)
@@ -59,6 +59,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "store"))
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.setenv("PET_MASTER_PORT", str(free_port))  # torchrun's own is one for all launches of a machine
     for name in ("TORCHX_CUBICML_SPACE", "TORCHX_CUBICML_MODE", "TORCHX_JOB_ID", "PYTHON_EXEC", CONTRACT_VARIABLE):
         monkeypatch.delenv(name, raising=False)
     return tmp_path
@@ -363,14 +364,9 @@ def test_a_signal_ends_a_launch_as_it_ends_torchrun(folder: Path, launcher: tupl
     assert "got signal: 15" in stderr
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def two_nodes(kind: str) -> tuple[list[str], list[str]]:
     """Return torchrun's options for each of two agents on this machine."""
-    port, size = free_port(), "--nnodes 2 --nproc_per_node 1"
+    port, size = os.environ["PET_MASTER_PORT"], "--nnodes 2 --nproc_per_node 1"
     if kind == "static":
         meeting = shlex.split(f"{size} --master_addr 127.0.0.1 --master_port {port}")
         return [*meeting, "--node_rank", "0"], [*meeting, "--node_rank", "1"]

@@ -1,5 +1,10 @@
 from __future__ import annotations
 
+import os
+import socket
+from contextlib import suppress
+from importlib.util import find_spec
+from itertools import count
 from typing import TYPE_CHECKING
 
 import pytest
@@ -8,12 +13,40 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
+if find_spec("hypothesis"):  # not where other libraries' trainers are tested
+    from hypothesis import HealthCheck, settings
+    from hypothesis.internal.conjecture import providers
+
+    # No time counts: a busy machine fails no test. A test that limits its time measures that of its own process.
+    settings.register_profile(
+        "random", database=None, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+    )
+    settings.register_profile("repeatable", parent=settings.get_profile("random"), derandomize=True)
+    settings.load_profile("repeatable")
+    # Hypothesis draws constants of the modules that are loaded, too: cases would change with the tests that ran before.
+    providers._get_local_constants = lambda: providers._local_constants  # type: ignore[attr-defined]
+
+# Below those that the kernel hands out: nobody is given one before it is taken.
+PORTS = count(10_000 + 97 * os.getpid() % 20_000)
+
+
+@pytest.fixture
+def free_port() -> int:
+    """Return a port that nobody listens at."""
+    for port in PORTS:
+        with suppress(OSError), socket.create_server(("127.0.0.1", port)):
+            return port
+    raise AssertionError("ports never end")
+
+
 @pytest.fixture(scope="session", autouse=True)
 def _own_settings(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Launches of the tests keep things in a folder of the tests, and think as long as a busy machine lets them."""
+    """Launches of the tests keep things in a folder of the tests, and take as long as a busy machine lets them."""
     changes = {
         "TORCHX_CUBICML_CACHE": str(tmp_path_factory.mktemp("cache")),
         "TORCHX_CUBICML_THINK_DEADLINE_S": "60",
+        "TORCHX_CUBICML_DECISION_DEADLINE_S": "120",
+        "TORCHX_CUBICML_WRITE_DEADLINE_S": "60",
     }
     with pytest.MonkeyPatch.context() as patch:
         for name, value in changes.items():

@@ -63,7 +63,7 @@ def on_a_terminal(words: list[str], cwd: Path) -> Told:
             break
         screen += piece
     os.close(leader)
-    return Told(process.wait(timeout=60), screen.decode(errors="replace"))
+    return Told(process.wait(timeout=600), screen.decode(errors="replace"))
 
 
 def quick_tune(*options: str, args: str = "--batch_size 1 --seconds 0.6") -> list[str]:
@@ -108,7 +108,7 @@ def test_a_terminal_keeps_the_ends_and_the_result(told: Told) -> None:
 def test_the_winner_is_the_default_of_the_next_launch(told: Told, workspace: Path) -> None:
     assert "[cli:run]" in (workspace / ".torchxconfig").read_text()  # what stood there stays
     words = ["torchx", "run", "--dryrun", "cubicml", "--mode", "record", "--store", "store", QUICK[0]]
-    done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert re.search(r"--batch_size\W+4\b", done.stdout), done.stdout[-3000:]
     assert "quick.py" in done.stdout
@@ -117,7 +117,7 @@ def test_the_winner_is_the_default_of_the_next_launch(told: Told, workspace: Pat
 def test_without_a_terminal_lines_are_plain(workspace: Path, tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text(SPACE)
     words = quick_tune("--budget", "2 launches", "--write-config", "defaults", args="--batch_size 4 --seconds 0.2")
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert "\x1b" not in done.stdout + done.stderr
     lines = done.stderr.splitlines()
@@ -134,7 +134,7 @@ def test_a_hopeless_launch_of_torchrun_is_ended_early(tmp_path: Path) -> None:
     options = "--space space.toml --store store --budget 2 --repeats 1 --json --scratch scratch"
     training = "dist.ddp -j 1x1 --script train.py -- --batch_size 1"
     words = f"torchx cubicml tune {options} -- {training}".split()
-    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=200)
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]
     assert json.loads(done.stdout)["launches"] == 2
     trials: dict[object, Trial] = {trial.config["micro_batch_size"]: trial for trial in TrialStore(f"{tmp_path}/store")}

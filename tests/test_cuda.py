@@ -45,7 +45,7 @@ def launch(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[s
         env=environment,
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=600,
         check=False,
     )
     (trial,) = TrialStore(str(folder / "store"))

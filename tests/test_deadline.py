@@ -27,5 +27,5 @@ def test_past_the_deadline_nobody_waits() -> None:
     started = time.monotonic()
     with pytest.raises(LaunchError, match=r"^waiting was not done within 0\.05 s$"):
         within(0.05, release.wait, what="waiting")
-    assert time.monotonic() - started < 2.0
+    assert time.monotonic() - started < 30.0  # it waits for ever otherwise
     release.set()

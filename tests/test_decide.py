@@ -140,7 +140,7 @@ print(decide(case, sys.argv[1], limits=limits, now=datetime.now(UTC)).choice.con
         if item.landing is not None
     )
     command = [sys.executable, "-c", script, filled.store.url, str(filled.limits.cache), text]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
     assert (done.stdout, done.stderr) == ("8\n", "")
 
 
@@ -213,7 +213,7 @@ def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, mo
     names = set()
     for seed in "123":
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        names.add(subprocess.check_output([sys.executable, "-c", code, folder], text=True, timeout=60))
+        names.add(subprocess.check_output([sys.executable, "-c", code, folder], text=True, timeout=600))
     assert len(names) == 1
 
 

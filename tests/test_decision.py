@@ -69,7 +69,7 @@ stores: list[TCPStore] = []
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "5")
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
     monkeypatch.setattr(agreement, "_LONGER_S", 0.2)
 
 
@@ -121,26 +121,27 @@ def test_where_nothing_changes_nobody_waits_for_the_others(port: int) -> None:
 
 
 def test_a_rank_that_does_not_come_leaves_all_as_typed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_time(monkeypatch, 0.5)
+    in_time(monkeypatch, 2.0)
     all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0}), "only 2 of 3 ranks came in time")
 
 
 def test_a_rank_that_comes_too_late_does_as_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_time(monkeypatch, 0.5)
-    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 1.5}), "only 2 of 3 ranks came in time")
+    in_time(monkeypatch, 2.0)
+    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 4.0}), "only 2 of 3 ranks came in time")
 
 
-def test_ranks_with_other_arguments_leave_all_as_typed_at_once(port: int) -> None:
+def test_ranks_with_other_arguments_leave_all_as_typed_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 300.0)
     before = time.monotonic()
     found = answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 0.0}, questions={1: '{"program": "other.py"}'})
     all_as_typed(found, "not all ranks were started alike")
-    assert time.monotonic() - before < 4
+    assert time.monotonic() - before < 100
 
 
 @pytest.mark.parametrize(
     ("worked", "reason"),
     [
-        (Worked(seconds=2.0), "the decision took too long"),
+        (Worked(seconds=5.0), "the decision took too long"),
         (Worked(error=ZeroDivisionError("a defect")), "ZeroDivisionError: a defect"),
     ],
     ids=["hangs", "fails"],
@@ -148,7 +149,7 @@ def test_ranks_with_other_arguments_leave_all_as_typed_at_once(port: int) -> Non
 def test_a_decision_that_is_not_made_leaves_all_as_typed(
     port: int, monkeypatch: pytest.MonkeyPatch, worked: Worked, reason: str
 ) -> None:
-    in_time(monkeypatch, 0.6)
+    in_time(monkeypatch, 2.0)
     all_as_typed(answers(port, worked, delays={0: 0.0, 1: 0.0, 2: 0.0}), reason)
 
 
@@ -164,25 +165,29 @@ def test_a_restart_repeats_the_decision(port: int) -> None:
 
 
 def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    in_time(monkeypatch, 0.8)
+    in_time(monkeypatch, 2.0)
     from torchx_cubicml.decision.ballot import Ballot
     from torchx_cubicml.recorder.agent_store import connected
 
     for _ in range(5):
-        Ballot(connected(job(1, port), within_s=1.0), job(1, port), QUESTION).come()
+        Ballot(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
     all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks came in time")
 
 
 def test_whoever_is_late_all_ranks_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    in_time(monkeypatch, 0.3)
-    rng, seen = random.Random(0), set()
-    for _ in range(8):
+    rng = random.Random(0)
+
+    def agreed(deadline_s: float, *delays: float, works_s: float = 0.0) -> tuple[str, ...] | None:
+        in_time(monkeypatch, deadline_s)
         store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-        delays = {number: rng.uniform(0.0, 0.35) for number in range(4)}
-        found = answers(store.port, Worked(seconds=rng.uniform(0.0, 0.35)), delays=delays, size=4)
+        found = answers(store.port, Worked(seconds=works_s), delays=dict(enumerate(delays)), size=4)
         (args,) = {answer.args for answer in found.values()}
-        seen.add(args)
-    assert seen == {None, WANTED.args}
+        return args
+
+    assert agreed(60.0, 0.0, 0.2, 0.4, 0.1, works_s=0.3) == WANTED.args
+    assert agreed(0.3, 0.0, 2.0, 0.0, 0.0) is None
+    for _ in range(8):  # either, as the machine has it
+        agreed(0.3, *(rng.uniform(0.0, 0.35) for _ in range(4)), works_s=rng.uniform(0.0, 0.35))
 
 
 def test_an_answer_survives_json() -> None:
@@ -375,7 +380,7 @@ def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.M
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     question = json.dumps({"program": "t.py", "is_module": False, "args": []})
     command = own_command("torchx_cubicml.decision.agreement")
-    done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=60)
+    done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=600)
     answer = Answer.from_json(json.loads(done.stdout))
     assert answer.args is None
     assert "the ranks cannot agree: ConnectionError" in answer.lines[0]

@@ -29,7 +29,7 @@ def rendered(document: dict[str, object], path: str) -> str:
 
 
 @pytest.mark.parametrize("path", ["c.json", "c.yaml", "c.toml"])
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(document=DOCUMENTS, key=st.lists(NAMES, min_size=1, max_size=3).map(tuple), value=PLAIN)
 def test_one_value_is_set_and_all_others_stay(
     path: str, document: dict[str, object], key: tuple[str, ...], value: object
@@ -147,7 +147,7 @@ PLACES = [
 SET = [1, 2.5, 1e-7, True, "a: b # c", "é\n\"'", (1, 2), "", "no", "1e5", "~"]
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     path=st.sampled_from(sorted(DAMAGED)),
     damage=st.lists(st.tuples(st.floats(0, 1), st.sampled_from(PIECES), st.integers(0, 3)), max_size=3),

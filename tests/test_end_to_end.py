@@ -35,7 +35,7 @@ args = { "--out_dir" = "{scratch}/{launch_id}" }
 
 
 def run(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
-    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=240)
+    done = subprocess.run(words, cwd=cwd, capture_output=True, text=True, check=False, timeout=600)
     assert done.returncode == 0, done.stderr[-4000:]
     return done
 

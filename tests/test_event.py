@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.event import MAX_REASON, SCHEMA_VERSION, Event, EventKind, fold_events, trial_events
 from torchx_cubicml.masking import MASK, mask, names_secret
-from torchx_cubicml.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.trial import STATISTICS, Measurement, Origin, State, Trial
 
 if TYPE_CHECKING:
     from random import Random
@@ -24,7 +24,9 @@ names = st.text(min_size=1, max_size=12).filter(lambda name: not names_secret(na
 texts = st.text(max_size=20).filter(lambda text: mask(text) == text)
 scalars = st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | texts
 facts = st.dictionaries(names, scalars | st.lists(scalars, max_size=4).map(tuple), max_size=4)
+ids = st.text(min_size=1, max_size=8).filter(lambda text: mask(text) == text)
 positive = st.floats(1e-6, 1e12)
+not_negative = st.floats(0.0, 1e6)
 measurements = st.builds(
     Measurement,
     tokens_per_second=st.none() | positive,
@@ -33,6 +35,23 @@ measurements = st.builds(
     warmup_steps=st.integers(0, 100),
     step_time_s=st.just(()) | st.tuples(positive, positive, positive),
     peak_memory_gib=st.none() | positive,
+    mean_step_time_s=st.none() | positive,
+    drift=st.none() | st.floats(-0.9, 9.0),
+    share_outside_steps=st.none() | st.floats(0.0, 1.0),
+    peak_reserved_gib=st.none() | positive,
+    allocator_retries=st.none() | st.integers(0, 9),
+    source=texts,
+    statistic=st.sampled_from(["", *STATISTICS]),
+    relative_error=st.none() | not_negative,
+    evaluation_s=st.none() | not_negative,
+    checkpoint_s=st.none() | not_negative,
+    tokens_per_second_overall=st.none() | positive,
+    samples_per_second_overall=st.none() | positive,
+    is_steady=st.none() | st.booleans(),
+    may_include_evaluation=st.none() | st.booleans(),
+    other_source=texts,
+    other_tokens_per_second=st.none() | positive,
+    other_samples_per_second=st.none() | positive,
 )
 suggestions = st.none() | st.dictionaries(
     names, scalars | st.none() | st.lists(scalars, max_size=3), min_size=1, max_size=3
@@ -47,7 +66,7 @@ def events(draw: st.DrawFn) -> Event:
     return Event(
         kind=kind,
         trial_id=draw(texts),
-        launch_id=draw(st.text(min_size=1, max_size=8)),
+        launch_id=draw(ids),
         attempt=draw(attempts),
         sequence=draw(st.integers(0, 9)),
         writer=draw(st.sampled_from(["rank0", "rank1", "tune"])),
@@ -68,14 +87,14 @@ def events(draw: st.DrawFn) -> Event:
 def trials(draw: st.DrawFn) -> Trial:
     state = draw(st.sampled_from(State))
     return Trial(
-        trial_id=draw(st.text(min_size=1, max_size=8)),
+        trial_id=draw(ids),
         workload=draw(facts),
         config=draw(facts),
         state=state,
         observed=draw(facts),
         measurement=draw(st.none() | measurements),
         origin=draw(st.sampled_from(Origin)),
-        launch_id=draw(st.text(max_size=8)),
+        launch_id=draw(st.just("") | ids),
         attempts=1 if state is State.PLANNED else draw(st.integers(1, 3)),
         reason=draw(texts) if state.ended else "",
         suggestion=draw(suggestions),
@@ -100,7 +119,7 @@ def ended(state: State, **fields: object) -> Event:
 
 class TestJson:
     @given(events())
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def test_a_legal_event_comes_back_equal(self, event: Event) -> None:
         assert through_json(event) == event
 
@@ -256,7 +275,7 @@ class TestHostileJson:
     fields = sorted(set(Event.__slots__) - {"kind", "extra"} | {"event", "schema"})
 
     @given(st.dictionaries(st.sampled_from(fields), json_values | st.sampled_from(["a", 1, "started", "ended", {}])))
-    @settings(deadline=None, max_examples=120)
+    @settings(max_examples=120)
     def test_any_object_is_an_event_or_a_record_error(self, payload: dict[str, object]) -> None:
         try:
             event = Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **payload})
@@ -267,7 +286,7 @@ class TestHostileJson:
 
 class TestFold:
     @given(trials())
-    @settings(deadline=None, max_examples=60)
+    @settings(max_examples=60)
     def test_a_trial_comes_back_from_its_events(self, trial: Trial) -> None:
         assert fold_events(map(through_json, trial_events(trial))) == [trial]
 
@@ -281,7 +300,7 @@ class TestFold:
         ),
         st.randoms(use_true_random=False),
     )
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     def test_the_order_of_events_is_free(self, told: list[Event], shuffler: Random) -> None:
         told = [replace(event, trial_id=event.trial_id and "a", launch_id="l") for event in told]
         shuffled = list(told)
@@ -289,7 +308,7 @@ class TestFold:
         assert fold_events(shuffled) == fold_events(told)
 
     @given(st.lists(events(), max_size=6))
-    @settings(deadline=None, max_examples=50)
+    @settings(max_examples=50)
     def test_an_object_copied_twice_counts_once(self, told: list[Event]) -> None:
         assert fold_events(told + told) == fold_events(told)
 

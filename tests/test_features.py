@@ -151,7 +151,7 @@ tables = st.lists(st.dictionaries(st.sampled_from(["x", "y", "z"]), values, max_
 
 
 @given(tables, st.randoms(use_true_random=False))
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_the_order_of_rows_never_matters(rows, shuffler) -> None:
     shuffled = list(rows)
     shuffler.shuffle(shuffled)
@@ -161,7 +161,7 @@ def test_the_order_of_rows_never_matters(rows, shuffler) -> None:
 
 
 @given(tables, tables)
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_any_rows_fit_any_columns(rows, others) -> None:
     columns = Columns.from_rows(rows)
     table = columns.encode(others)

@@ -104,7 +104,7 @@ def test_what_changes_the_training_is_held_unless_it_says_that_it_may_change() -
     assert held(space) == ("precision", "tp_degree")
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(frozen=st.sets(st.sampled_from(NAMES)), choice=st.integers(0, 10**6), seed=st.integers(0, 99))
 def test_no_legal_config_of_a_held_space_moves_a_frozen_parameter(frozen: set[str], choice: int, seed: int) -> None:
     configs = list(SPACE.bind(workload=WORKLOAD, current=CURRENT).configs())

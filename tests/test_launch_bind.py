@@ -76,7 +76,7 @@ NAMES = ("alpha", "beta", "gamma")
 
 @st.composite
 def commands(draw: st.DrawFn) -> tuple[Launch, SearchSpace, dict[str, Value], list[str]]:
-    """Draw a command of declared flags between unknown words, its space, another config, and the unknown words."""
+    """Draw a command of declared flags between unknown words, its space, a config to write, and the unknown words."""
     unknown = draw(UNKNOWN)
     parameters, words, wanted = [], list(unknown), {}
     for name in draw(st.lists(st.sampled_from(NAMES), min_size=1, unique=True)):
@@ -110,7 +110,7 @@ def typed_forms(declared: Parameter, value: Value) -> list[list[str]]:
     return forms
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(commands())
 def test_writing_back_what_was_read_changes_nothing(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -119,7 +119,7 @@ def test_writing_back_what_was_read_changes_nothing(
     assert write_config(before, declared, read_config(before, declared)[1]) == before
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(commands())
 def test_what_is_written_is_read_back_and_nothing_else_moves(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
@@ -404,7 +404,7 @@ def test_what_has_no_place_follows_from_the_others() -> None:
         read_config(launch("--micro_batch_size", "2", "--global", "17"), declared)
 
 
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 @given(
     st.sampled_from(["--{}=", "{}=", "--a.{}", "--{}"]),
     st.lists(st.integers(0, 99), min_size=2, max_size=3, unique=True),

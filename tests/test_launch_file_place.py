@@ -119,7 +119,7 @@ def test_values_are_read_and_written(folder: Path, name: str, place: str, make) 
     assert {path.name: path.read_text() for path in folder.iterdir()} == FILES
 
 
-@settings(deadline=None, max_examples=40)
+@settings(max_examples=40)
 @given(
     config=st.fixed_dictionaries(
         {name: st.sampled_from([OWN[name], OTHER[name]]) for name in OWN},

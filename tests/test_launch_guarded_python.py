@@ -38,7 +38,7 @@ def start(
 
 
 def ended(process: subprocess.Popen[str]) -> tuple[list[str], str | None, str]:
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=600)
     words, proto, pid = json.loads(stdout)
     assert process.returncode == 7
     assert pid == process.pid, "signals reach the launcher itself"
@@ -86,7 +86,7 @@ def test_modules_in_the_working_directory_change_nothing_in_the_guard(tmp_path: 
     for name in ("os", "sys", "subprocess", "json", "re", "signal"):
         (tmp_path / f"{name}.py").write_text(text)
     process = start(tmp_path, python=[sys.executable, "-I", "-S"])
-    stdout, stderr = process.communicate(timeout=60)
+    stdout, stderr = process.communicate(timeout=600)
     # The program itself, a -c here, meets them as it would without us.
     assert "runs as typed" in stderr
     assert "wrapped" not in stdout
@@ -100,7 +100,7 @@ def test_a_wrapped_command_that_cannot_start_leaves_the_one_as_typed(tmp_path: P
         typed=[sys.executable, "-c", "print(5)"],
         variables={},
     )
-    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=60, check=True)
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=600, check=True)
     assert done.stdout == "5\n"
     assert "No such file" in done.stderr
 
@@ -127,7 +127,7 @@ def test_a_role_of_python_runs_in_a_place_without_a_shell(tmp_path: Path) -> Non
         env={"PATH": str(tmp_path), "TORCHX_CUBICML_LAUNCH": ""},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     shown = json.loads(done.stdout.splitlines()[0])

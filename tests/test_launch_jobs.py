@@ -25,7 +25,7 @@ def app_of(program: str) -> specs.AppDef:
 @pytest.mark.parametrize("words", ["", "print('said', file=sys.stderr, flush=True)"], ids=["silent", "talking"])
 def test_the_lines_of_a_job_that_goes_on_are_not_waited_for(tmp_path: Path, words: str) -> None:
     with JobRunner("local_cwd", log_dir=str(tmp_path)) as jobs:
-        handle = jobs.submit(app_of(f"import sys, time; {words or 'pass'}; time.sleep(20)"), launch_id="launch-1")
+        handle = jobs.submit(app_of(f"import sys, time; {words or 'pass'}; time.sleep(300)"), launch_id="launch-1")
         jobs.last_lines(handle, "role")
         assert jobs.look(handle).phase is JobPhase.RUNNING
         jobs.cancel(handle)

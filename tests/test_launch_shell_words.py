@@ -87,7 +87,7 @@ def test_words_that_stay_keep_their_text() -> None:
     ]
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 @given(st.lists(TEXT, min_size=1, max_size=4))
 def test_a_real_shell_hands_over_every_value(values: list[str]) -> None:
     line = "printf '%s\\0' " + after_torchx(" ".join(map(quote, values)))

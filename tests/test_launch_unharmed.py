@@ -10,7 +10,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torchx.schedulers.slurm_scheduler import create_scheduler
 from torchx.specs import macros
@@ -76,7 +76,7 @@ def through_slurm(app: AppDef) -> tuple[list[str], dict[str, str]]:
 
 
 @pytest.mark.parametrize("way", [through_bash, through_slurm], ids=["bash", "slurm"])
-@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12)
 @given(flag=TEXT, joined=TEXT, variable=TEXT, first=ARGUMENTS, last=ARGUMENTS)
 def test_every_value_arrives_as_it_is(
     way, programs: Path, flag: str, joined: str, variable: str, first: list[str], last: list[str]

@@ -111,7 +111,7 @@ def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeyp
 
     def work(item: int) -> tuple[int, set[int]]:
         if item:
-            both.wait(timeout=20)  # two are at work at once, or this breaks
+            both.wait(timeout=300)  # two are at work at once, or this breaks
         with one_thread():
             return item, {library["num_threads"] for library in threadpool_info()}
 

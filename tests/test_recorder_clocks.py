@@ -9,13 +9,18 @@ from torchx_cubicml.recorder.pauses import CHECKPOINT, EVAL_MODE, Pause
 
 
 def test_the_host_clock_times_what_lies_between_ticks() -> None:
+<<<<<<< HEAD
     clock = HostClock()
     clock.tick(StepEnd(clock.now(), samples=9, tokens=9))
+=======
+    clock, before = HostClock(), time.perf_counter()
+    clock.tick(clock.now(), samples=9, tokens=9)
+>>>>>>> part7-tests
     assert list(clock.steps()) == []
     time.sleep(0.02)
     clock.tick(StepEnd(clock.now(), samples=8))
     (step,) = clock.steps()
-    assert 0.02 <= step.seconds < 0.5
+    assert 0.02 <= step.seconds <= time.perf_counter() - before
     assert (step.samples, step.tokens) == (8, None)
     assert list(clock.steps()) == []
 
@@ -106,7 +111,7 @@ def test_the_cuda_clock_on_a_device() -> None:
 
 
 def test_what_comes_before_the_first_forward_is_outside_of_the_step() -> None:
-    clock = HostClock()
+    clock, before = HostClock(), time.perf_counter()
     for began in (False, True, True, False):
         time.sleep(0.004)
         first = clock.now() if began else None
@@ -114,4 +119,5 @@ def test_what_comes_before_the_first_forward_is_outside_of_the_step() -> None:
         clock.tick(StepEnd(clock.now(), began=first, samples=1))
     outside = [step.outside_s for step in clock.steps()]
     assert outside[2] is None
-    assert all(0.004 <= seconds < 0.1 for seconds in outside[:2])
+    assert all(seconds >= 0.004 for seconds in outside[:2])
+    assert sum(outside[:2]) <= time.perf_counter() - before - 0.004  # within the steps: 2 ms in each

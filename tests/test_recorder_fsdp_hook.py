@@ -29,7 +29,7 @@ def run(how: str, *recorder: str, **changes: str) -> subprocess.CompletedProcess
         env={**os.environ, "OMP_NUM_THREADS": "1", **changes},
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=600,
         check=False,
     )
 

@@ -33,7 +33,7 @@ def test_whatever_a_script_does_to_its_model_comes_to_the_same(tmp_path: Path) -
         )
         for recorder in ((), ("-m", "torchx_cubicml.recorder", "--"))
     ]
-    (plain, _), (recorded, told) = (process.communicate(timeout=120) for process in started)
+    (plain, _), (recorded, told) = (process.communicate(timeout=600) for process in started)
     assert [process.returncode for process in started] == [0, 0], told
     assert recorded.splitlines() == plain.splitlines()
     assert "after step 14 func" in plain

@@ -42,35 +42,35 @@ def store() -> TCPStore:
 def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:
     first, second = peers(0, store.port), peers(1, store.port)
     assert second.ask("nothing", within_s=0.2) == ""
-    threading.Timer(0.2, lambda: first.post("trial_id", "trial-1", within_s=2)).start()
-    assert second.ask("trial_id", within_s=5) == "trial-1"
+    threading.Timer(0.2, lambda: first.post("trial_id", "trial-1", within_s=60)).start()
+    assert second.ask("trial_id", within_s=60) == "trial-1"
 
 
 def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
     first, *others = (peers(rank, store.port, world_size=4) for rank in range(4))
-    assert first.work(within_s=2) == RankWork()
+    assert first.work(within_s=60) == RankWork()
     for size, other in enumerate(others, start=1):
         has_ended = size > 1
-        other.post_work(rank_word(1.5 * size, 10.0 * size, None, has_ended=has_ended), within_s=2)
-    first.post_work(rank_word(99.0, 99.0, 99.0, has_ended=True), within_s=2)
-    work = first.work(within_s=2)
+        other.post_work(rank_word(1.5 * size, 10.0 * size, None, has_ended=has_ended), within_s=60)
+    first.post_work(rank_word(99.0, 99.0, 99.0, has_ended=True), within_s=60)
+    work = first.work(within_s=60)
     assert work == RankWork(peak_memory_gib=4.5, samples=(10.0, 20.0, 30.0), tokens=(), has_ended=False)
     assert work.mean_with(40.0, 7.0) == (25.0, 7.0)
     assert work.mean_with(None, None) == (None, None)
     assert work.differs(10.0)
     assert not RankWork(samples=(10.0,)).differs(10.0)
     assert not work.differs(None)
-    others[0].post_work(rank_word(1.5, 10.0, None, has_ended=True), within_s=2)
-    assert first.work(within_s=2).has_ended
+    others[0].post_work(rank_word(1.5, 10.0, None, has_ended=True), within_s=60)
+    assert first.work(within_s=60).has_ended
 
 
 def test_ranks_meet(store: TCPStore) -> None:
     first, second = peers(0, store.port), peers(1, store.port)
     start = time.monotonic()
-    late = threading.Timer(0.4, lambda: second.meet(within_s=5))
+    late = threading.Timer(0.4, lambda: second.meet(within_s=60))
     late.start()
-    first.meet(within_s=5)
-    assert 0.3 < time.monotonic() - start < 4
+    first.meet(within_s=60)
+    assert 0.3 < time.monotonic() - start < 30
     late.join()
 
 
@@ -82,15 +82,15 @@ def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most() -> None:
         assert alone.work(within_s=0.3) == RankWork()
         alone.meet(within_s=0.3)
         alone.post_work("[1, null, null, false]")
-        assert time.monotonic() - start < 3
+        assert time.monotonic() - start < 9  # its own limit on each of three calls is 3 s
 
 
 def test_a_process_without_others_asks_nobody() -> None:
     alone = Peers(read_job_environment({}))
     assert not alone.exist
-    alone.post("trial_id", "x", within_s=5)
-    assert alone.ask("trial_id", within_s=5) == ""
-    alone.meet(within_s=5)
+    alone.post("trial_id", "x", within_s=60)
+    assert alone.ask("trial_id", within_s=60) == ""
+    alone.meet(within_s=60)
 
 
 @pytest.mark.parametrize(
@@ -103,7 +103,7 @@ def test_ranks_agree_only_where_all_come_with_the_same(store: TCPStore, words: t
     answers: dict[int, bool] = {}
 
     def ask(rank: int, word: str) -> None:
-        answers[rank] = peers(rank, store.port).agree(question, word, within_s=1 if len(words) == 1 else 20)
+        answers[rank] = peers(rank, store.port).agree(question, word, within_s=1 if len(words) == 1 else 60)
 
     threads = [threading.Thread(target=ask, args=entry) for entry in enumerate(words)]
     for thread in threads:
@@ -134,7 +134,7 @@ def test_nothing_is_at_the_store_any_more_once_it_is_closed(monkeypatch: pytest.
     first.post("trial_id", "t-1")
     first.gather(["stage/1"])  # would search for half a minute
     threading.Timer(0.2, store.go.set).start()
-    first.close(within_s=9)
+    first.close(within_s=60)
     assert list(store.set_to.values()) == ["t-1"]
     assert not any(thread.is_alive() for thread in first._threads)
 

@@ -22,7 +22,7 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     stderr = "".join(line for line in done.stderr.splitlines(keepends=True) if not line.startswith(OURS))

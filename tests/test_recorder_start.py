@@ -21,7 +21,7 @@ def run(arguments: list[str], folder: Path, **changes: str) -> str:
         env=environment,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     return done.stdout

@@ -27,7 +27,7 @@ def run(program: str, folder: Path) -> str:
         cwd=folder,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=False,
     )
     return done.stdout + done.stderr

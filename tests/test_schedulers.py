@@ -106,7 +106,7 @@ def requests(dry_runs: dict[str, tuple[Path, subprocess.Popen[str]]]) -> dict[st
     """Return what each scheduler would get, and what was told besides, made readable."""
     shown = {}
     for name, (folder, process) in dry_runs.items():
-        stdout, stderr = process.communicate(timeout=120)
+        stdout, stderr = process.communicate(timeout=600)
         assert process.returncode == 0, stderr
         told = [line for line in stderr.splitlines() if line.startswith("torchx-cubicml: ")]
         request = stdout.partition("=== SCHEDULER REQUEST ===\n")[2]

@@ -209,7 +209,7 @@ def spaces(draw: st.DrawFn) -> SearchSpace:
     return SearchSpace(parameters=tuple(parameters), constraints=tuple(constraints))
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(spaces())
 def test_laws_of_every_space(bound: SearchSpace) -> None:
     if not decoded(bound):

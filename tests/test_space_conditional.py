@@ -154,7 +154,7 @@ CONDITIONS = ["a > 1", "a == 2 or b", "dp_degree > 2", "not b", "'x' in c", "d >
 RULES = ["a + d < 6", "b or a < 4", "'y' in c or b", "d != a", "len(c) == 3", "dp_degree * d >= 4"]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.sampled_from([None, *CONDITIONS]), min_size=4, max_size=4),
     st.lists(st.sampled_from(RULES), max_size=2, unique=True),

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import CubicMLError, SpaceError
@@ -364,7 +364,7 @@ KEY_VALUES = [
 SNIPPETS = st.sampled_from([*LINES, *NOISE, *KEY_VALUES])
 
 
-@settings(max_examples=300, deadline=2000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=300)
 @given(st.data())
 def test_a_mutated_file_is_a_space_or_a_space_error(data: st.DataObject) -> None:
     text = EXAMPLE
@@ -375,7 +375,7 @@ def test_a_mutated_file_is_a_space_or_a_space_error(data: st.DataObject) -> None
     survives(text)
 
 
-@settings(max_examples=200, deadline=2000)
+@settings(max_examples=200)
 @given(st.lists(st.sampled_from(LINES), max_size=30))
 def test_shuffled_lines_are_a_space_or_a_space_error(lines: list[str]) -> None:
     survives("\n".join(lines))
@@ -391,7 +391,7 @@ VALUES = st.recursive(
 KEYS = ["choices", "low", "high", "step", "scale", "flag", "env", "per_layer", "groups", "derive", "default", "observe"]
 
 
-@settings(max_examples=300, deadline=2000)
+@settings(max_examples=300)
 @given(st.dictionaries(st.sampled_from(KEYS), VALUES, max_size=5), VALUES, VALUES)
 def test_any_values_are_a_space_or_a_space_error(keys: dict[str, str], fact: str, constraint: str) -> None:
     body = "\n".join(f"{key} = {value}" for key, value in keys.items())
@@ -549,7 +549,7 @@ def test_the_file_that_is_mutated_is_legal() -> None:
     assert space.bind(workload=workload, current=config).size() > 20
 
 
-@settings(max_examples=150, deadline=20_000, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.data())
 def test_a_mutated_file_of_a_trainer_is_a_space_or_a_space_error(data: st.DataObject) -> None:
     lines = list(TRAINED_LINES)

@@ -303,7 +303,7 @@ WORDS += ["--compile", "--precision", "--wandb", "--", "a=b", "--resume", "-x", 
 WORDS += ["--save=\x7f", "--log=\n"]
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 @given(
     st.lists(st.sampled_from(WORDS), max_size=10),
     st.text(max_size=200) | st.just(HELP),

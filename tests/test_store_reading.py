@@ -70,25 +70,42 @@ EVENTS = st.builds(
     st.sampled_from([True, 1, 1.5, "text", False]),
     st.booleans(),
 )
-# Two folders, few names: names repeat between the folders, as they do where a store is copied into another.
+# Three folders, few names: names repeat between the folders, as they do where a store is copied into another.
 NAMES = st.tuples(st.sampled_from(["", "2026-01-01/", "2026-01-02/deep/"]), st.integers(0, 9)).map(
     lambda pair: f"{pair[0]}{pair[1]}.json"
 )
 
 
-@settings(max_examples=150, deadline=None)
-@given(st.lists(st.lists(st.tuples(NAMES, st.none() | EVENTS), max_size=6), max_size=5))
+@st.composite
+def changes_between_readings(draw: st.DrawFn) -> list[list[tuple[str, Event | None]]]:
+    """Draw objects that come, and objects that go (``None``); a name that was there once never comes again."""
+    present, used = [], set()
+    rounds = []
+    for _ in range(draw(st.integers(0, 5))):
+        changes: list[tuple[str, Event | None]] = []
+        for _ in range(draw(st.integers(0, 6))):
+            if present and draw(st.integers(0, 2)) == 0:
+                changes.append((present.pop(draw(st.integers(0, len(present) - 1))), None))
+            elif (name := draw(NAMES)) not in used:
+                changes.append((name, draw(EVENTS)))
+                present.append(name)
+                used.add(name)
+        rounds.append(changes)
+    return rounds
+
+
+@settings(max_examples=150)
+@given(changes_between_readings())
 def test_reading_bit_by_bit_is_reading_all_at_once(
     tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, Event | None]]]
 ) -> None:
-    """Whatever comes and goes between two readings, in whatever order."""
+    """Whatever comes and goes between two readings, in whatever order, is read; no name comes twice."""
     folder = tmp_path_factory.mktemp("store")
     for changes in rounds:
         for name, event in changes:
-            place = folder / "store" / "events" / name
             if event is None:
-                place.unlink(missing_ok=True)
-            elif not place.exists():  # nothing is ever rewritten
+                (folder / "store" / "events" / name).unlink()
+            else:
                 write(folder / "store", event, name)
         with pytest.MonkeyPatch.context() as patch:
             keep_always(patch)

@@ -134,7 +134,7 @@ def test_a_trainer_is_recorded_and_started_with_what_history_knows_best(tmp_path
         env=environment,
         capture_output=True,
         text=True,
-        timeout=200,
+        timeout=600,
         check=False,
     )
     assert done.returncode == 0, done.stderr

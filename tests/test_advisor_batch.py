@@ -226,7 +226,14 @@ def test_where_nothing_is_free_the_one_config_is_suggested(current: dict[str, in
     assert not found[0].reason.endswith(": ")
 
 
-TRANSFORMER = {"n_layers": 4, "d_model": 512, "n_heads": 8, "vocab_size": 1000, "seq_len": 128, "device": "NVIDIA H100"}
+TRANSFORMER = {
+    "n_layers": 4,
+    "d_model": 512,
+    "n_heads": 8,
+    "vocab_size": 1000,
+    "seq_len": 128,
+    "device": "NVIDIA H100",
+}
 
 
 @pytest.mark.parametrize("facts", [{}, TRANSFORMER], ids=["formulas do not cover it", "formulas cover it"])

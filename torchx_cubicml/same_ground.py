@@ -33,8 +33,9 @@ _NAMED = 3  # of the other values
 def same_ground(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
     """Return the trials without those of ``workload`` on other ground, and a line for each reason to leave some out.
 
-    A trial with a throughput that no training can have is left out, too: what it is of nobody knows. The ground is what was observed in the latest trial of the workload that was measured or ran out of memory; a trial
-    that observed nothing stays, and so do all trials of other workloads.
+    A trial with a throughput that no training can have is left out, too. The ground is what was observed in the latest
+    trial of the workload that was measured or ran out of memory; a trial that observed nothing stays, and so do all
+    trials of other workloads.
 
     >>> from torchx_cubicml.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
@@ -46,7 +47,7 @@ def same_ground(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial
     """
     kept, lines = list(trials), []
     own = [trial for trial in kept if matches(trial, workload)]
-    impossible = {id(trial): told for trial in own if (told := _impossible(trial))}
+    impossible = {id(trial): speed for trial in own if (speed := _impossible(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
         lines.append(f"{_launches(len(impossible))} left out: no training makes {_or(impossible.values())}")

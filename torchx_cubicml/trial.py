@@ -39,6 +39,7 @@ _NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
 _MOST_OUTSIDE = 0.99  # of the time: a share of all of it would make an infinite doubt
 _MOST_DOUBT = 10.0  # log standard deviation; one that is larger says no more: nothing is known
 LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: no training is slower, none faster
+_LEAST_PEAK_GIB, _MOST_PEAK_GIB = 1e-6, 1e6  # of one process: a page and more, and less than any machine has
 MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
@@ -236,6 +237,12 @@ class Measurement:
             raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
         value: float | None = getattr(self, objective)
         return value if value is not None and LEAST_THROUGHPUT <= value <= MOST_THROUGHPUT else None
+
+    @property
+    def peak_gib(self) -> float | None:
+        """Largest memory of one process; ``None`` where it is unknown or none that a process can have."""
+        peak = self.peak_memory_gib
+        return peak if peak is not None and _LEAST_PEAK_GIB <= peak <= _MOST_PEAK_GIB else None
 
     def impossible(self) -> str:
         """Return the throughput that no training can have, with its unit; empty where there is none.

@@ -96,14 +96,17 @@ def parser() -> argparse.ArgumentParser:
 
 def answer(*words: str) -> Answer:
     """Run ``torchx cubicml`` on ``words`` in this process; what it does not mean to raise comes through."""
-    out, err, status = io.StringIO(), io.StringIO(), 0
+    out, err = (io.TextIOWrapper(io.BytesIO(), encoding="utf-8", errors=how) for how in ("strict", "backslashreplace"))
+    status = 0
     with redirect_stdout(out), redirect_stderr(err):
         args = parser().parse_args(words)
         try:
             CubicMLCommand().run(args)
         except SystemExit as end:
             status = end.code if isinstance(end.code, int) else 1
-    found = Answer(status, out.getvalue(), err.getvalue())
+    for stream in (out, err):
+        stream.flush()
+    found = Answer(status, *(stream.buffer.getvalue().decode() for stream in (out, err)))
     assert not _UNMEANT.search(found.err), found.err
     if status == 2:
         (why,) = found.err.strip().split("\n")[-1:]
@@ -279,7 +282,7 @@ def test_history_import(
 
     rng = random.Random(number)
     with folder() as path, laid_out(EMPTY, path):
-        with Path("jobs.csv").open("w", newline="", encoding="utf-8") as file:
+        with Path("jobs.csv").open("w", newline="", encoding="utf-8", errors="surrogateescape") as file:
             writer = csv.writer(file)
             writer.writerow(COLUMNS)
             for row, state in zip(rows, states, strict=False):

@@ -216,6 +216,8 @@ BAD = {
     ),
     "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
     "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
+    "seed": ((*SUGGEST, "--seed", "-1", "--", *GPT), "a whole number from 0 on"),
+    "seed-of-evaluate": (("evaluate", "--seed", "9" * 30), "a whole number from 0 on"),
     "no-day": (
         ("history", "compact", "--before", "yesterday", "--store", "examples"),
         "--before must be a day such as",
@@ -286,8 +288,8 @@ def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> No
     assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
 
 
-def test_letters_that_the_terminal_has_not_are_told_as_json_spells_them(tmp_path: Path) -> None:
-    """A file name that is no UTF-8 comes as half a surrogate, which no encoding has; some terminals have ASCII alone."""
+def test_letters_that_the_terminal_has_not_are_told_by_their_numbers(tmp_path: Path) -> None:
+    """A file name that is no UTF-8 is half a surrogate, which no encoding has; some terminals have ASCII alone."""
     trial = Trial.completed(workload={"program": "tr\udcffin.py"}, config={"größe": "🙂"}, tokens_per_second=1.0)
     TrialStore(str(tmp_path)).add(trial)
     for encoding in ("utf-8", "ascii"):

@@ -49,7 +49,7 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
 
         if "cubicml_broken" in args:
             sys.exit(f"torchx-cubicml: {args.cubicml_broken}")
-        if isinstance(sys.stdout, TextIOWrapper):  # what it has no letter for is told as JSON spells it
+        if isinstance(sys.stdout, TextIOWrapper):  # what it has no letter for is told by its number
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status = _command(args.cubicml_command).run(args)

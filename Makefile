@@ -8,7 +8,8 @@ TORCHX_TESTS := $(addprefix tests/test_,component_options.py components.py launc
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-random test-slurm test-kill test-integrations test-nightly check setup format bench clean
+.PHONY: help demo test test-random test-generated test-slurm test-kill test-integrations test-nightly check
+.PHONY: setup format bench clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
@@ -21,6 +22,9 @@ test: setup ## format, lint, types, floors, tests
 
 test-random: setup ## the property tests on new cases; SEED=n draws those of an earlier run
 	scripts/test-random
+
+test-generated: setup ## every command on CASES=2000 generated stores under generated spaces, some hours (SEED=0)
+	scripts/test-generated "$(or $(CASES),2000)" "$(or $(SEED),0)"
 
 test-slurm: setup ## whole tunes on a Slurm that is started on this machine (root; installed where it is missing)
 	scripts/test-slurm

@@ -17,7 +17,7 @@ from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.reinforce import Reinforce
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.trial import State, Trial
+from torchx_cubicml.trial import Measurement, State, Trial
 from torchx_cubicml.vectors import vectors_of
 
 if TYPE_CHECKING:
@@ -224,3 +224,42 @@ def test_where_nothing_is_free_the_one_config_is_suggested(current: dict[str, in
     found = suggest(SearchSpace(parameters=parameters), workload=WORKLOAD, current=current, trials=others, count=3)
     assert [suggestion.config for suggestion in found] == [{"rounds": 8}]
     assert not found[0].reason.endswith(": ")
+
+
+TRANSFORMER = {
+    "n_layers": 4,
+    "d_model": 512,
+    "n_heads": 8,
+    "vocab_size": 1000,
+    "seq_len": 128,
+    "device": "NVIDIA H100",
+}
+
+
+@pytest.mark.parametrize("facts", [{}, TRANSFORMER], ids=["formulas do not cover it", "formulas cover it"])
+@pytest.mark.parametrize("count", [2, 40])
+def test_launches_recorded_without_a_space_of_which_no_config_is_known_leave_a_batch_to_choose(
+    facts: dict[str, object], count: int
+) -> None:
+    """What a launch without the switch observes says nothing of it, so there is no measured config to climb from."""
+    parameters = (
+        Parameter(name="activation_checkpointing", choices=("none", "full"), per_layer=4, groups=2),
+        Parameter(name="fused", choices=(False, True)),
+    )
+    current = {"activation_checkpointing": ("none",) * 4, "fused": False}
+    switch = {"activation_checkpointing": ("full",) * 4}
+    trials = [
+        Trial(
+            trial_id=f"t{place}",
+            workload=WORKLOAD,
+            config={},
+            observed={**facts, "micro_batch_size": 2, **observed},
+            state=State.COMPLETED,
+            measurement=Measurement(tokens_per_second=100.0 + place),
+        )
+        for place, observed in enumerate([{"fused": False}, {"fused": False}, switch])
+    ]
+    workload = {**WORKLOAD, **facts}
+    found = suggest(SearchSpace(parameters=parameters), workload=workload, current=current, trials=trials, count=count)
+    assert len(found) == min(count, 8)
+    assert len({config_key(suggestion.config) for suggestion in found}) == len(found)

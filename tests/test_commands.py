@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import shlex
 import signal
@@ -215,6 +216,8 @@ BAD = {
     ),
     "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
     "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
+    "seed": ((*SUGGEST, "--seed", "-1", "--", *GPT), "a whole number from 0 on"),
+    "seed-of-evaluate": (("evaluate", "--seed", "9" * 30), "a whole number from 0 on"),
     "no-day": (
         ("history", "compact", "--before", "yesterday", "--store", "examples"),
         "--before must be a day such as",
@@ -283,3 +286,23 @@ def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> No
     told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
     assert told.stdout == f"3 events of {store.url} are in 1 segments now\n"
     assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
+
+
+def test_letters_that_the_terminal_has_not_are_told_by_their_numbers(tmp_path: Path) -> None:
+    """A file name that is no UTF-8 is half a surrogate, which no encoding has; some terminals have ASCII alone."""
+    trial = Trial.completed(workload={"program": "tr\udcffin.py"}, config={"größe": "🙂"}, tokens_per_second=1.0)
+    TrialStore(str(tmp_path)).add(trial)
+    for encoding in ("utf-8", "ascii"):
+        for words in (("list",), ("list", "--json"), ("show", trial.trial_id)):
+            done = subprocess.run(
+                ["torchx", "cubicml", "history", *words, "--store", str(tmp_path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+                env={**os.environ, "PYTHONIOENCODING": encoding},
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            assert r"tr\udcffin.py" in done.stdout
+            if "--json" in words:
+                assert json.loads(done.stdout)[0]["workload"] == trial.workload

@@ -202,3 +202,15 @@ class TestConfigKey:
     )
     def test_another_request_has_another_key(self, left: dict[str, object], right: dict[str, object]) -> None:
         assert config_key(left) != config_key(right)
+
+
+@pytest.mark.parametrize("peak", [5e-324, 1e-9, 1e9, 1.7e308])
+def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
+    odd, usual = (
+        Trial.completed(workload={}, config={"a": each}, tokens_per_second=1.0, peak_memory_gib=each)
+        for each in (peak, 40.0)
+    )
+    history = History.from_trials([odd, usual], objective="tokens_per_second")
+    told = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
+    assert np.isnan(told[odd.trial_id])
+    assert told[usual.trial_id] == 40.0

@@ -117,6 +117,9 @@ def test_a_mapping_file_says_the_same(table: Path, tmp_path: Path) -> None:
     path.write_text("workload = 3\nthroughput = 'speed'\n")
     with pytest.raises(RecordError, match="must be a list or a table"):
         TableMapping.from_toml(path)
+    path.write_text("throughput = 'speed'\nstatus = 'how'\ncompleted = 3\n")
+    with pytest.raises(RecordError, match="the values of a status must be a list, got 3"):
+        TableMapping.from_toml(path)
 
 
 def test_a_row_of_another_length_is_named(table: Path) -> None:
@@ -136,8 +139,9 @@ def test_how_a_status_is_capitalised_does_not_matter_and_others_are_counted(tabl
     assert read.other_statuses == {"crash": 1}
 
 
-def test_a_time_that_is_none_is_a_bad_row(table: Path) -> None:
-    table.write_text(TABLE.replace("2026-01-01T00:00:00Z", "yesterday"))
+@pytest.mark.parametrize("time", ["yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
+def test_a_time_that_is_none_is_a_bad_row(table: Path, time: str) -> None:
+    table.write_text(TABLE.replace("2026-01-01T00:00:00Z", time))
     assert "the time must be ISO 8601" in read_table(table, mapping()).problems[0]
 
 

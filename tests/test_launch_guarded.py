@@ -135,3 +135,8 @@ def test_too_long_a_line_is_refused() -> None:
 def test_a_variable_needs_a_legal_name(name: str) -> None:
     with pytest.raises(LaunchError, match="no name of an environment variable"):
         line_for(probe_of(python="python"), **{name: "1"})
+
+
+def test_a_command_need_be_no_text() -> None:
+    line = guarded_line(probe=probe_of(python=sys.executable), wrapped="echo a", typed="cat gr\udcff", variables={})
+    assert os.fsencode(line).endswith(b"exec cat gr\xff")

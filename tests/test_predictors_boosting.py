@@ -9,6 +9,7 @@ from torchx_cubicml.features import Columns
 from torchx_cubicml.history import History
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
+from torchx_cubicml.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 
 def history_of(rows: list[dict[str, object]], throughput: np.ndarray) -> History:
@@ -117,3 +118,19 @@ def test_a_program_never_seen_widens_the_interval_by_as_much_as_known_ones_diffe
     known, new = predict(history_of(rows, speed), asked).spread
     assert known < 0.2
     assert 0.3 < new < 1.0
+
+
+def test_another_value_of_a_number_that_was_alike_wherever_it_was_known_is_predicted_alike() -> None:
+    rows, speed = made_up(40, noise=0.02, seed=0)
+    told = [{**row, "seq_len": 1000} if place % 3 else row for place, row in enumerate(rows)]
+    asked = {"world_size": 8, "precision": "bf16"}
+    predicted = predict(history_of(told, speed), [{**asked, "seq_len": length} for length in (1000, 1001, 2000, 1)])
+    assert predicted.throughput == pytest.approx(predicted.throughput[:1].repeat(4), rel=0.2)
+
+
+def test_far_beyond_what_ran_the_trend_ends_where_no_training_can_be() -> None:
+    history = history_of(*made_up(40, noise=0.02, seed=0))
+    far = predict(history, [{"world_size": size} for size in (2**64, 1e308, 1e-300, -5.0)])
+    assert (far.throughput >= LEAST_THROUGHPUT).all()
+    assert (far.throughput <= MOST_THROUGHPUT).all()
+    assert np.isfinite(far.quantile(0.99)).all()

@@ -58,3 +58,12 @@ def test_a_column_of_many_names_is_no_category() -> None:
 def test_a_table_of_one_row_has_nothing_to_tell_apart() -> None:
     inputs = Inputs.of(TABLE[:1], CATEGORICAL)
     assert (inputs.width, inputs.dense(TABLE).shape) == (0, (4, 0))
+
+
+@pytest.mark.parametrize("value", [3.0, 0.3, 1e15, 2.0**64])
+@pytest.mark.parametrize("n_rows", [4, 7, 30])
+def test_a_number_that_is_alike_wherever_it_is_known_is_not_scaled_by_its_rounding(value: float, n_rows: int) -> None:
+    table = np.full((n_rows, 1), value)
+    table[::3] = np.nan
+    other = Inputs.of(table, (False,)).dense(np.array([[10.0 * value], [value]]))[:, 0]
+    assert other == pytest.approx([np.log(10.0), 0.0], abs=1e-6)

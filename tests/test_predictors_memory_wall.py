@@ -3,6 +3,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+import pytest
 
 from torchx_cubicml.history import History
 from torchx_cubicml.predictors.memory_wall import MemoryWall
@@ -212,3 +213,14 @@ def test_what_is_feared_to_fail_makes_its_like_risky_too() -> None:
     assert after[1] < 0.9 * before[1]
     assert after[2] > 0.9 * before[2]
     assert asked_of(wall, history, first, like, modest) == before  # the wall itself stays
+
+
+@pytest.mark.parametrize("odd", [0, -1, -4, 5e-324, 2**64, 1e308], ids=str)
+def test_a_number_that_is_no_batch_and_a_device_that_is_none_leave_a_probability(odd: float) -> None:
+    trials = [
+        replace(outcome("FFFFFFFF", 8), config={**config("FFFFFFFF", 8), "micro_batch_size": size})
+        for size in (odd, 0, -4, 0)
+    ]
+    trials = [replace(trial, observed={"device_memory_gib": odd}) for trial in trials]
+    for told in chances(trials, config("FFFFFFFF", 8), config("FFFFFFFF", 0)):
+        assert 0.0 <= told <= 1.0

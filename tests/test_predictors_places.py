@@ -56,3 +56,8 @@ def test_points_can_be_joined() -> None:
     joined = points.and_then(points)
     assert len(joined) == 4
     np.testing.assert_array_equal(joined.shares[0][2:], points.shares[0])
+
+
+def test_how_often_two_divides_a_number_beyond_all_whole_ones_is_told_without_a_warning() -> None:
+    rows = [{"batch": size} for size in (1, 3, 5, 6, 7, 12, 2**64, 1e30)]
+    assert placed(rows, [*rows, {"batch": -8}, {}]).twos[:, 0].tolist() == [0, 0, 0, 1, 0, 2, 6, 6, 0, 0]

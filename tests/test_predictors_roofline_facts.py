@@ -42,3 +42,8 @@ def test_a_category_that_was_never_seen_is_unknown() -> None:
     facts = decoded([{"precision": "int4", "n_layers": 2}])
     assert not facts.known("precision").any()
     assert np.isnan(facts.number("seq_len")).all()
+
+
+@pytest.mark.parametrize("value", [0, -1, 5e-324, 1e300, 2**64, True, "many", (4, 4)], ids=str)
+def test_what_is_no_count_and_no_size_is_not_known(value: object) -> None:
+    assert Facts.from_rows([{"n_layers": value}]).number("n_layers", 7.0).tolist() == [7.0]

@@ -127,3 +127,12 @@ def test_calibration_recovers_planted_constants_from_noisy_runs() -> None:
 
 def test_without_a_history_the_defaults_serve() -> None:
     assert Roofline().recommenders_ == DEFAULTS
+
+
+@pytest.mark.parametrize("sizes", [("a", "b"), (1e300, 1.0), (-1, 2), (True, 5)], ids=str)
+def test_sizes_that_are_none_name_no_recommender(sizes: tuple[object, ...]) -> None:
+    assert Recommender.of({**ROW, "layer_n_params": sizes}) is None
+    trial = Trial.completed(workload={**ROW, "layer_n_params": sizes}, config={}, samples_per_second=1.0)
+    history = History.from_trials([trial], objective="samples_per_second")
+    told = Roofline().fit(history, rng=np.random.default_rng(0)).predict(history.features)
+    assert np.isnan(told.throughput).all()

@@ -9,13 +9,8 @@ from torchx_cubicml.recorder.pauses import CHECKPOINT, EVAL_MODE, Pause
 
 
 def test_the_host_clock_times_what_lies_between_ticks() -> None:
-<<<<<<< HEAD
-    clock = HostClock()
-    clock.tick(StepEnd(clock.now(), samples=9, tokens=9))
-=======
     clock, before = HostClock(), time.perf_counter()
-    clock.tick(clock.now(), samples=9, tokens=9)
->>>>>>> part7-tests
+    clock.tick(StepEnd(clock.now(), samples=9, tokens=9))
     assert list(clock.steps()) == []
     time.sleep(0.02)
     clock.tick(StepEnd(clock.now(), samples=8))

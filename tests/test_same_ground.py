@@ -90,6 +90,24 @@ class TestSameGround:
         (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=trials)
         assert found.config == {"micro_batch_size": 2}
 
+    @pytest.mark.parametrize("speed", [5e-324, 1e-300, 1e300, 1.7e308])
+    def test_a_throughput_that_no_training_can_have_is_left_out_and_told(self, speed: float) -> None:
+        odd = [ran(day, batch=2, speed=speed, device="H100") for day in (2, 3)]
+        best = best_of(ran(1, device="H100"), *odd)
+        assert best is not None
+        assert best.config == CURRENT
+        assert best.throughput == pytest.approx(10_000.0)
+        assert f"2 launches left out: no training makes {speed:g} tokens/s" in best.reason
+        (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=[ran(1), *odd])
+        assert found.config == {"micro_batch_size": 2}  # which may be launched again
+
+    def test_nor_is_one_of_another_workload_learned_from(self) -> None:
+        elsewhere = [
+            replace(ran(day, speed=1e300), workload={"program": "b.py", "world_size": 1}) for day in range(1, 28)
+        ]
+        (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=[ran(28), *elsewhere])
+        assert found.throughput == pytest.approx(10_000.0, rel=0.1)
+
 
 class TestUnderWay:
     def is_suggested_again(self, *trials: Trial) -> bool:

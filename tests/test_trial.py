@@ -75,6 +75,20 @@ class TestMeasurement:
         with pytest.raises(RecordError, match=next(iter(fields))):
             Measurement(**fields)
 
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"relative_error": 1e300},
+            {"statistic": "p50", "mean_step_time_s": 5e-324, "step_time_s": (1e300, 1e300, 1e300)},
+            {"statistic": "p50", "mean_step_time_s": 1e300, "step_time_s": (5e-324, 5e-324, 5e-324)},
+            {"statistic": "p50", "drift": 1e300},
+            {"statistic": "p50", "share_outside_steps": 1.0},
+        ],
+        ids=lambda fields: next(reversed(fields)),
+    )
+    def test_its_doubt_is_finite_whatever_was_recorded(self, fields: dict[str, object]) -> None:
+        assert 0.0 < Measurement(tokens_per_second=1.0, **fields).uncertainty <= 10.0
+
 
 class TestTrial:
     def test_completed_is_an_import_with_frozen_values(self) -> None:

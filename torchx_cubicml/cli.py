@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import sys
 from importlib import import_module
+from io import TextIOWrapper
 from typing import TYPE_CHECKING
 
 from torchx.cli.cmd_base import SubCommand
@@ -48,6 +49,8 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
 
         if "cubicml_broken" in args:
             sys.exit(f"torchx-cubicml: {args.cubicml_broken}")
+        if isinstance(sys.stdout, TextIOWrapper):  # what it has no letter for is told by its number
+            sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status = _command(args.cubicml_command).run(args)
         except CubicMLError as error:

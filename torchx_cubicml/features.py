@@ -42,6 +42,7 @@ VOLATILE_FACTS = (
 )
 """Facts that differ from launch to launch for no reason that a config could change; no columns are made of them."""
 
+MAX_NUMBER = 1e30  # of either sign; a larger one is no fact, and its square may have no float
 MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255
 MAX_ENTRIES = 256  # columns for the entries of one tuple; deeper models are told by their shares
 MAX_SHARES = 16
@@ -341,7 +342,9 @@ def _text(label: _Label) -> str:
 
 
 def _number(value: Value | None) -> float:
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else np.nan
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return np.nan
+    return min(max(float(value), -MAX_NUMBER), MAX_NUMBER)
 
 
 def _all_numbers(values: Iterable[Scalar]) -> bool:

@@ -80,8 +80,8 @@ class History:
         failures = []
         peaks: dict[str, float] = {}
         for trial in trials:
-            if trial.measurement is not None and trial.measurement.peak_memory_gib is not None:
-                peaks[trial.trial_id] = trial.measurement.peak_memory_gib
+            if trial.measurement is not None and trial.measurement.peak_gib is not None:
+                peaks[trial.trial_id] = trial.measurement.peak_gib
             throughput = _throughput(trial, objective)
             if trial.state is State.OUT_OF_MEMORY:
                 taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))

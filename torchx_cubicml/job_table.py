@@ -98,8 +98,8 @@ class TableMapping:
             unit=str(found.get("unit", "tokens_per_second")),
             program=texts["program"],
             status=texts["status"],
-            completed=tuple(map(str, found.get("completed", []))),
-            out_of_memory=tuple(map(str, found.get("out_of_memory", []))),
+            completed=_values_of(found.get("completed", []), path),
+            out_of_memory=_values_of(found.get("out_of_memory", []), path),
             time=texts["time"],
             peak_memory_gib=texts["peak_memory_gib"],
         )
@@ -124,6 +124,12 @@ class ReadTable:
     trials: list[Trial] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
     other_statuses: Counter[str] = field(default_factory=Counter)
+
+
+def _values_of(listed: object, path: Path) -> tuple[str, ...]:
+    if not isinstance(listed, list):
+        raise RecordError(f"mapping file {path}: the values of a status must be a list, got {listed!r:.60}")
+    return tuple(map(str, listed))
 
 
 def named_columns(columns: object) -> dict[str, str]:
@@ -225,10 +231,11 @@ def _moment(text: str) -> str:
         return "" if text.lower() in _MISSING else text
     try:
         moment = datetime.fromisoformat(text)
-    except ValueError as error:
+        moment = moment if moment.tzinfo is None else moment.astimezone(UTC)
+    except (OverflowError, ValueError) as error:  # the first: in UTC it is in no year that has a number
         raise RecordError(f"the time must be ISO 8601, such as 2025-03-10, got {text!r:.60}") from error
     if moment.tzinfo is not None:
-        return moment.astimezone(UTC).isoformat().replace("+00:00", "Z")
+        return moment.isoformat().replace("+00:00", "Z")
     return text if len(text) == len("2025-03-10") else moment.isoformat()
 
 

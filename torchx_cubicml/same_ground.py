@@ -1,4 +1,4 @@
-"""Which trials of a workload may be compared with one another: on one device, of one model, and none that is lost.
+"""Which trials of a workload may be compared with one another: on one device, of one model, none lost or impossible.
 
 What this leaves out is of the same workload by its key alone; a gain told between such trials would be another device's
 or another model's.
@@ -33,8 +33,9 @@ _NAMED = 3  # of the other values
 def same_ground(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
     """Return the trials without those of ``workload`` on other ground, and a line for each reason to leave some out.
 
-    The ground is what was observed in the latest trial of the workload that was measured or ran out of memory; a trial
-    that observed nothing stays, and so do all trials of other workloads.
+    A trial with a throughput that no training can have is left out, too. The ground is what was observed in the latest
+    trial of the workload that was measured or ran out of memory; a trial that observed nothing stays, and so do all
+    trials of other workloads.
 
     >>> from torchx_cubicml.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
@@ -46,6 +47,10 @@ def same_ground(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial
     """
     kept, lines = list(trials), []
     own = [trial for trial in kept if matches(trial, workload)]
+    impossible = {id(trial): speed for trial in own if (speed := _impossible(trial))}
+    if impossible:
+        kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
+        lines.append(f"{_launches(len(impossible))} left out: no training makes {_or(impossible.values())}")
     for fact, advice in _GROUND.items():
         told = [trial for trial in own if fact in trial.observed]
         latest = max(filter(_teaches, told), key=_recency, default=None)
@@ -111,11 +116,23 @@ def _alike(value: Value, ground: Value) -> bool:
     return value == ground
 
 
+def _impossible(trial: Trial) -> str:
+    return trial.measurement.impossible() if trial.measurement is not None else ""
+
+
 def _line(fact: str, ground: Value, strange: Sequence[Trial]) -> str:
-    count = f"{len(strange)} launch{'es' if len(strange) > 1 else ''}"
-    others = sorted({_short(trial.observed[fact]) for trial in strange})
+    others = _or(_short(trial.observed[fact]) for trial in strange)
+    return f"{_launches(len(strange))} left out: the latest had {fact} {_short(ground)}, not {others}"
+
+
+def _launches(count: int) -> str:
+    return f"{count} launch{'es' if count > 1 else ''}"
+
+
+def _or(texts: Iterable[str]) -> str:
+    others = sorted(set(texts))
     more = f" and {len(others) - _NAMED} more" if len(others) > _NAMED else ""
-    return f"{count} left out: the latest had {fact} {_short(ground)}, not {' or '.join(others[:_NAMED])}{more}"
+    return f"{' or '.join(others[:_NAMED])}{more}"
 
 
 def _short(value: Value) -> str:

@@ -37,6 +37,9 @@ _POSITIVE = (
 )
 _NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
 _MOST_OUTSIDE = 0.99  # of the time: a share of all of it would make an infinite doubt
+_MOST_DOUBT = 10.0  # log standard deviation; one that is larger says no more: nothing is known
+LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: no training is slower, none faster
+_LEAST_PEAK_GIB, _MOST_PEAK_GIB = 1e-6, 1e6  # of one process: a page and more, and less than any machine has
 MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
 
 
@@ -177,15 +180,15 @@ class Measurement:
         longer, or, where that is unknown, by the time outside steps; and half of what the run has drifted by.
         """
         if self.relative_error is not None:
-            return self.relative_error
+            return min(self.relative_error, _MOST_DOUBT)
         if self.statistic != MEDIAN:
             return 0.0
         excess = 0.0
         if self.mean_step_time_s is not None and self.step_time_s:
-            excess = abs(math.log(self.mean_step_time_s / self.step_time_s[1]))
+            excess = abs(math.log(self.mean_step_time_s) - math.log(self.step_time_s[1]))
         elif self.share_outside_steps is not None:
             excess = -math.log1p(-min(self.share_outside_steps, _MOST_OUTSIDE))
-        return math.hypot(excess, math.log1p(self.drift or 0.0) / 2)
+        return min(math.hypot(excess, math.log1p(self.drift or 0.0) / 2), _MOST_DOUBT)
 
     def at(self, statistic: str) -> Measurement:
         """Return this measurement with its throughput at another statistic of the steps, or as it is where unknown.
@@ -220,15 +223,38 @@ class Measurement:
         return self.step_time_s[_STEP_TIME_AT[statistic]] if self.step_time_s and statistic else None
 
     def throughput(self, objective: str) -> float | None:
-        """Return the throughput named ``objective``, ``None`` where it is unknown.
+        """Return the throughput named ``objective``, ``None`` where it is unknown or none that a training can have.
 
         Raises:
             RecordError: ``objective`` is not one of ``OBJECTIVES``.
+
+        >>> Measurement(tokens_per_second=41_000.0).throughput("tokens_per_second")
+        41000.0
+        >>> Measurement(tokens_per_second=1e300).throughput("tokens_per_second") is None
+        True
         """
         if objective not in OBJECTIVES:
             raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
         value: float | None = getattr(self, objective)
-        return value
+        return value if value is not None and LEAST_THROUGHPUT <= value <= MOST_THROUGHPUT else None
+
+    @property
+    def peak_gib(self) -> float | None:
+        """Largest memory of one process; ``None`` where it is unknown or none that a process can have."""
+        peak = self.peak_memory_gib
+        return peak if peak is not None and _LEAST_PEAK_GIB <= peak <= _MOST_PEAK_GIB else None
+
+    def impossible(self) -> str:
+        """Return the throughput that no training can have, with its unit; empty where there is none.
+
+        >>> Measurement(samples_per_second=1e-300).impossible()
+        '1e-300 samples/s'
+        """
+        for name in OBJECTIVES:
+            value = getattr(self, name)
+            if value is not None and self.throughput(name) is None:
+                return f"{value:g} {name.removesuffix('_per_second')}/s"
+        return ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

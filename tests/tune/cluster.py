@@ -20,12 +20,12 @@ from torchx_cubicml.store import TrialStore
 from torchx_cubicml.trial import Measurement, State
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Callable, Iterable, Mapping
 
     from torchx.specs import AppDef, Role
 
     from torchx_cubicml.contract import Contract
-    from torchx_cubicml.trial import Config
+    from torchx_cubicml.trial import Config, Value
 
 
 class StatusError(Exception):
@@ -51,6 +51,16 @@ class Job:
     ran_before_s: float = 0.0
 
 
+def speed(config: Config) -> float:
+    """Return the true throughput of a config, the same in every process."""
+    return 100.0 + sum(crc32(f"{name}={value}".encode()) % 97 for name, value in sorted(config.items()))
+
+
+def usual_measurement(config: Config) -> Measurement:
+    """Return what a job of a config is measured at: its true throughput."""
+    return Measurement(samples_per_second=speed(config), tokens_per_second=64 * speed(config))
+
+
 FATES = ("done", "done", "done", "done", "done", "oom", "node", "preempted", "lost", "stuck", "silent", "raises")
 
 
@@ -63,6 +73,8 @@ class SimulatedCluster:
         fates: from which the fate of each job is drawn.
         run_s: shortest and longest run.
         fates_of: of jobs by their numbers from 1, in place of what is drawn.
+        measure: what a job of a config is measured at.
+        observed: facts that each job sees.
     """
 
     seed: int = 0
@@ -76,6 +88,8 @@ class SimulatedCluster:
     images: list[str] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
     fates_of: dict[int, str] = field(default_factory=dict)
+    measure: Callable[[Config], Measurement] = usual_measurement
+    observed: Mapping[str, Value] = field(default_factory=lambda: {"world_size": 2})
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -164,7 +178,7 @@ class SimulatedCluster:
             self._requeue(name, job)
             return
         if job.fate in {"done", "raises", "requeued"}:
-            self._event(name, job, EventKind.ENDED, State.COMPLETED, speed(job.contract.config))
+            self._event(name, job, EventKind.ENDED, State.COMPLETED, self.measure(job.contract.config))
         elif job.fate == "oom":
             self._event(name, job, EventKind.ENDED, State.OUT_OF_MEMORY)
         elif job.fate == "refuses":
@@ -181,7 +195,7 @@ class SimulatedCluster:
         self.open.add(name)
 
     def _event(
-        self, name: str, job: Job, kind: EventKind, state: State | None = None, throughput: float | None = None
+        self, name: str, job: Job, kind: EventKind, state: State | None = None, measured: Measurement | None = None
     ) -> None:
         contract = job.contract
         TrialStore(contract.store).append(
@@ -196,20 +210,11 @@ class SimulatedCluster:
                 workload=contract.workload,
                 config=contract.config,
                 origin=contract.origin,
-                observed={"world_size": 2},
+                observed=self.observed,
                 state=state,
-                measurement=None if throughput is None else _measured(throughput),
+                measurement=measured,
             )
         )
-
-
-def speed(config: Config) -> float:
-    """Return the true throughput of a config, the same in every process."""
-    return 100.0 + sum(crc32(f"{name}={value}".encode()) % 97 for name, value in sorted(config.items()))
-
-
-def _measured(samples_per_second: float) -> Measurement:
-    return Measurement(samples_per_second=samples_per_second, tokens_per_second=64 * samples_per_second)
 
 
 class SimulatedScheduler(Scheduler[dict[str, str]]):

@@ -10,6 +10,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.settings import default_store_url, option
 
 _FILE_WIDTH = 240
+_LONGEST_SEED = 18  # digits
 
 if TYPE_CHECKING:
     import argparse
@@ -64,6 +65,19 @@ def add_method(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--acquisition", default=None, metavar="NAME", help="what makes one worth trying, as in mean")
 
 
+def add_seed(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--seed``."""
+    parser.add_argument("--seed", type=_seed, default=0, help="of the random numbers, a whole number >= 0")
+
+
+def _seed(text: str) -> int:
+    import argparse
+
+    if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_SEED:
+        raise argparse.ArgumentTypeError(f"a whole number from 0 on of at most {_LONGEST_SEED} digits is wanted")
+    return int(text)
+
+
 def method_of(args: argparse.Namespace) -> Method:
     """Return how launches to try are looked for.
 
@@ -104,9 +118,13 @@ def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def print_json(payload: object) -> None:
-    """Print ``payload`` on stdout as indented JSON."""
-    json.dump(payload, sys.stdout, indent=2, ensure_ascii=False, default=str)
-    sys.stdout.write("\n")
+    """Print ``payload`` on stdout as indented JSON, escaped where stdout has no letter for something."""
+    text = json.dumps(payload, indent=2, ensure_ascii=False, default=str)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(payload, indent=2, default=str)
+    sys.stdout.write(f"{text}\n")
 
 
 def wide_console() -> Console:

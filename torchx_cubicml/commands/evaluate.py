@@ -6,7 +6,7 @@ import argparse
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url
+from torchx_cubicml.commands.base import add_json, add_seed, add_store, print_json, store_url
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
     told = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
     parser.add_argument("--objective", default="", help=told)
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+    add_seed(parser)
     add_json(parser)
 
 

@@ -93,7 +93,7 @@ def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             events, problems = printed_events(file)
-    except OSError as error:
+    except (OSError, ValueError) as error:  # the latter: no path
         raise RecordError(f"{path} cannot be read: {error}") from error
     store = TrialStore(url)
     known = {trial.trial_id for trial in store if trial.state.ended}

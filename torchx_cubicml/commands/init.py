@@ -35,8 +35,8 @@ def run(args: argparse.Namespace) -> int:
         raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
     try:
         path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        raise SpaceError(f"{path} cannot be written: {error.strerror}") from error
+    except (OSError, ValueError) as error:  # the latter: no path, or a command that is no text
+        raise SpaceError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
     _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
     return 0
 

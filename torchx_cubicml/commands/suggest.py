@@ -10,6 +10,7 @@ from torchx_cubicml.commands.base import (
     add_json,
     add_launch,
     add_method,
+    add_seed,
     add_store,
     method_of,
     print_json,
@@ -34,7 +35,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
     parser.add_argument("--count", type=int, default=1, help="configs worth trying that are wanted (default: 1)")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+    add_seed(parser)
     add_method(parser)
     add_json(parser)
     add_launch(parser)

@@ -12,6 +12,7 @@ from torchx_cubicml.commands.base import (
     add_json,
     add_launch,
     add_method,
+    add_seed,
     add_store,
     method_of,
     print_json,
@@ -55,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--fresh", action="store_true", help="begin anew where the same tune was left unfinished")
     parser.add_argument("--write-config", metavar="FILE", default="", help="add the winner to a .torchxconfig")
     parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; every node must see it")
-    parser.add_argument("--seed", type=int, default=0, help="of the random numbers")
+    add_seed(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask before launching")
     add_method(parser)
     add_json(parser)

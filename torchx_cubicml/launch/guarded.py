@@ -58,8 +58,9 @@ def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str
         'for its Python cannot load the recorder: $cubicml_why" >&2; '
         f"exec {typed}"
     )
-    if len(line.encode()) > MAX_LINE:
-        raise LaunchError(f"the recorded command takes {len(line.encode())} bytes, more than the {MAX_LINE} that fit")
+    n_bytes = len(line.encode(errors="surrogateescape"))  # a file's name need be no text
+    if n_bytes > MAX_LINE:
+        raise LaunchError(f"the recorded command takes {n_bytes} bytes, more than the {MAX_LINE} that fit")
     return line
 
 

@@ -29,6 +29,7 @@ _HUNGRIEST = 2.0
 _PER_HUNGER, _HUNGER_SD = 0.7, 0.5  # log factor on what grows with the batch, per step of hunger
 _UNKNOWN_SD, _ROOM_SD = 0.5, 0.15  # log factor of an unknown choice on the memory taken, and on the memory there is
 _PER_NUMBER = 1.5  # times as much from the lowest to the highest number
+_LEAST_BATCH = 1e-9  # numbers that stand for a batch may be none: what takes no memory has no logarithm
 _STATES_OF = "sharding_strategy"
 
 
@@ -118,7 +119,9 @@ class Appetite:
         batch, plain = np.ones(len(features)), []
         for number, values in zip(self.places.numbers, points.numbers.T, strict=True):
             if number.name == BATCH:
-                batch = number.unscaled(values) / number.unscaled(np.ones(1))
+                batch = np.maximum(number.unscaled(values), _LEAST_BATCH) / max(
+                    number.unscaled(np.ones(1)), _LEAST_BATCH
+                )
             else:
                 plain.append(values)
         shares = [each for at, each in enumerate(points.shares) if at != self.states]

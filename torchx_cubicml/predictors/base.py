@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from statistics import NormalDist
 from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
+from torchx_cubicml.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.history import History
+
+_ENDS = math.log(LEAST_THROUGHPUT), math.log(MOST_THROUGHPUT)
+MOST_SPREAD = 10.0  # log standard deviation; one that is larger says no more: nothing is known
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,6 +32,21 @@ class Prediction:
 
     throughput: NDArray[np.float64]
     spread: NDArray[np.float64]
+
+    @classmethod
+    def at(cls, logarithm: NDArray[np.float64], spread: NDArray[np.float64]) -> Self:
+        """Return the prediction of a logarithm of the median; both end where no training can be.
+
+        A trend that is followed far beyond what was measured leads anywhere.
+
+        >>> told = Prediction.at(np.log([100.0, 1e300]), np.array([0.1, 400.0]))
+        >>> told.throughput.round(6).tolist(), told.spread.tolist()
+        ([100.0, 1000000000000.0], [0.1, 10.0])
+        """
+        return cls(
+            throughput=np.clip(np.exp(np.clip(logarithm, *_ENDS)), LEAST_THROUGHPUT, MOST_THROUGHPUT),
+            spread=np.minimum(spread, MOST_SPREAD),
+        )
 
     def quantile(self, q: float) -> NDArray[np.float64]:
         """Return the throughput that a measurement stays under with probability ``q``, 0 < q < 1, float64 ``[n]``.

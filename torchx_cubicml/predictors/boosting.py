@@ -80,7 +80,7 @@ class Boosting:
             logarithm = logarithm + 0.5 * (middle + self.boosted_.predict(self.inputs_.gapped(features)))
         spread = self.scale_ * self._raw_spread(disagreement, self.trend_.leverage(dense))
         strange = self.novelty_.of_categories(features) + self.novelty_.of_numbers(features)
-        return Prediction(throughput=np.exp(logarithm), spread=np.maximum(np.sqrt(spread**2 + strange), NOISE_FLOOR))
+        return Prediction.at(logarithm, np.maximum(np.sqrt(spread**2 + strange), NOISE_FLOOR))
 
     def _boost(self, gapped: NDArray[np.float64], rest: NDArray[np.float64], seed: int) -> _Regressor:
         from sklearn.ensemble import HistGradientBoostingRegressor

@@ -156,7 +156,7 @@ class GaussianProcess:
             unknown = np.full(len(features), np.nan)
             return Prediction(throughput=unknown, spread=unknown)
         logarithm, spread = self.latent(features)
-        return Prediction(throughput=np.exp(logarithm), spread=np.hypot(spread, self.noise_))
+        return Prediction.at(logarithm, np.hypot(spread, self.noise_))
 
     @property
     def noise_(self) -> float:

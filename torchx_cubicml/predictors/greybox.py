@@ -100,7 +100,7 @@ class Greybox:
         middle, deviation = self.forest_.predict(self._inputs(features, outline))
         logarithm = outline.logarithm + middle * np.exp(-outline.beyond / _FADE)
         spread = widened(self.scale_ * self._raw_spread(outline, deviation), outline)
-        return Prediction(throughput=np.exp(logarithm), spread=spread)
+        return Prediction.at(logarithm, spread)
 
     def _without_formulas(self, features: NDArray[np.float64]) -> Prediction:
         if self.boosting_ is None:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # Beyond this a category is a name (of a host, of a program), and one column for each would drown the rest.
 # scikit-learn's histogram trees refuse more than 255.
 _MAX_ONE_HOT = 24
+_ALIKE = 1e-6  # standard deviation of a dense column, mostly of a logarithm, below which it does not vary but rounds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,7 +65,7 @@ class Inputs:
         )
         dense = plain._raw_dense(features)
         spread = np.nan_to_num(_nan_std(dense), nan=1.0)
-        return replace(plain, centre=_nan_mean(dense), scale=np.where(spread > 0, spread, 1.0))
+        return replace(plain, centre=_nan_mean(dense), scale=np.where(spread > _ALIKE, spread, 1.0))
 
     def dense(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return standardised numbers without gaps, float64 ``[n, n_dense]``; a missing number stands at the mean."""

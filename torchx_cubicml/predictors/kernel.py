@@ -195,7 +195,7 @@ def _centred(members: NDArray[np.float64], layered: Layered) -> NDArray[np.float
 
 
 def _flat(members: NDArray[np.float64]) -> NDArray[np.float64]:
-    return members.reshape(len(members), -1)
+    return members.reshape(len(members), math.prod(members.shape[1:]))  # of no rows, -1 could be anything
 
 
 def _squares(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:

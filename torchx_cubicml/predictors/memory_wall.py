@@ -40,6 +40,7 @@ _ROOM_SD = 0.7  # of the logarithm of the memory there is, beside the largest pe
 _ROOM = 0.4
 _USABLE, _USABLE_SD = -0.1, 0.15  # log share of a device's memory that can be allocated
 _STEPS = 60
+_DEVICES_GIB = 1e-3, 1e6  # between which the memory of a device is
 _CROWDED, _MOST_CROWDED = 0.9, 1.2  # share of the memory from which there is little room; what is beyond the wall
 # Most parameters do nothing to memory, some a lot: their effects have a Student-t prior, found by rounds of weighing.
 _USUAL_EFFECT, _EFFECT_ROUNDS = 0.2, 5
@@ -163,7 +164,8 @@ class _Room:
 def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
     """Return the memory of the smallest device that launches were seen on; ``None`` where none was."""
     seen = (row.get("device_memory_gib") for row in rows)
-    return min((float(each) for each in seen if isinstance(each, int | float) and each > 0), default=None)
+    known = (float(each) for each in seen if isinstance(each, int | float) and not isinstance(each, bool))
+    return min((each for each in known if _DEVICES_GIB[0] <= each <= _DEVICES_GIB[1]), default=None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

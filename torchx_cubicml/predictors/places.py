@@ -27,6 +27,7 @@ _WIDE = 8.0  # ratio of largest to smallest from which a number is taken on a lo
 _ENTRY = re.compile(r"(.+)\[(\d+)\]")
 _FEWEST_ROUGH = 6  # values of a whole number from which throughput may jump between them
 _MOST_TWOS = 6  # divisions by two that are told apart
+_MOST_WHOLE = 2.0**62  # what a larger one is divided by says nothing
 _OUTSIDE = 1.0  # how far beyond the known range a number is followed, in ranges
 
 
@@ -52,7 +53,7 @@ class Number:
 
     def twos(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how often two divides the number of each row, ``[n]``: tiles and warps are powers of two."""
-        whole = np.nan_to_num(features[:, self.column], nan=1.0).astype(np.int64)
+        whole = np.clip(np.nan_to_num(features[:, self.column], nan=1.0), 1.0, _MOST_WHOLE).astype(np.int64)
         return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_TWOS), dtype=np.float64)
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -78,12 +78,12 @@ class RankingMLP:
             return Prediction(throughput=unknown, spread=unknown)
         if not self.ranks_:
             spread = np.full(len(features), max(self.variance_**0.5, NOISE_FLOOR))
-            return Prediction(throughput=np.full(len(features), np.exp(self.middle_)), spread=spread)
+            return Prediction.at(np.full(len(features), self.middle_), spread)
         with one_thread():
             scores = (self.networks_.scores(self.inputs_.encode(features)) - self.centre_) / self.scale_
         variance = self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(scores)) ** 2
         spread = np.maximum(self.widening_ * np.sqrt(variance), NOISE_FLOOR)
-        return Prediction(throughput=np.exp(self.curve_(scores.mean(axis=1))), spread=spread)
+        return Prediction.at(self.curve_(scores.mean(axis=1)), spread)
 
 
 def _deviation(scores: NDArray[np.float64]) -> NDArray[np.float64]:

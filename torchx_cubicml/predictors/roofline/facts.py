@@ -56,6 +56,8 @@ WORDS = (
     "sharding_strategy",
 )
 
+LEAST, MOST = 1e-3, 1e15  # what a count or a size can be; powers and products of a few such have floats
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
@@ -86,11 +88,11 @@ class Facts:
         return cls(n=len(rows), numbers=numbers, shares=shares)
 
     def number(self, name: str, default: float | NDArray[np.float64] = np.nan) -> NDArray[np.float64]:
-        """Return a number, ``default`` where it is unknown or not positive, float64 ``[n]``."""
+        """Return a number, ``default`` where it is unknown, not positive or no number of its kind, float64 ``[n]``."""
         value = self.numbers.get(name)
         if value is None:
             return np.broadcast_to(np.asarray(default, dtype=np.float64), (self.n,))
-        return np.where(value > 0, value, default)
+        return np.where((value >= LEAST) & (value <= MOST), value, default)
 
     def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
         """Return the share of layers under any of ``words``, however capitalised, float64 ``[n]``; 0 where unknown."""

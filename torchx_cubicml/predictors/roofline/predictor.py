@@ -103,8 +103,8 @@ class Roofline:
         throughput, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
         if self.n_measured_:
             outline = self.outline(features)
-            throughput[outline.covered] = np.exp(outline.logarithm)
-            spread[outline.covered] = widened(self.scale_ * self._raw_spread(outline), outline)
+            known = Prediction.at(outline.logarithm, widened(self.scale_ * self._raw_spread(outline), outline))
+            throughput[outline.covered], spread[outline.covered] = known.throughput, known.spread
         return Prediction(throughput=throughput, spread=spread)
 
     def outline(self, features: NDArray[np.float64]) -> Outline:

@@ -9,10 +9,11 @@ The dense part may use a share of the memory; the rest belongs to the tables.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from torchx_cubicml.hardware import REFERENCE, find_hardware
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.facts import MOST
 from torchx_cubicml.predictors.roofline.recommender_time import EACH_TIME, NUMBER, ONCE, WEIGHT, step_seconds
 
 if TYPE_CHECKING:
@@ -59,6 +60,8 @@ class Recommender:
         sizes, chosen = row.get("layer_n_params"), row.get("sharding_strategy")
         samples, ranks = _number(row, "micro_batch_size"), _number(row, "world_size")
         if not isinstance(sizes, tuple) or not sizes or chosen is None or samples <= 0.0 or ranks < 1.0:
+            return None
+        if not all(_is_size(size) for size in sizes):
             return None
         strategies = chosen if isinstance(chosen, tuple) else (chosen,) * len(sizes)
         if len(strategies) != len(sizes):
@@ -110,4 +113,8 @@ class Recommender:
 
 def _number(row: Mapping[str, Value], name: str) -> float:
     value = row.get(name)
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
+    return float(value) if value is not None and _is_size(value) else 0.0
+
+
+def _is_size(value: Value) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= MOST

@@ -64,7 +64,7 @@ def repeat_noise(
         elsewhere: trials of other workloads, or of other days.
 
     >>> from torchx_cubicml.trial import Trial
-    >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=speed) for speed in (90.0, 100.0, 111.0)]
+    >>> runs = [Trial.completed(workload={}, config={"a": 1}, tokens_per_second=speed) for speed in (90.0, 100.0, 111.0)]
     >>> round(repeat_noise([]), 3), round(repeat_noise(runs), 3), round(repeat_noise([*runs, *runs]), 3)
     (0.067, 0.107, 0.097)
     """
@@ -74,7 +74,7 @@ def repeat_noise(
 def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[Repeated]:
     """Return what was measured of each config of each workload that was measured more than once, seen to do the same.
 
-    Launches of one request that were observed to differ, as those recorded without a space file do, are no repeats.
+    Launches recorded without a space file are of a config that nobody knows, and no repeats of one another.
     """
     keys: dict[int, Hashable] = {}  # trials read from a store share what is alike
 
@@ -87,7 +87,7 @@ def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[Repeated]:
     trials = list(trials)  # an id is of one object only while that lives
     for trial in trials:
         value = trial.measurement.throughput(objective) if trial.measurement else None
-        if value is not None and trial.measurement is not None:
+        if trial.config and value is not None and trial.measurement is not None:
             seen = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _DONE))
             groups[key_of(trial.workload), key_of(trial.config), seen].append((value, trial.measurement.uncertainty))
     found = (tuple(zip(*group, strict=True)) for group in groups.values() if len(group) > 1)

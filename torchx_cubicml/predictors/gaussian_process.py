@@ -18,6 +18,7 @@ from torchx_cubicml.predictors.kernel import Prior, Sample, most_probable
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.usual import Usual
+from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -117,7 +118,7 @@ class GaussianProcess:
         target = rows.logarithm - self._trend(self.points_)
         usual, weight = _USUAL_SPREAD if self.places_.layered else _USUAL_SPREAD_OF_PLAIN
         trust = usual**2 / (usual**2 + rows.uncertainty**2)
-        self.centre_ = _quantile(target, trust, _CENTRE)
+        self.centre_ = weighted_quantile(target, trust, _CENTRE)
         squares = float(trust @ (target - np.average(target, weights=trust)) ** 2) + weight * usual**2
         self.scale_ = math.sqrt(squares / (float(trust.sum()) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
@@ -259,14 +260,6 @@ class GaussianProcess:
         told.own_noise_ = np.concatenate([self.own_noise_, np.zeros(len(points))])
         told._condition()
         return told
-
-
-def _quantile(values: NDArray[np.float64], weights: NDArray[np.float64], q: float) -> float:
-    """Return the quantile of ``values`` that count by ``weights`` > 0: alike, as ``np.quantile`` has it."""
-    order = np.argsort(values, kind="stable")
-    values, weights = values[order], weights[order]
-    places = np.concatenate([[0.0], np.cumsum(0.5 * (weights[1:] + weights[:-1]))])
-    return float(np.interp(q * places[-1], places, values))
 
 
 def drawn_from(

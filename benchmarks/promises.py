@@ -19,20 +19,22 @@ from __future__ import annotations
 
 import argparse
 import math
-import os
 import statistics
-from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.trial import Config, Measurement, State, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 SPACE = SearchSpace(
     parameters=(
@@ -163,7 +165,6 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
-    os.environ.setdefault("OMP_NUM_THREADS", "1")
     told = []
     for each in lines(args.histories, args.workers):
         print(each, flush=True)

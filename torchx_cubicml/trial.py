@@ -174,7 +174,8 @@ class Measurement:
         """Standard deviation of the logarithm of the true throughput, as far as this one run tells it; 0 if unknown.
 
         Of a throughput at the median step (``p50``) it is how far that may be from the mean: by what the mean step is
-        longer, or, where that is unknown, by the time outside steps; and half of what the run has drifted by.
+        longer, or, where that is unknown, by the time outside steps. And by what the run has drifted: half of it lies
+        between its middle and its end, and one that has not settled may go on as far as it has come.
         """
         if self.relative_error is not None:
             return self.relative_error
@@ -185,7 +186,8 @@ class Measurement:
             excess = abs(math.log(self.mean_step_time_s / self.step_time_s[1]))
         elif self.share_outside_steps is not None:
             excess = -math.log1p(-min(self.share_outside_steps, _MOST_OUTSIDE))
-        return math.hypot(excess, math.log1p(self.drift or 0.0) / 2)
+        drifted = math.log1p(self.drift or 0.0)
+        return math.hypot(excess, drifted / 2, drifted)
 
     def at(self, statistic: str) -> Measurement:
         """Return this measurement with its throughput at another statistic of the steps, or as it is where unknown.

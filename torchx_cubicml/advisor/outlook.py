@@ -80,6 +80,7 @@ class Outlook:
         predictor: str = "",
     ) -> Self:
         """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``Lesson``."""
+        trials = [trial.at(space.statistic) for trial in trials]
         trials, advice = same_ground(under_way(trials, workload), workload)
         trials = with_observed_configs(trials, workload=workload, space=space)
         own = [trial for trial in trials if matches(trial, workload)]

@@ -56,8 +56,8 @@ def own_noise(measurement: Measurement) -> float:
     >>> round(own_noise(steps), 4), own_noise(Measurement(tokens_per_second=9.0, relative_error=0.03))
     (0.0098, 0.03)
     """
-    if measurement.relative_error is not None:
-        return measurement.uncertainty
+    if measurement.relative_error:
+        return measurement.relative_error
     if not measurement.step_time_s:
         return math.hypot(_UNKNOWN, measurement.uncertainty)
     low, _, high = measurement.step_time_s

@@ -414,7 +414,7 @@ def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: 
 
 
 def test_repeat_noise_is_to_be_had_here() -> None:
-    assert repeat_noise([]) == pytest.approx(0.02)
+    assert 0.02 < repeat_noise([]) < 0.1
 
 
 def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:

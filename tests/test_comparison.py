@@ -11,8 +11,10 @@ from torchx_cubicml.errors import RecordError
 OBJECTIVE = "tokens_per_second"
 
 
-def repeats(*values: float) -> Repeats:
-    return Repeats(config={"micro_batch_size": 1}, throughputs=values)
+def repeats(*values: float, doubt: float = 0.0) -> Repeats:
+    return Repeats(
+        config={"micro_batch_size": 1}, throughputs=values, uncertainties=(doubt,) * len(values) if doubt else ()
+    )
 
 
 def test_a_clear_gain_is_claimed_with_its_interval() -> None:
@@ -40,6 +42,25 @@ def test_what_spreads_wider_than_was_believed_counts_as_it_spreads() -> None:
     wild = compare(repeats(60, 100, 160), repeats(80, 120, 180), objective=OBJECTIVE, noise=0.02)
     assert calm.claims_gain
     assert not wild.claims_gain
+
+
+def test_what_the_runs_doubt_of_themselves_is_a_floor_of_the_error() -> None:
+    sides = (100, 100, 100), (110, 110, 110)
+    sure, unsure = (
+        compare(*(repeats(*side, doubt=doubt) for side in sides), objective=OBJECTIVE, noise=0.01)
+        for doubt in (0.0, 0.1)
+    )
+    assert sure.claims_gain
+    assert not unsure.claims_gain
+    # Student's t of four degrees of freedom, and two means of three measurements.
+    assert math.log(unsure.gain_high / unsure.gain) == pytest.approx(
+        2.776 * math.hypot(0.1, 0.01) * (2 / 3) ** 0.5, 1e-3
+    )
+
+
+def test_each_measurement_has_its_uncertainty_or_none_has() -> None:
+    with pytest.raises(RecordError, match="2 measurements have 1 uncertainties"):
+        Repeats(config={}, throughputs=(1.0, 2.0), uncertainties=(0.1,))
 
 
 def test_one_measurement_of_each_claims_nothing() -> None:

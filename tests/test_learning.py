@@ -37,7 +37,6 @@ def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> Less
         compare=[],
         tuned=tuned,
         noise=None,
-        usual_noise=0.02,
     )
 
 
@@ -56,7 +55,6 @@ def knowledge_of(own: list[Trial], others: list[Trial]) -> Knowledge:
         compare=["program", "batch", "kind"],
         tuned={"batch": (1, 2, 4, 8, 16), "kind": ("a", "b")},
         noise=None,
-        usual_noise=0.02,
     )
     return learn(lesson, rng=np.random.default_rng(0))
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.noise import Belief, believe, repeat_noise
+from torchx_cubicml.noise import Belief, believe, pooled_noise, repeat_noise
 from torchx_cubicml.trial import State, Trial
 
 
@@ -15,8 +15,8 @@ def runs(speeds: list[float], *, batch: int = 1, program: str = "a.py") -> list[
 
 
 class TestRepeatNoise:
-    def test_without_repeats_two_per_cent_is_believed(self) -> None:
-        assert repeat_noise([*runs([100.0]), *runs([200.0], batch=2)]) == pytest.approx(0.02, rel=0.01)
+    def test_without_repeats_it_is_wide(self) -> None:
+        assert repeat_noise([*runs([100.0]), *runs([200.0], batch=2)]) == repeat_noise([]) > 0.05
 
     def test_many_repeats_outweigh_the_belief(self) -> None:
         rng = np.random.default_rng(0)
@@ -28,15 +28,37 @@ class TestRepeatNoise:
         apart = [*runs([100.0, 100.0]), *runs([900.0, 900.0], batch=2), *runs([500.0, 500.0], program="b.py")]
         assert repeat_noise(apart) < 0.02
 
+    def test_of_other_workloads_much_is_learned_and_the_own_outweigh_them(self) -> None:
+        quiet = [trial for batch in range(30) for trial in runs([100.0, 101.0], batch=batch, program="b.py")]
+        wild = runs([80.0, 100.0, 125.0])
+        assert repeat_noise([], elsewhere=quiet) < 0.02
+        assert repeat_noise(wild, elsewhere=quiet) > 0.04
+        assert repeat_noise(quiet, elsewhere=wild) < 0.02
+
+    def test_what_runs_doubt_of_themselves_is_no_noise_between_them(self) -> None:
+        """Over 60 groups of four; the estimate's standard deviation is about 0.003."""
+        rng = np.random.default_rng(0)
+        doubts = rng.choice([0.01, 0.05, 0.3], size=(60, 4))
+        logs = rng.normal(0.0, 0.03, size=(60, 4)) + rng.normal(0.0, doubts)
+        told = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
+        assert pooled_noise(told) == pytest.approx(0.03, abs=0.012)
+        assert pooled_noise((values, (0.0,) * 4) for values, _ in told) > 0.1
+
+    def test_launches_of_an_unknown_config_are_no_repeats(self) -> None:
+        bare = [
+            Trial.completed(workload={"program": "a.py"}, config={}, tokens_per_second=speed) for speed in (1.0, 9.0)
+        ]
+        assert repeat_noise(bare) == repeat_noise([])
+
     def test_what_was_not_measured_in_the_objective_says_nothing(self) -> None:
         failed = Trial.infeasible(workload={}, config={})
-        assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == pytest.approx(0.02)
+        assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == repeat_noise([])
 
 
 class TestBelieve:
     def test_more_measurements_weigh_more(self) -> None:
         predicted = Belief(100.0, 0.1)
-        once, often = (believe(predicted, [200.0] * count, noise=0.1) for count in (1, 20))
+        once, often = (believe(predicted, [200.0] * count, [0.0] * count, noise=0.1) for count in (1, 20))
         assert once is not None
         assert often is not None
         assert once.throughput == pytest.approx((100.0 * 200.0) ** 0.5)
@@ -44,14 +66,20 @@ class TestBelieve:
         assert often.spread < once.spread < 0.1
 
     def test_measurements_alone_are_their_mean(self) -> None:
-        belief = believe(None, [90.0, 100.0, 111.0], noise=0.1)
+        belief = believe(None, [90.0, 100.0, 111.0], [0.0] * 3, noise=0.1)
         assert belief is not None
         assert belief.throughput == pytest.approx((90.0 * 100.0 * 111.0) ** (1 / 3))
         assert belief.spread == pytest.approx(0.1 / 3**0.5)
 
+    def test_a_run_that_is_unsure_of_itself_weighs_less(self) -> None:
+        belief = believe(None, [100.0, 200.0], [0.0, 0.3], noise=0.1)
+        assert belief is not None
+        assert belief.throughput == pytest.approx(100.0 * 2.0 ** (0.01 / (0.1 + 0.01)))
+        assert belief.spread == pytest.approx((1 / 0.01 + 1 / 0.1) ** -0.5)
+
     def test_a_prediction_alone_is_kept_and_nothing_stays_nothing(self) -> None:
-        assert believe(Belief(100.0, 0.1), [], noise=0.1) == Belief(100.0, 0.1)
-        assert believe(None, [], noise=0.1) is None
+        assert believe(Belief(100.0, 0.1), [], [], noise=0.1) == Belief(100.0, 0.1)
+        assert believe(None, [], [], noise=0.1) is None
 
     def test_quantiles_are_log_normal(self) -> None:
         belief = Belief(100.0, 0.1)
@@ -61,7 +89,13 @@ class TestBelieve:
 
 def test_a_trial_stopped_early_is_a_measurement() -> None:
     early = [
-        Trial(trial_id=str(index), workload={}, config={}, state=State.STOPPED_EARLY, measurement=trial.measurement)
+        Trial(
+            trial_id=str(index),
+            workload={},
+            config={"batch": 1},
+            state=State.STOPPED_EARLY,
+            measurement=trial.measurement,
+        )
         for index, trial in enumerate(runs([50.0, 100.0]))
     ]
     assert repeat_noise(early) > 0.1

@@ -146,7 +146,7 @@ class TestLaunchesWithoutConfig:
 
     def test_they_are_no_repeats_of_one_config(self) -> None:
         ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0)]
-        assert outlook_of(*ran, *self.BARE).noise == outlook_of(*ran).noise < 0.02
+        assert outlook_of(*ran, *self.BARE).noise == outlook_of(*ran).noise < 0.04
 
     def test_they_hide_no_gain(self) -> None:
         ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0), trial(4, 140.0), trial(4, 100.0, sharding="NO_SHARD")]

@@ -113,20 +113,20 @@ def test_columns_that_are_alike_have_no_indicator() -> None:
 
 def test_the_curve_rises_through_what_was_measured(rng: np.random.Generator) -> None:
     scores = rng.normal(size=200)
-    curve = RisingCurve.through(scores, 2.0 * scores + 0.1 * rng.normal(size=200))
+    curve = RisingCurve.through(scores, 2.0 * scores + 0.1 * rng.normal(size=200), np.ones(200))
     asked = np.linspace(-6.0, 6.0, 500)
     assert (np.diff(curve(asked)) > 0).all()
     np.testing.assert_allclose(curve(asked), 2.0 * asked, atol=0.3)
 
 
 def test_the_curve_pools_what_falls() -> None:
-    curve = RisingCurve.through(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]))
+    curve = RisingCurve.through(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]), np.ones(4))
     assert curve.scores.tolist() == [0.0, 1.5, 3.0]
     assert curve.values.tolist() == [0.0, 1.5, 3.0]
 
 
 def test_scores_that_tell_nothing_give_the_mean() -> None:
-    curve = RisingCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]))
+    curve = RisingCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
     assert curve(np.array([0.0])).tolist() == pytest.approx([2.5])
     assert curve(np.array([1.0])) > curve(np.array([0.0]))
 
@@ -134,8 +134,8 @@ def test_scores_that_tell_nothing_give_the_mean() -> None:
 def test_each_network_learns_from_its_bag_alone(rng: np.random.Generator) -> None:
     inputs, target = np.eye(8, dtype=np.float32), np.arange(8.0)
     settings = RankingSettings(networks=4, epochs=60, dropout=0.0)
-    bags = np.ones((4, 8), dtype=np.bool_)
-    bags[0, 4:] = False
+    bags = np.ones((4, 8))
+    bags[0, 4:] = 0.0
     scores = teach(inputs, target, bags, settings=settings, seed=0).scores(inputs)
     assert (np.diff(scores[:, 1:], axis=0) > 0).all()
     assert (np.diff(scores[:4, 0]) > 0).all()

@@ -33,7 +33,7 @@ def trainings(count: int, seed: int = 0, *, piped: bool = True) -> Layout:
 
 
 def fitted(layout: Layout, seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Calibration:
-    return calibrate(layout, seconds, rng=np.random.default_rng(0))
+    return calibrate(layout, seconds, np.zeros(len(seconds)), rng=np.random.default_rng(0))
 
 
 def test_without_rows_the_constants_stay_at_their_defaults() -> None:

@@ -246,7 +246,7 @@ def test_what_the_machines_break_off_each_time_is_given_up_for_this_tune(prepare
         for _ in range(2)
     ]
     others = [
-        measured(prepared, {"micro_batch_size": 2, "gradient_accumulation_steps": 4}, 90.0),
+        measured(prepared, {"micro_batch_size": 2, "gradient_accumulation_steps": 4}, 60.0),
         Trial.infeasible(workload=prepared.workload, config={"micro_batch_size": 8, "gradient_accumulation_steps": 1}),
     ]
     tuned = next_launch(prepared, [own, *others, *broken], launches_left=9)

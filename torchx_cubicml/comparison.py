@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from statistics import fmean, median, variance
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
 
 if TYPE_CHECKING:
-    from torchx_cubicml.trial import Config
+    from collections.abc import Iterable
+
+    from torchx_cubicml.trial import Config, Measurement
 
 _FEWEST_TO_CLAIM = 2  # measurements of each side: one alone says nothing of the spread
 
@@ -22,14 +24,32 @@ class Repeats:
     Args:
         config: requested config.
         throughputs: of the whole job, in the objective's unit, in the order of the trials; at least one.
+        uncertainties: standard deviation of the logarithm of each, as its run told it; empty where all are unknown.
     """
 
     config: Config
     throughputs: tuple[float, ...]
+    uncertainties: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.throughputs:
             raise RecordError("repeats need at least one measurement")
+        if self.uncertainties and len(self.uncertainties) != len(self.throughputs):
+            raise RecordError(f"{len(self.throughputs)} measurements have {len(self.uncertainties)} uncertainties")
+
+    @classmethod
+    def of(cls, config: Config, measurements: Iterable[Measurement], *, objective: str) -> Self:
+        """Return the repeats of one config; what was not measured in the unit of ``objective`` is left out.
+
+        Raises:
+            RecordError: that leaves nothing.
+        """
+        told = [(value, each.uncertainty) for each in measurements if (value := each.throughput(objective)) is not None]
+        return cls(
+            config=config,
+            throughputs=tuple(value for value, _ in told),
+            uncertainties=tuple(uncertainty for _, uncertainty in told),
+        )
 
     @property
     def middle(self) -> float:
@@ -82,8 +102,8 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         baseline: measurements of the user's own config.
         best: measurements of the other.
         objective: unit of the throughputs.
-        noise: standard deviation of the logarithm of one measurement, pooled over all configs, > 0; where these
-            measurements spread wider, their own spread counts.
+        noise: standard deviation of the logarithm of throughput from run to run, pooled over all configs, > 0. With
+            what each run is unsure of it makes the error; where these measurements spread wider, their own spread does.
     """
     from scipy.stats import t
 
@@ -91,7 +111,9 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
     centre = fmean(sides[1]) - fmean(sides[0])
     freedom = max(1, sum(map(len, sides)) - len(sides))
     own = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / freedom
-    error = max(noise, math.sqrt(own)) * math.sqrt(sum(1 / len(side) for side in sides)) * float(t.ppf(0.975, freedom))
+    known = sum(_variance_of_mean(side, noise) for side in (baseline, best))
+    seen = own * sum(1 / len(side) for side in sides)
+    error = math.sqrt(max(known, seen)) * float(t.ppf(0.975, freedom))
     return Comparison(
         objective=objective,
         baseline=baseline,
@@ -100,3 +122,8 @@ def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -
         gain_low=math.exp(centre - error),
         gain_high=math.exp(centre + error),
     )
+
+
+def _variance_of_mean(repeats: Repeats, noise: float) -> float:
+    count = len(repeats.throughputs)
+    return (noise**2 + sum(each**2 for each in repeats.uncertainties) / count) / count

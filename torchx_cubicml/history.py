@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
 
@@ -21,9 +21,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.trial import Config, Scalar, Trial, Value
+    from torchx_cubicml.trial import Config, Measurement, Scalar, Trial, Value
 
 _OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
+_USUAL_ERROR = 0.1  # log error of a predictor: runs that are surer of themselves teach it about as much
 _NONE: Mapping[str, str] = MappingProxyType({})
 _NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
 
@@ -43,6 +44,8 @@ class History:
         trial_ids: of the rows.
         failures: rows of trials that failed for an unknown cause before a throughput was known; they prove nothing.
         peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
+        uncertainty: of the logarithm of each throughput, as its run told it, float64 ``[n]``; 0.0 where unknown.
+            ``None``: all unknown.
     """
 
     columns: Columns
@@ -53,6 +56,7 @@ class History:
     trial_ids: tuple[str, ...]
     failures: tuple[Mapping[str, Value], ...] = ()
     peak_memory_gib: NDArray[np.float64] | None = None
+    uncertainty: NDArray[np.float64] | None = None
 
     @classmethod
     def from_trials(
@@ -78,10 +82,10 @@ class History:
             raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
         taught: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
-        peaks: dict[str, float] = {}
+        measurements: dict[str, Measurement] = {}
         for trial in trials:
-            if trial.measurement is not None and trial.measurement.peak_gib is not None:
-                peaks[trial.trial_id] = trial.measurement.peak_gib
+            if trial.measurement is not None:
+                measurements[trial.trial_id] = trial.measurement
             throughput = _throughput(trial, objective)
             if trial.state is State.OUT_OF_MEMORY:
                 taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
@@ -89,14 +93,14 @@ class History:
                 taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
             elif trial.state in _OF_UNKNOWN_CAUSE:
                 failures.append(training_row(trial, observe=observe))
-        return cls._sorted(taught, failures, peaks, choices)
+        return cls._sorted(taught, failures, measurements, choices)
 
     @classmethod
     def _sorted(
         cls,
         taught: list[tuple[Mapping[str, Value], float, bool, str]],
         failures: list[dict[str, Value]],
-        peaks: Mapping[str, float],
+        measurements: Mapping[str, Measurement],
         choices: Mapping[str, Sequence[Scalar]],
     ) -> Self:
         rows = [row for row, _, _, _ in taught]
@@ -108,6 +112,8 @@ class History:
         rank_of = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids))}
         ranks = [rank_of[trial_id] for trial_id in trial_ids]
         order = np.lexsort((ranks, throughput, *features.T[::-1]))
+        measured = [measurements.get(trial_ids[index]) for index in order]
+        peaks = [each.peak_gib if each else None for each in measured]
         return cls(
             columns=columns,
             rows=tuple(rows[index] for index in order),
@@ -116,8 +122,55 @@ class History:
             feasible=feasible[order],
             trial_ids=tuple(trial_ids[index] for index in order),
             failures=tuple(sorted(failures, key=config_key)),
-            peak_memory_gib=np.array([peaks.get(trial_ids[index], np.nan) for index in order], dtype=np.float64),
+            peak_memory_gib=np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64),
+            uncertainty=np.array([each.uncertainty if each else 0.0 for each in measured], dtype=np.float64),
         )
+
+    @property
+    def measured(self) -> MeasuredRows:
+        """The rows with a throughput, in an order of their own."""
+        rows = np.flatnonzero(np.isfinite(self.throughput) & (self.throughput > 0))
+        told = np.zeros(len(self.throughput)) if self.uncertainty is None else self.uncertainty
+        order = np.lexsort(np.column_stack([told[rows], self.throughput[rows], self.features[rows]]).T)
+        rows = rows[order]
+        return MeasuredRows(features=self.features[rows], throughput=self.throughput[rows], uncertainty=told[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredRows:
+    """The measured rows of a history.
+
+    Args:
+        features: float64 ``[n, n_columns]``.
+        throughput: float64 ``[n]``, > 0.
+        uncertainty: of its logarithm, as each run told it, float64 ``[n]``; 0.0 where unknown.
+    """
+
+    features: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.throughput)
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Return the rows at ``chosen`` places, or where it is true."""
+        return replace(
+            self,
+            features=self.features[chosen],
+            throughput=self.throughput[chosen],
+            uncertainty=self.uncertainty[chosen],
+        )
+
+    @property
+    def logarithm(self) -> NDArray[np.float64]:
+        """Logarithm of throughput, ``[n]``."""
+        return np.asarray(np.log(self.throughput), dtype=np.float64)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """How much each row teaches beside one whose run was sure of itself, 0 to 1, ``[n]``."""
+        return np.asarray(_USUAL_ERROR**2 / (_USUAL_ERROR**2 + self.uncertainty**2), dtype=np.float64)
 
 
 def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[str, Value]:

@@ -27,7 +27,7 @@ from torchx_cubicml.launch import (
 )
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
-from torchx_cubicml.telling import aligned, as_gain, change_rows, told
+from torchx_cubicml.telling import aligned, as_gain, change_rows, doubt_text, statistic_text, told
 from torchx_cubicml.trial import Origin
 
 if TYPE_CHECKING:
@@ -292,7 +292,7 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     if contract.files and written.world_size != launch.world_size:
         raise LaunchError("the best config known changes config files and the size of the job, which no job can undo")
     changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
-    return _with_block(changed, change_rows(space, current, choice.config), choice, options)
+    return _with_block(changed, space, current, choice, options)
 
 
 def _with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
@@ -307,12 +307,17 @@ def _with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Confi
     return replace(contract, files=patches, as_typed=way_back)
 
 
-def _with_block(changed: Rewritten, rows: Sequence[tuple[str, str]], choice: Choice, options: Options) -> Rewritten:
-    suggestion = choice.suggestion
+def _with_block(changed: Rewritten, space: SearchSpace, current: Config, choice: Choice, options: Options) -> Rewritten:
+    suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
+    doubt = doubt_text(suggestion.doubt)
     rows = [
         *rows,
-        ("predicted gain", as_gain(gain) if suggestion.throughput is not None else "unknown, which is why it is tried"),
+        (
+            f"predicted gain {statistic_text(space.statistic)}".rstrip(),
+            as_gain(gain) if suggestion.throughput is not None else "unknown, which is why it is tried",
+        ),
+        *([("measured", f"{doubt} by the surest run of each config, as it tells of itself")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)

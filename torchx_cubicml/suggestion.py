@@ -17,11 +17,13 @@ class NearTrial:
         trial_id: of the trial; of several of one config the one in the middle.
         differs: what it had in place of what is proposed, in words.
         throughput: measured, whole job, in the unit of the objective.
+        uncertainty: of its logarithm, as the run told it; 0.0 where unknown.
     """
 
     trial_id: str
     differs: str
     throughput: float
+    uncertainty: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,6 +42,8 @@ class Suggestion:
         gain: median of the ratio of the two; ``None`` where either is unknown.
         gain_low: lower end of its 80 % interval.
         gain_high: upper end.
+        doubt: standard deviation of the logarithm of throughput that runs told of themselves: of this config or of the
+            user's own, by the surest run of each, whichever is larger; 0.0 where unknown.
         nearest: up to three trials of this workload by which it can be judged, the most alike first; none but of what
             ``suggest`` proposes.
     """
@@ -55,6 +59,7 @@ class Suggestion:
     gain: float | None = None
     gain_low: float | None = None
     gain_high: float | None = None
+    doubt: float = 0.0
     nearest: tuple[NearTrial, ...] = ()
 
     def to_json(self) -> dict[str, object]:

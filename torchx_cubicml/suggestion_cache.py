@@ -155,8 +155,8 @@ def _suggestion(payload: object, case: Case) -> Suggestion:
     if not isinstance(payload, dict):
         raise TypeError("a suggestion is an object")
     numbers = {name: _number(payload[name]) for name in _NUMBERS}
-    chance = numbers.pop("probability_to_fit")
-    if chance is None or chance > 1:
+    chance, doubt = numbers.pop("probability_to_fit"), numbers.pop("doubt")
+    if doubt is None or chance is None or chance > 1:
         raise ValueError("a probability is at most 1")
     for low, middle, high in (("low", "throughput", "high"), ("gain_low", "gain", "gain_high")):
         if not (numbers[low] or 0.0) <= (numbers[middle] or 0.0) <= (numbers[high] or 0.0):
@@ -164,6 +164,7 @@ def _suggestion(payload: object, case: Case) -> Suggestion:
     return Suggestion(
         config=_config(payload["choices"], case),
         probability_to_fit=chance,
+        doubt=doubt,
         n_trials=_count(payload["n_trials"]),
         reason=_text(payload["reason"]),
         nearest=(),

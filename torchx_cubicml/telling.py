@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from itertools import groupby
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.spelling import spell
 from torchx_cubicml.masking import mask
+from torchx_cubicml.trial import MEDIAN, OBJECTIVES
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +19,14 @@ if TYPE_CHECKING:
 
 _LONGEST_LINE = 400  # characters; an error of a library can be a page
 _LONGEST_VALUE = 60
+_TWO_SIDED_90 = 1.645  # standard deviations of a normal distribution
+_NEGLIGIBLE = 0.005  # log width of an interval that is not told
+_AS_A_FACTOR = 0.5  # log width from which plus and minus say little
+_OF_STEPS = {
+    MEDIAN: "at the median step",
+    "p10": "at a slow step (nine in ten are faster)",
+    "p90": "at a fast step (nine in ten are slower)",
+}
 
 
 def told(text: str) -> str:
@@ -87,6 +97,40 @@ def as_gain(promise: Mapping[str, float | None]) -> str:
         return "unknown: your own config ran out of memory"
     of_one, least, most = (f"{100 * (value - 1):+.0f} %" for value in (gain, low, high))
     return f"{of_one} (80 % interval: {least} to {most})"
+
+
+def rate_text(value: float, objective: str) -> str:
+    """Return a throughput of the whole job with its unit.
+
+    >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_second")
+    ('41,000 tokens/s', '12.3 samples/s')
+    """
+    return f"{value:,.0f} tokens/s" if objective == OBJECTIVES[0] else f"{value:,.1f} samples/s"
+
+
+def doubt_text(uncertainty: float) -> str:
+    """Return the 90 % interval of a throughput around it; empty where its run told nothing, or hardly any doubt.
+
+    >>> doubt_text(0.024), doubt_text(0.75), doubt_text(0.001)
+    ('± 4 %', 'within a factor of 3.4', '')
+    """
+    width = _TWO_SIDED_90 * uncertainty
+    if width < _NEGLIGIBLE:
+        return ""
+    return (
+        f"± {100 * width:.{0 if width >= 0.02 else 1}f} %"
+        if width < _AS_A_FACTOR
+        else f"within a factor of {math.exp(width):.1f}"
+    )
+
+
+def statistic_text(statistic: str) -> str:
+    """Return of which steps a throughput is; empty for that of all of them.
+
+    >>> statistic_text("p50"), statistic_text("mean")
+    ('at the median step', '')
+    """
+    return _OF_STEPS.get(statistic, "")
 
 
 def first_few(lines: Iterable[str], *, most: int = 3) -> list[str]:

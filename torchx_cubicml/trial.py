@@ -177,18 +177,28 @@ class Measurement:
         """Standard deviation of the logarithm of the true throughput, as far as this one run tells it; 0 if unknown.
 
         Of a throughput at the median step (``p50``) it is how far that may be from the mean: by what the mean step is
-        longer, or, where that is unknown, by the time outside steps; and half of what the run has drifted by.
+        longer, or, where that is unknown, by the time outside steps. And by what the run has drifted: half of it lies
+        between its middle and its end, and one that has not settled may go on as far as it has come.
         """
         if self.relative_error is not None:
             return min(self.relative_error, _MOST_DOUBT)
         if self.statistic != MEDIAN:
             return 0.0
+        return min(math.hypot(self._off_the_mean, self._drifted), _MOST_DOUBT)
+
+    @property
+    def _off_the_mean(self) -> float:
         excess = 0.0
         if self.mean_step_time_s is not None and self.step_time_s:
             excess = abs(math.log(self.mean_step_time_s) - math.log(self.step_time_s[1]))
         elif self.share_outside_steps is not None:
             excess = -math.log1p(-min(self.share_outside_steps, _MOST_OUTSIDE))
-        return min(math.hypot(excess, math.log1p(self.drift or 0.0) / 2), _MOST_DOUBT)
+        return excess
+
+    @property
+    def _drifted(self) -> float:
+        drifted = math.log1p(self.drift or 0.0)
+        return math.hypot(drifted / 2, drifted)
 
     def at(self, statistic: str) -> Measurement:
         """Return this measurement with its throughput at another statistic of the steps, or as it is where unknown.
@@ -210,12 +220,14 @@ class Measurement:
         if statistic not in STATISTICS:
             raise RecordError(f"unknown statistic {statistic!r}; legal are {', '.join(STATISTICS)}")
         before, after = (self._step_time(each) for each in (self.statistic, statistic))
+        if statistic == self.statistic == MEDIAN and self.relative_error is None:
+            return replace(self, relative_error=self._drifted)  # how far it may be from the mean does not matter
         if statistic == self.statistic or before is None or after is None:
             return self
         if self.statistic != MEAN:
             return self  # it was of each step's own batch: what all of them make, nobody knows
         rates = {name: rate * before / after for name in OBJECTIVES if (rate := getattr(self, name)) is not None}
-        return replace(self, **rates, statistic=statistic)
+        return replace(self, **rates, statistic=statistic, relative_error=self.uncertainty)
 
     def _step_time(self, statistic: str) -> float | None:
         if statistic == MEAN:
@@ -349,6 +361,15 @@ class Trial:
             state=State(reason),
             origin=Origin.IMPORT,
         )
+
+    def at(self, statistic: str) -> Trial:
+        """Return this trial with its throughput at another statistic of the steps; see ``Measurement.at``.
+
+        Raises:
+            RecordError: ``statistic`` is not one of ``STATISTICS``.
+        """
+        told = self.measurement.at(statistic) if self.measurement is not None else None
+        return self if told is self.measurement else replace(self, measurement=told)
 
     def per_device(self, objective: str) -> float | None:
         """Return the throughput named ``objective`` of one of the job's devices; ``None`` where unknown.

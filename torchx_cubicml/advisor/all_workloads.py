@@ -14,6 +14,7 @@ from torchx_cubicml.advisor.lesson import FEWEST_OWN, MOST_LEARNED
 from torchx_cubicml.advisor.near_trials import familiar, telling
 from torchx_cubicml.history import config_key
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility
+from torchx_cubicml.predictors.conformal import NOISE_FLOOR
 from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.vectors import encoded
 
@@ -39,7 +40,7 @@ class AllWorkloads:
         history: the trials learned from.
         predictor: fitted on them.
         feasibility: fitted on them.
-        noise: standard deviation of the logarithm of one measurement.
+        noise: part of the predictor's spreads that is of a measurement alone.
         others: methods that are asked beside the predictor for what to launch.
         agreeing: whether it is searched for by what they agree on, rather than by each in turn.
     """
@@ -61,7 +62,7 @@ class AllWorkloads:
             history=history,
             predictor=lesson.fitted(history, rng=rng),
             feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
-            noise=lesson.usual_noise,
+            noise=lesson.noise or NOISE_FLOOR,
             others=() if known else tuple(name for name in OPINIONS if name != lesson.predictor),
             agreeing=lesson.predictor == DEFAULT_PREDICTOR and not known and familiar(lesson.workload, trials),
         )

@@ -17,7 +17,7 @@ from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, records_of
 from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
 from torchx_cubicml.history import ineffective_parameters
-from torchx_cubicml.noise import Belief, believe, pooled_noise
+from torchx_cubicml.noise import Belief, believe, pooled_noise, repeats_of
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
@@ -52,7 +52,7 @@ class Outlook:
         rows: what is known of the workload before a launch, and of each config with it.
         records: identity of a config -> what happened to it.
         n_trials: ended trials of this workload.
-        noise: standard deviation of the logarithm of one measurement.
+        noise: standard deviation of the logarithm of throughput from run to run.
         knowledge: what the trials of this workload and others teach.
         taught_elsewhere: whether launches of other workloads, or formulas, tell how configs of this space compare.
         advice: why trials of this workload were left out, one line for each reason.
@@ -80,6 +80,7 @@ class Outlook:
         predictor: str = "",
     ) -> Self:
         """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``Lesson``."""
+        trials = [trial.at(space.statistic) for trial in trials]
         trials, advice = same_ground(under_way(trials, workload), workload)
         trials = with_observed_configs(trials, workload=workload, space=space)
         own = [trial for trial in trials if matches(trial, workload)]
@@ -95,7 +96,9 @@ class Outlook:
         pinned = pinned_choices(space, current, idle)
         narrow = narrowed(space, pinned)
         records = records_of(narrow, own, pinned)
-        noise = pooled_noise(record.measured for record in records.values())
+        again = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
+        elsewhere = repeats_of((trial for trial in trials if id(trial) not in ids), objective=space.objective)
+        noise = pooled_noise(again, elsewhere)
         tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
         lesson = Lesson(
             everything=taught,
@@ -104,8 +107,7 @@ class Outlook:
             observe=observe,
             compare=[*workload, *free],
             tuned=tuned,
-            noise=noise if any(len(record.measured) > 1 for record in records.values()) else None,
-            usual_noise=noise,
+            noise=noise if again or elsewhere else None,
             workload=workload,
             predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
         )
@@ -190,8 +192,8 @@ class Outlook:
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))
-            measured = record.measured if record and not included else ()
-            beliefs.append(believe(predicted, measured, noise=self.noise))
+            told = (record.measured, record.uncertainties) if record and not included else ((), ())
+            beliefs.append(believe(predicted, *told, noise=self.noise))
         return beliefs
 
     def gains(self, configs: Sequence[Config], over: Config) -> list[Belief | None]:

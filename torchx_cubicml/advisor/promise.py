@@ -40,8 +40,20 @@ def promised(
         _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
-    told = [replace(item, nearest=_nearest(outlook, item.config, n_nearest)) for item in plain]
+    told = [
+        replace(
+            item,
+            nearest=_nearest(outlook, item.config, n_nearest),
+            doubt=max(_doubt(outlook, item.config), _doubt(outlook, current)),
+        )
+        for item in plain
+    ]
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
+
+
+def _doubt(outlook: Outlook, config: Config) -> float:
+    record = outlook.records.get(identity(config))
+    return min(record.uncertainties, default=0.0) if record else 0.0
 
 
 def _nearest(outlook: Outlook, config: Config, count: int) -> tuple[NearTrial, ...]:
@@ -56,6 +68,7 @@ def _nearest(outlook: Outlook, config: Config, count: int) -> tuple[NearTrial, .
             trial_id=record.trial_ids[(len(record.measured) - 1) // 2],
             differs=differences(config, record.config),
             throughput=record.measured[(len(record.measured) - 1) // 2],
+            uncertainty=record.uncertainties[(len(record.measured) - 1) // 2],
         )
         for _, _, record in nsmallest(count, others, key=lambda other: other[:2])
     )

@@ -29,6 +29,7 @@ class Record:
         config: made of the space's own literals, never of what a store holds.
         measured: throughputs of the whole job, the lowest first.
         trial_ids: of the trials that measured them, in the same order.
+        uncertainties: of their logarithms, as each run told it, likewise.
         row: its choice indices as ``np.intp``, in bytes.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
@@ -43,6 +44,7 @@ class Record:
     open: bool
     failed: bool
     trial_ids: tuple[str, ...] = ()
+    uncertainties: tuple[float, ...] = ()
     erred: bool = False
 
     @property
@@ -109,12 +111,17 @@ def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
 def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
     lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
-    told = sorted((value, trial.trial_id) for trial, value in zip(trials, values, strict=True) if value is not None)
+    told = sorted(
+        (value, trial.trial_id, trial.measurement.uncertainty)
+        for trial, value in zip(trials, values, strict=True)
+        if value is not None and trial.measurement is not None
+    )
     return Record(
         config=config,
         row=row,
-        measured=tuple(value for value, _ in told),
-        trial_ids=tuple(trial_id for _, trial_id in told),
+        measured=tuple(value for value, _, _ in told),
+        trial_ids=tuple(trial_id for _, trial_id, _ in told),
+        uncertainties=tuple(uncertainty for _, _, uncertainty in told),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(lost),

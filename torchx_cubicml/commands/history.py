@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.commands import history_compact, history_import
 from torchx_cubicml.commands.base import add_json, add_store, print_json, store_url, wide_console
+from torchx_cubicml.commands.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.masking import mask
 
@@ -97,7 +98,7 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
             str(trial.workload.get("program", "")),
             str(trial.state),
             str(trial.origin),
-            throughput_text(trial),
+            throughput_text(trial.measurement),
             config_text(trial.config),
         )
         table.add_row(*(Text(cell) for cell in cells))
@@ -114,6 +115,8 @@ def _show(trial: Trial, *, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
+    for line in measurement_lines(trial.measurement):
+        table.add_row(Text("measured"), Text(line))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
             for inner, item in value.items():
@@ -121,23 +124,6 @@ def _show(trial: Trial, *, as_json: bool) -> None:
         else:
             table.add_row(Text(name), Text(value_text(value)))
     wide_console().print(table)
-
-
-def throughput_text(trial: Trial) -> str:
-    """Return the throughput of the whole job with its unit, or why there is none.
-
-    >>> from torchx_cubicml.trial import Trial
-    >>> throughput_text(Trial.completed(workload={}, config={}, tokens_per_second=41_000.0))
-    '41,000 tokens/s'
-    """
-    measurement = trial.measurement
-    if measurement is None:
-        return "-"
-    if measurement.tokens_per_second is not None:
-        return f"{measurement.tokens_per_second:,.0f} tokens/s"
-    if measurement.samples_per_second is not None:
-        return f"{measurement.samples_per_second:,.1f} samples/s"
-    return "-"
 
 
 def config_text(config: Mapping[str, object]) -> str:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Study, Suggestion
     from torchx_cubicml.choice import Case
     from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.suggestion import NearTrial
 
 _NOTHING_LEFT = "nothing is left to try: every other legal config was tried, is under way, or is known not to fit"
@@ -75,12 +76,15 @@ def run(args: argparse.Namespace) -> int:
         return 0
     told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
     told += [f"worth at the best config measured: {worth.told()}" for worth in worths]
-    _tell(shlex.join(next_command), told, tries, case.space.objective)
+    _tell(shlex.join(next_command), told, tries, case.space)
     return 0
 
 
 def _tell(
-    next_command: str, about: Sequence[str], tries: Sequence[tuple[Suggestion, list[str], list[str]]], objective: str
+    next_command: str,
+    about: Sequence[str],
+    tries: Sequence[tuple[Suggestion, list[str], list[str]]],
+    space: SearchSpace,
 ) -> None:
     from rich.console import Console
 
@@ -88,13 +92,22 @@ def _tell(
     console.print("\n  ".join(["the next launch would run:", next_command, *about]))
     console.print("worth trying:" if tries else _NOTHING_LEFT)
     for suggestion, command, in_job in tries:
-        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, objective)]
+        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, space)]
         console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))
 
 
-def _near(trials: Sequence[NearTrial], objective: str) -> list[str]:
-    unit, digits = ("tokens/s", 0) if objective == "tokens_per_second" else ("samples/s", 1)
-    return [f"near: {each.throughput:,.{digits}f} {unit} with {each.differs} ({each.trial_id})" for each in trials]
+def _near(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
+    from torchx_cubicml.telling import doubt_text, rate_text, statistic_text
+
+    def measured(each: NearTrial) -> str:
+        words = (
+            rate_text(each.throughput, space.objective),
+            doubt_text(each.uncertainty),
+            statistic_text(space.statistic),
+        )
+        return " ".join(filter(None, words))
+
+    return [f"near: {measured(each)} with {each.differs} ({each.trial_id})" for each in trials]
 
 
 def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:

@@ -101,6 +101,7 @@ def _choosing(prepared: Prepared, console: Console) -> Prepared:
     from torchx_cubicml.store import read_trials
 
     trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
+    trials = [trial.at(prepared.space.statistic) for trial in trials]
     choice = choose_predictor(trials, objective=prepared.space.objective, seed=prepared.request.seed)
     if choice is None:
         return prepared
@@ -181,7 +182,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
     if comparison.best.config == comparison.baseline.config:
         console.print(f"nothing surely faster than your own config was found in {result.launches} launches")
         return 0
-    console.print(comparison_table(comparison))
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     console.print(str(comparison))
     if result.confidence is not None:
         console.print(

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.masking import mask
+from torchx_cubicml.telling import doubt_text, statistic_text
 from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
 
 if TYPE_CHECKING:
@@ -14,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.table import Table
 
+    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
 
 
@@ -41,7 +43,7 @@ class Display(AbstractContextManager["Display"]):
         elif isinstance(step, Launching):
             self._line(_launching(step))
         elif isinstance(step, Ended):
-            self._line(_ended(step, self._prepared.space.objective))
+            self._line(_ended(step, self._prepared.space))
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -68,26 +70,27 @@ class Live(Display):
     def show(self, step: Step) -> None:
         """Tell one step."""
         if isinstance(step, Waiting):
-            self._live.update(waiting_table(step, self._prepared.space.objective), refresh=True)
+            self._live.update(waiting_table(step, self._prepared.space), refresh=True)
         elif not isinstance(step, Launching):  # it appears in the table
             super().show(step)
 
 
-def waiting_table(step: Waiting, objective: str) -> Table:
+def waiting_table(step: Waiting, space: SearchSpace) -> Table:
     """Return what is in flight as a table, the rest as its caption."""
     from rich.table import Table
     from rich.text import Text
 
     from torchx_cubicml.commands.history import config_text
 
-    best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {objective}"
+    best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {_unit(space)}"
     left = [step.budget_left] if step.time_left_s is None else [step.budget_left, f"about {_span(step.time_left_s)}"]
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
     for name in ("", "why", "config", "state", "for", "predicted", "measured"):
         table.add_column(name, no_wrap=name != "config", justify="right" if name in {"for", "predicted"} else "left")
     for flight in step.in_flight:
         cells = [f"{flight.number}", flight.purpose, config_text(flight.config), flight.phase, _span(flight.since_s)]
-        table.add_row(*map(Text, [*cells, _number(flight.expected), _number(flight.measured)]))
+        measured = " ".join(filter(None, (_number(flight.measured), doubt_text(flight.uncertainty))))
+        table.add_row(*map(Text, [*cells, _number(flight.expected), measured]))
     return table
 
 
@@ -110,13 +113,19 @@ def _launching(step: Launching) -> str:
     return f"{step.number:3d} {step.purpose:8s} {config_text(step.suggestion.config)}{expected}"
 
 
-def _ended(step: Ended, objective: str) -> str:
+def _ended(step: Ended, space: SearchSpace) -> str:
     from torchx_cubicml.commands.history import config_text
 
-    found = f"{step.throughput:,.0f} {objective}" if step.throughput is not None else f"{step.trial.state}"
+    doubt = doubt_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
+    told = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
+    found = told or f"{step.trial.state}"
     hoped = f" ({step.expected:,.0f} expected)" if step.throughput is not None and step.expected is not None else ""
     why = f" ({step.trial.reason})" if step.trial.reason and step.throughput is None else ""
     return f"{step.number:3d}   -> {config_text(step.trial.config)}: {found}{hoped}{why}"
+
+
+def _unit(space: SearchSpace) -> str:
+    return f"{space.objective} {statistic_text(space.statistic)}".rstrip()
 
 
 def _number(value: float | None) -> str:

@@ -19,11 +19,12 @@ from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.trend import Trend
+from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.history import History, MeasuredRows
 
 
 class Boosting:
@@ -45,23 +46,24 @@ class Boosting:
         return self
 
     def _fit(self, history: History, *, seed: int) -> None:
-        measured = np.isfinite(history.throughput) & (history.throughput > 0)
-        features, target = _in_order(history.features[measured], np.log(history.throughput[measured]))
-        self.n_measured_ = len(target)
+        rows = history.measured
+        features, target, weights = rows.features, rows.logarithm, rows.weights
+        self.n_measured_, self.belief_ = len(rows), prior_variance(float(weights.sum()))
         if not self.n_measured_:
             return
         self.inputs_ = Inputs.of(features, history.columns.categorical)
         dense = self.inputs_.dense(features)
-        self.trend_ = Trend.fit(dense, target)
+        self.trend_ = Trend.fit(dense, target, weights)
         rest = target - self.trend_.predict(dense)
         self.learns_rest_ = dense.shape[1] > 0 and self.n_measured_ > 2
         if self.learns_rest_:
-            self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed)
-            self.boosted_ = self._boost(self.inputs_.gapped(features), rest, seed)
-        self._calibrate(dense, target)
+            self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed, sample_weight=weights)
+            self.boosted_ = self._boost(self.inputs_.gapped(features), rest, weights, seed)
+        self._calibrate(dense, rows)
         numbers = features[:, ~np.array(history.columns.categorical, dtype=np.bool_)]
         plain = Inputs.of(numbers, [False] * numbers.shape[1]).dense(numbers)
-        self.novelty_ = Novelty.of(features, history.columns, target - Trend.fit(plain, target).predict(plain))
+        without = target - Trend.fit(plain, target, weights).predict(plain)
+        self.novelty_ = Novelty.of(features, history.columns, without)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -82,7 +84,9 @@ class Boosting:
         strange = self.novelty_.of_categories(features) + self.novelty_.of_numbers(features)
         return Prediction.at(logarithm, np.maximum(np.sqrt(spread**2 + strange), NOISE_FLOOR))
 
-    def _boost(self, gapped: NDArray[np.float64], rest: NDArray[np.float64], seed: int) -> _Regressor:
+    def _boost(
+        self, gapped: NDArray[np.float64], rest: NDArray[np.float64], weights: NDArray[np.float64], seed: int
+    ) -> _Regressor:
         from sklearn.ensemble import HistGradientBoostingRegressor
 
         few = len(rest) < 50
@@ -99,33 +103,29 @@ class Boosting:
             random_state=seed,
         )
         with one_thread():
-            return learner.fit(gapped, rest)
+            return learner.fit(gapped, rest, sample_weight=weights if weights.min() < 1.0 else None)
 
     def _raw_spread(self, disagreement: NDArray[np.float64], leverage: NDArray[np.float64]) -> NDArray[np.float64]:
-        variance = (
-            NOISE_FLOOR**2 + prior_variance(self.n_measured_) + disagreement**2 + self.residual_variance_ * leverage
-        )
+        variance = NOISE_FLOOR**2 + self.belief_ + disagreement**2 + self.residual_variance_ * leverage
         return np.asarray(np.sqrt(variance), dtype=np.float64)
 
-    def _calibrate(self, dense: NDArray[np.float64], target: NDArray[np.float64]) -> None:
-        """Scale the spread so that it covers four fifths of the residuals of trials predicted without themselves."""
+    def _calibrate(self, dense: NDArray[np.float64], rows: MeasuredRows) -> None:
+        """Scale the spread so that it covers four fifths of the residuals of trials predicted without themselves.
+
+        A residual that its run's own doubt explains widens nothing.
+        """
         alone = self.trend_.leave_one_out
-        self.residual_variance_ = float(np.median(np.abs(alone)) * 1.4826) ** 2
+        self.residual_variance_ = (weighted_quantile(np.abs(alone), rows.weights, 0.5) * 1.4826) ** 2
         self.scale_ = 1.0
-        if not self.learns_rest_ or len(target) < FEWEST:
+        if not self.learns_rest_ or len(rows) < FEWEST:
             return
         middle, disagreement = self.forest_.out_of_bag(dense)
         spread = self._raw_spread(disagreement, self.trend_.leverage(dense))
-        self.scale_ = conformal_scale(np.abs(alone - middle), spread)
+        self.scale_ = conformal_scale(np.abs(alone - middle), np.hypot(spread, rows.uncertainty))
 
 
 class _Regressor(Protocol):
-    def fit(self, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self: ...
-    def predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]: ...
-
-
-def _in_order(
-    features: NDArray[np.float64], target: NDArray[np.float64]
-) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    order = np.lexsort(np.column_stack([target, features]).T)
-    return features[order], target[order]
+    def fit(
+        self, inputs: NDArray[np.float64], values: NDArray[np.float64], /, sample_weight: NDArray[np.float64] | None
+    ) -> Self: ...
+    def predict(self, inputs: NDArray[np.float64], /) -> NDArray[np.float64]: ...

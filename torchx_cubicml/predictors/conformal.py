@@ -18,8 +18,12 @@ _Z = 1.2816  # two-sided 80 % of a normal distribution
 _LEAST, _MOST = 0.2, 5.0  # a scale beyond says more of the errors' number than of the spreads
 
 
-def prior_variance(n_measured: int) -> float:
-    """Return what is left of the variance that was believed before anything was measured."""
+def prior_variance(n_measured: float) -> float:
+    """Return what is left of the variance that was believed before anything was measured.
+
+    Args:
+        n_measured: measurements, each counting by its weight.
+    """
     return PRIOR_SPREAD**2 * PRIOR_TRIALS / (PRIOR_TRIALS + n_measured)
 
 

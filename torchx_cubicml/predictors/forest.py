@@ -32,13 +32,25 @@ class Forest:
         inputs: float64 ``[n, n_inputs]``, finite, n >= 1 and n_inputs >= 1.
         values: float64 ``[n]``.
         n_trees: how many.
+        sample_weight: how much each row counts, float64 ``[n]``, > 0: a full tree believes what it sees, so the less
+            the fewer trees see it; ``None``: all alike.
         seed: of all randomness.
     """
 
-    def __init__(self, inputs: NDArray[np.float64], values: NDArray[np.float64], *, n_trees: int, seed: int) -> None:
+    def __init__(
+        self,
+        inputs: NDArray[np.float64],
+        values: NDArray[np.float64],
+        *,
+        n_trees: int,
+        seed: int,
+        sample_weight: NDArray[np.float64] | None = None,
+    ) -> None:
         rng = np.random.default_rng(seed)
         drawn = rng.integers(len(values), size=(n_trees, min(len(values), _MOST_ROWS_PER_TREE)))
         times = np.stack([np.bincount(rows, minlength=len(values)) for rows in drawn])
+        if sample_weight is not None:
+            times = _thinned(times, sample_weight / sample_weight.max(), np.random.default_rng([seed, 1]))
         self.seen: NDArray[np.bool_] = times > 0
         self.trees = _grown(np.asarray(inputs, dtype=np.float32), values, times, rng)
 
@@ -55,6 +67,12 @@ class Forest:
         middle, deviation = np.zeros(len(inputs)), np.zeros(len(inputs))
         middle[some], deviation[some] = np.nanmedian(each[:, some], axis=0), np.nanstd(each[:, some], axis=0)
         return middle, deviation
+
+
+def _thinned(times: NDArray[np.int64], chance: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the samples with each draw of a row kept by its chance; one of which nothing is left keeps all."""
+    kept = rng.binomial(times, chance)
+    return np.where(kept.any(axis=1, keepdims=True), kept, times)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,24 +8,24 @@ from __future__ import annotations
 import math
 from copy import copy
 from dataclasses import replace
-from itertools import product
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.held_up import LOG_CHANCE, held_up
-from torchx_cubicml.predictors.kernel import Prior, most_probable
+from torchx_cubicml.predictors.kernel import Prior, Sample, most_probable
 from torchx_cubicml.predictors.places import Places
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.usual import Usual
+from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.history import History, MeasuredRows
     from torchx_cubicml.predictors.places import Points
     from torchx_cubicml.trial import Scalar
 
@@ -42,6 +42,7 @@ _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
 _LEAST_CHANCE = 0.01  # of shares that count
 _NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.5, 0.7, 1.0, 1.4, 2.0), 0.4
 
+_Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and variances ``[n]``
 _DOUBT_ROUNDS = 3  # of doubting measurements and learning from the others
 
 
@@ -50,8 +51,8 @@ class GaussianProcess:
 
     Args:
         tuned: parameters that candidates may vary -> their choices, so that one that never varied is not left out.
-        noise: standard deviation of the logarithm of one measurement, as repeats tell it; ``None`` before there are
-            any.
+        noise: standard deviation of the logarithm of a measurement beyond what its run tells of itself, as repeats tell
+            it; ``None`` before there are any.
         hopeful: whether what is usual of throughput (``usual``) is expected before anything is measured.
         crowding: how near to the memory wall encoded rows come, ``[n, 1]``, where that is known.
     """
@@ -71,36 +72,33 @@ class GaussianProcess:
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the measured rows of ``history``; see ``Predictor``."""
-        measured = np.isfinite(history.throughput) & (history.throughput > 0)
-        features, target = history.features[measured], np.log(history.throughput[measured])
-        self.n_measured_ = len(target)
+        rows = history.measured
+        self.n_measured_ = len(rows)
         if self.n_measured_:
-            order = np.lexsort(np.column_stack([target, features]).T)
-            if len(order) > _MOST_ROWS:
-                order = order[np.sort(rng.permutation(len(order))[:_MOST_ROWS])]
+            if len(rows) > _MOST_ROWS:
+                rows = rows.rows(np.sort(rng.permutation(len(rows))[:_MOST_ROWS]))
             with one_thread():
                 self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
                 self.usual_ = Usual.of(self.places_, history.columns) if self.hopeful else None
-                self._fit_trusted(features[order], target[order], rng)
+                self._fit_trusted(rows, rng)
         return self
 
-    def _fit_trusted(
-        self, features: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator
-    ) -> None:
+    def _fit_trusted(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
         """Learn from all measurements, or without those held up by something else, whichever is the likelier."""
-        self._fit(features, target, rng)
-        self.doubted_ = np.zeros(len(target), dtype=np.bool_)
-        self.features_ = features
-        prior = self._prior(features)
+        self._fit(rows, rng)
+        self.doubted_ = np.zeros(len(rows), dtype=np.bool_)
+        self.features_ = rows.features
+        prior = self._prior(rows.features)
         told, kernel, likeliest = self, prior.kernel(np.zeros(len(prior.medians))), self
         for _ in range(_DOUBT_ROUNDS):
-            points = self._points(features)
-            rest = (target - self._trend(points) - told.centre_) / told.scale_
-            doubted = held_up(kernel, points, rest, scale=told.scale_)
+            points = self._points(rows.features)
+            rest = (rows.logarithm - self._trend(points) - told.centre_) / told.scale_
+            sample = Sample(points, rest, (rows.uncertainty / told.scale_) ** 2)
+            doubted = held_up(kernel, sample, scale=told.scale_)
             if (doubted == told.doubted_).all():
                 break
             told = copy(self)
-            told._fit(features[~doubted], target[~doubted], rng)
+            told._fit(rows.rows(~doubted), rng)
             told.doubted_ = doubted
             kernel = replace(told.kernel_, noise=min(told.kernel_.noise, told.prior_noise_))
             told.evidence_ += LOG_CHANCE * doubted.sum()
@@ -115,17 +113,19 @@ class GaussianProcess:
         doubted = {row.tobytes() for row in self.features_[self.doubted_]} - trusted
         return np.array([row.tobytes() in doubted for row in features], dtype=np.bool_)
 
-    def _fit(self, features: NDArray[np.float64], target: NDArray[np.float64], rng: np.random.Generator) -> None:
-        self.points_ = self._points(features)
-        target = target - self._trend(self.points_)
-        self.centre_ = float(np.quantile(target, _CENTRE))
+    def _fit(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
+        self.points_ = self._points(rows.features)
+        target = rows.logarithm - self._trend(self.points_)
         usual, weight = _USUAL_SPREAD if self.places_.layered else _USUAL_SPREAD_OF_PLAIN
-        squares = len(target) * float(target.var()) + weight * usual**2
-        self.scale_ = math.sqrt(squares / (len(target) + weight))
+        trust = usual**2 / (usual**2 + rows.uncertainty**2)
+        self.centre_ = weighted_quantile(target, trust, _CENTRE)
+        squares = float(trust @ (target - np.average(target, weights=trust)) ** 2) + weight * usual**2
+        self.scale_ = math.sqrt(squares / (float(trust.sum()) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
+        self.own_noise_ = (rows.uncertainty / self.scale_) ** 2
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
-        prior = self._prior(features)
-        self.kernel_, log_posterior = most_probable(prior, self.points_, self.rest_, rng)
+        prior = self._prior(rows.features)
+        self.kernel_, log_posterior = most_probable(prior, Sample(self.points_, self.rest_, self.own_noise_), rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
 
@@ -144,11 +144,10 @@ class GaussianProcess:
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
         self.weights_ = self.inverse_.T @ (self.inverse_ @ self.rest_)
+        self.likely_: list[tuple[float, _Share]] = []  # told when it is asked for
 
     def _gram(self) -> NDArray[np.float64]:
-        noise = self.kernel_.noise**2 + 1e-9
-        gram = self.kernel_.between(self.points_, self.points_) + noise * np.eye(len(self.points_))
-        return np.asarray(gram, dtype=np.float64)
+        return self.kernel_.between(self.points_, self.points_) + np.diag(self.kernel_.noise_of(self.own_noise_))
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -213,23 +212,26 @@ class GaussianProcess:
             points = self._points(features)
             known, across = (self.kernel_.between(each, self.points_) for each in (self.points_, points))
             alone = self.kernel_.between(points, points)
-            likely = self._shares_of_noise(known)
+            self.likely_ = self.likely_ or self._shares_of_noise(known)
             trend = self._trend(points)
-            found = [(chance, *self._believed(known, across, alone, share)) for chance, share in likely]
+            found = [(chance, *self._believed(known, across, alone, share)) for chance, share in self.likely_]
             return [(chance, trend + mean, covariance) for chance, mean, covariance in found]
 
-    def _shares_of_noise(self, known: NDArray[np.float64]) -> list[tuple[float, tuple[float, float]]]:
+    def _shares_of_noise(self, known: NDArray[np.float64]) -> list[tuple[float, _Share]]:
         """Return likely factors on the signal's variances with variances of noise, each with its probability first."""
         ratios, wide = (_NOISES, _WIDE_NOISE_SD) if self.noise is None else (_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS)
-        values, vectors = np.linalg.eigh(known)
-        values, along = np.maximum(values, 0.0), (vectors.T @ self.rest_) ** 2
         shares, logs = [], []
-        for size, ratio in product(_SIZES, ratios):
-            noise = (ratio * self.prior_noise_) ** 2 + 1e-9
-            total = size * values + noise
-            prior = -0.5 * (math.log(ratio) / wide) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
-            logs.append(prior - 0.5 * float((along / total).sum() + np.log(total).sum()))
-            shares.append((size, noise))
+        for ratio in ratios:
+            noise = replace(self.kernel_, noise=ratio * self.prior_noise_).noise_of(self.own_noise_)
+            # Beside noise that is alike in all rows each size of the signal has the same axes.
+            scale = noise**-0.5
+            values, vectors = np.linalg.eigh(scale[:, None] * known * scale)
+            values, along = np.maximum(values, 0.0), (vectors.T @ (scale * self.rest_)) ** 2
+            for size in _SIZES:
+                total = size * values + 1.0
+                prior = -0.5 * (math.log(ratio) / wide) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
+                logs.append(prior - 0.5 * float((along / total).sum() + np.log(total).sum() + np.log(noise).sum()))
+                shares.append((size, noise))
         chances = np.exp(np.array(logs) - max(logs))
         chances /= chances.sum()
         return [
@@ -241,10 +243,10 @@ class GaussianProcess:
         known: NDArray[np.float64],
         across: NDArray[np.float64],
         alone: NDArray[np.float64],
-        share: tuple[float, float],
+        share: _Share,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         size, noise = share
-        root = np.linalg.cholesky(size * known + noise * np.eye(len(known)))
+        root = np.linalg.cholesky(size * known + np.diag(noise))
         half = np.linalg.solve(root, size * across.T)
         mean = half.T @ np.linalg.solve(root, self.rest_)
         covariance = size * alone - half.T @ half
@@ -255,6 +257,7 @@ class GaussianProcess:
         points = self._points(features)
         told.points_ = self.points_.and_then(points)
         told.rest_ = np.concatenate([self.rest_, (logarithms - self._trend(points) - self.centre_) / self.scale_])
+        told.own_noise_ = np.concatenate([self.own_noise_, np.zeros(len(points))])
         told._condition()
         return told
 

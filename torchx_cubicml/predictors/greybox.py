@@ -20,7 +20,6 @@ from torchx_cubicml.predictors.forest import Forest
 from torchx_cubicml.predictors.inputs import Inputs
 from torchx_cubicml.predictors.roofline.predictor import (
     Roofline,
-    measured_in_order,
     variance_of_modes,
     widened,
 )
@@ -108,22 +107,24 @@ class Greybox:
         return self.boosting_.predict(features)
 
     def _learn_rest(self, history: History) -> None:
-        features, throughput = measured_in_order(history)
-        outline = self.roofline_.outline(features)
-        features, throughput = features[outline.covered], throughput[outline.covered]
-        self.inputs_ = Inputs.of(features, history.columns.categorical)
-        rest = np.log(throughput) - outline.logarithm
-        inputs = self._inputs(features, outline)
-        self.forest_ = Forest(inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_)
+        rows = history.measured
+        outline = self.roofline_.outline(rows.features)
+        rows = rows.rows(outline.covered)
+        self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
+        rest = rows.logarithm - outline.logarithm
+        inputs = self._inputs(rows.features, outline)
+        self.forest_ = Forest(
+            inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
+        )
         middle, deviation = self.forest_.out_of_bag(inputs)
         alone = rest if self.roofline_.levels_ is None else self.roofline_.levels_.trend.leave_one_out
         errors = np.abs(alone - middle) * np.sqrt(1.0 + _SPENT / len(rest))
-        self.scale_ = conformal_scale(errors, self._raw_spread(outline, deviation))
+        self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(outline, deviation), rows.uncertainty))
 
     def _inputs(self, features: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:
         return np.hstack([self.inputs_.dense(features), outline.traits])
 
     def _raw_spread(self, outline: Outline, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-        belief = prior_variance(self.roofline_.n_measured_)
+        belief = prior_variance(self.roofline_.n_sure_)
         # What the trees disagree on holds part of the doubt between the modes.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + belief + deviation**2 + 0.5 * variance_of_modes(outline)))

@@ -14,8 +14,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.kernel import Kernel
-    from torchx_cubicml.predictors.places import Points
+    from torchx_cubicml.predictors.kernel import Kernel, Sample
 
 _CHANCE = 0.01  # of one launch
 _LEAST = 0.1  # log by which it is slower; what is less is noise
@@ -27,18 +26,18 @@ _TOLD = 0.25  # share of its variance left by the others up to which they tell a
 LOG_CHANCE = math.log(_CHANCE) + 0.5 * math.log(2.0 * math.pi)
 
 
-def held_up(kernel: Kernel, points: Points, rest: NDArray[np.float64], *, scale: float) -> NDArray[np.bool_]:
+def held_up(kernel: Kernel, sample: Sample, *, scale: float) -> NDArray[np.bool_]:
     """Return which measurements were likelier held up than what the others let expect, ``[n]``.
 
     One after the other is left out, the least likely first, and the rest is asked anew.
 
     Args:
         kernel: covariance of the standardised logarithms, and their noise.
-        points: of the measurements, ``n`` of them.
-        rest: standardised logarithms, ``[n]``.
+        sample: the measurements, ``n`` of them; what its own run was unsure of is no outlier.
         scale: standard deviation of the logarithms, by which they were standardised.
     """
-    gram = kernel.between(points, points) + (kernel.noise**2 + 1e-9) * np.eye(len(points))
+    points, rest = sample.points, sample.rest
+    gram = kernel.between(points, points) + np.diag(kernel.noise_of(sample.own_noise))
     alone = np.diag(gram)
     doubted = np.zeros(len(points), dtype=np.bool_)
     for _ in range(int(_MOST * len(points))):

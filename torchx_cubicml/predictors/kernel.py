@@ -124,6 +124,10 @@ class Kernel:
     rough: tuple[int, ...]
     fact_of: NDArray[np.intp]
 
+    def noise_of(self, own_noise: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the variance of each measurement around its true value, ``own_noise`` being its run's own, ``[n]``."""
+        return np.asarray(self.noise**2 + 1e-9 + own_noise, dtype=np.float64)
+
     def between(self, left: Points, right: Points) -> NDArray[np.float64]:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
@@ -213,21 +217,34 @@ def _odds(share: float) -> float:
     return share / (1.0 - share)
 
 
-def most_probable(
-    prior: Prior, points: Points, rest: NDArray[np.float64], rng: np.random.Generator
-) -> tuple[Kernel, float]:
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Standardised measurements.
+
+    Args:
+        points: where they were made, ``n`` of them.
+        rest: their logarithms, ``[n]``.
+        own_noise: variance of each that its run told of itself, ``[n]``; 0.0 where unknown.
+    """
+
+    points: Points
+    rest: NDArray[np.float64]
+    own_noise: NDArray[np.float64]
+
+
+def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
     """Return the kernel of highest posterior density that a climb by random steps finds, and the density's log."""
     shifts = np.zeros(len(prior.medians))
-    if len(rest) < 3:
-        return prior.kernel(shifts), _log_posterior(prior, shifts, points, rest)
-    shifts, best = _climbed(prior, shifts, points, rest, rng)
+    if len(sample.rest) < 3:
+        return prior.kernel(shifts), _log_posterior(prior, shifts, sample)
+    shifts, best = _climbed(prior, shifts, sample, rng)
     jumping = replace(prior, jumps=True)
     if prior.jumps or not prior.rough:
         return prior.kernel(shifts), best
-    started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, points, rest))
-    if _log_posterior(jumping, started, points, rest) < best + _SURE_OF_JUMPS:
+    started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, sample))
+    if _log_posterior(jumping, started, sample) < best + _SURE_OF_JUMPS:
         return prior.kernel(shifts), best
-    shifts, best = _climbed(jumping, started, points, rest, rng)
+    shifts, best = _climbed(jumping, started, sample, rng)
     return jumping.kernel(shifts), best
 
 
@@ -239,12 +256,12 @@ def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
 
 
 def _climbed(
-    prior: Prior, shifts: NDArray[np.float64], points: Points, rest: NDArray[np.float64], rng: np.random.Generator
+    prior: Prior, shifts: NDArray[np.float64], sample: Sample, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
-    best, stride = _log_posterior(prior, shifts, points, rest), 0.5
-    for _ in range(int(np.clip(_TRIES * (100.0 / len(rest)) ** 1.5, 20, _TRIES))):
+    best, stride = _log_posterior(prior, shifts, sample), 0.5
+    for _ in range(int(np.clip(_TRIES * (100.0 / len(sample.rest)) ** 1.5, 20, _TRIES))):
         step = rng.normal(0.0, stride, len(shifts)) * (rng.random(len(shifts)) < 0.3)
-        found = _log_posterior(prior, shifts + step, points, rest)
+        found = _log_posterior(prior, shifts + step, sample)
         # The one-fifth rule of evolution strategies.
         if found > best:
             shifts, best, stride = shifts + step, found, min(stride * 1.5, 1.0)
@@ -253,12 +270,12 @@ def _climbed(
     return shifts, best
 
 
-def _log_posterior(prior: Prior, shifts: NDArray[np.float64], points: Points, rest: NDArray[np.float64]) -> float:
+def _log_posterior(prior: Prior, shifts: NDArray[np.float64], sample: Sample) -> float:
     kernel = prior.kernel(shifts)
-    gram = kernel.between(points, points) + (kernel.noise**2 + 1e-9) * np.eye(len(points))
+    gram = kernel.between(sample.points, sample.points) + np.diag(kernel.noise_of(sample.own_noise))
     try:
         root = np.linalg.cholesky(gram)
     except np.linalg.LinAlgError:
         return -math.inf
-    white = np.linalg.solve(root, rest)
+    white = np.linalg.solve(root, sample.rest)
     return float(-0.5 * white @ white - np.log(np.diag(root)).sum() - 0.5 * shifts @ shifts)

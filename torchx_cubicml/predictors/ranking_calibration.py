@@ -28,17 +28,17 @@ class RisingCurve:
     slope: float
 
     @classmethod
-    def through(cls, scores: NDArray[np.float64], values: NDArray[np.float64]) -> Self:
-        """Return the curve of least squares through points ``[n]``, n >= 1."""
+    def through(cls, scores: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> Self:
+        """Return the curve of least squares through points ``[n]`` that count by ``weights`` > 0, n >= 1."""
         order = np.lexsort((values, scores))
         blocks: list[tuple[float, float, float]] = []  # weight, mean score, mean value
-        for score, value in zip(scores[order].tolist(), values[order].tolist(), strict=True):
-            block = (1.0, score, value)
+        for score, value, weight in np.column_stack([scores, values, weights])[order].tolist():
+            block = (weight, score, value)
             while blocks and (blocks[-1][2] >= block[2] or blocks[-1][1] == block[1]):  # pool adjacent violators, ties
                 block = _pooled(blocks.pop(), block)
             blocks.append(block)
         joints = np.array(blocks)
-        return cls(scores=joints[:, 1], values=joints[:, 2], slope=_slope(scores, values))
+        return cls(scores=joints[:, 1], values=joints[:, 2], slope=_slope(scores, values, weights))
 
     def __call__(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the values at ``scores``, of any shape; strictly rising."""
@@ -53,9 +53,10 @@ def _pooled(left: tuple[float, float, float], right: tuple[float, float, float])
     return weight, share * left[1] + (1 - share) * right[1], share * left[2] + (1 - share) * right[2]
 
 
-def _slope(scores: NDArray[np.float64], values: NDArray[np.float64]) -> float:
-    variance = float(np.var(scores))
+def _slope(scores: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    scores = scores - np.average(scores, weights=weights)
+    variance = float(np.average(scores**2, weights=weights))
     if variance <= 0:
         return 0.0
-    covariance = float(np.mean((scores - scores.mean()) * (values - values.mean())))
+    covariance = float(np.average(scores * (values - np.average(values, weights=weights)), weights=weights))
     return max(covariance / variance, 0.0)

@@ -22,7 +22,7 @@ from torchx_cubicml.predictors.threads import one_thread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.history import History, MeasuredRows
 
 
 class RankingMLP:
@@ -42,34 +42,34 @@ class RankingMLP:
         return self
 
     def _fit(self, history: History, rng: np.random.Generator) -> None:
-        measured = np.isfinite(history.throughput) & (history.throughput > 0)
-        features, target = history.features[measured], np.log(history.throughput[measured])
-        order = np.lexsort(np.column_stack([target, features]).T)
-        features, target = features[order], target[order]
-        self.n_measured_ = len(target)
+        rows = history.measured
+        self.n_measured_ = len(rows)
         if not self.n_measured_:
             return
-        self.inputs_ = OneHot.of(features, history.columns, knots=self.settings.knots)
-        self.middle_ = float(np.mean(target))
+        self.inputs_ = OneHot.of(rows.features, history.columns, knots=self.settings.knots)
+        self.middle_ = float(np.average(rows.logarithm, weights=rows.weights))
         self.ranks_ = self.n_measured_ > 2 and self.inputs_.width > 0
-        self.variance_ = prior_variance(self.n_measured_) + (0.0 if self.ranks_ else float(np.var(target)))
+        unlike = 0.0 if self.ranks_ else float(np.var(rows.logarithm))
+        self.variance_ = prior_variance(float(rows.weights.sum())) + unlike
         if self.ranks_:
-            self._rank(self.inputs_.encode(features), target, rng)
+            self._rank(rows, rng)
 
-    def _rank(self, inputs: NDArray[np.float32], target: NDArray[np.float64], rng: np.random.Generator) -> None:
+    def _rank(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
+        inputs, target = self.inputs_.encode(rows.features), rows.logarithm
         bags = _bags(self.settings, len(target), rng)
-        self.networks_ = teach(inputs, target, bags, settings=self.settings, seed=int(rng.integers(2**31)))
+        seed = int(rng.integers(2**31))
+        self.networks_ = teach(inputs, target, bags * rows.weights, settings=self.settings, seed=seed)
         scores = self.networks_.scores(inputs)
         # The loss leaves open where a network's scores lie and how wide they are spread.
         self.centre_, self.scale_ = scores.mean(axis=0), np.maximum(scores.std(axis=0), 1e-9)
         scores = (scores - self.centre_) / self.scale_
         outside = np.where(bags.T, np.nan, scores)
         alone = np.nanmean(outside, axis=1)
-        self.curve_ = RisingCurve.through(alone, target)
+        self.curve_ = RisingCurve.through(alone, target, rows.weights)
         residual = np.abs(target - self.curve_(alone))
         self.slope_ = max(self.curve_.slope, 0.0)
         spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
-        self.widening_ = conformal_scale(residual, spread, fewest=1)
+        self.widening_ = conformal_scale(residual, np.hypot(spread, rows.uncertainty), fewest=1)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""

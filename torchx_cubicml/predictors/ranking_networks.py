@@ -84,7 +84,7 @@ class Networks:
 def teach(
     inputs: NDArray[np.float32],
     target: NDArray[np.float64],
-    bags: NDArray[np.bool_],
+    bags: NDArray[np.float64],
     *,
     settings: RankingSettings,
     seed: int,
@@ -94,7 +94,7 @@ def teach(
     Args:
         inputs: float32 ``[n, n_inputs]``, n >= 2.
         target: what they are ordered by, ``[n]``.
-        bags: which trials each network learns from, ``[networks, n]``.
+        bags: how much each trial counts for each network, 0 where it does not learn from it, ``[networks, n]``.
         settings: of the training.
         seed: of all randomness.
     """
@@ -156,12 +156,12 @@ def ranking_loss(scores: torch.Tensor, target: torch.Tensor, member: torch.Tenso
     """Return the margin ranking loss over all pairs of a batch that differ, summed over the networks.
 
     ``max(0, margin - (score of the faster - score of the slower))``, the mean over the pairs that a network learns
-    from; the paper's A.1.1.
+    from, each counting by both trials; the paper's A.1.1.
 
     Args:
         scores: ``[n, networks]``.
         target: ``[n]``.
-        member: 1.0 where a network learns from a trial, else 0.0, ``[n, networks]``.
+        member: how much a trial counts for a network, ``[n, networks]``.
         margin: by which the faster should lead.
     """
     import torch
@@ -170,7 +170,7 @@ def ranking_loss(scores: torch.Tensor, target: torch.Tensor, member: torch.Tenso
     sign = torch.sign(target[one] - target[other]).to(scores.dtype)
     counts = member[one] * member[other] * (sign != 0)[:, None]
     losses = torch.relu(margin - sign[:, None] * (scores[one] - scores[other])) * counts
-    return (losses.sum(dim=0) / counts.sum(dim=0).clamp(min=1.0)).sum()
+    return (losses.sum(dim=0) / counts.sum(dim=0).clamp(min=1e-9)).sum()
 
 
 def _weights(n_inputs: int, settings: RankingSettings, source: torch.Generator) -> list[torch.Tensor]:

@@ -32,21 +32,36 @@ class Trend:
     leave_one_out: NDArray[np.float64]
 
     @classmethod
-    def fit(cls, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self:
-        """Return the trend of ``values`` ``[n]`` over ``inputs`` ``[n, n_inputs]``, n >= 1."""
-        fits = [cls._fit(_with_intercept(inputs), values, penalty) for penalty in _PENALTIES]
-        return min(fits, key=lambda trend: float(np.abs(trend.leave_one_out).mean()))
+    def fit(
+        cls, inputs: NDArray[np.float64], values: NDArray[np.float64], sample_weight: NDArray[np.float64] | None = None
+    ) -> Self:
+        """Return the trend of ``values`` ``[n]`` over ``inputs`` ``[n, n_inputs]``, n >= 1.
+
+        Args:
+            inputs: standardised.
+            values: what is to be told.
+            sample_weight: how much each counts, ``[n]``, > 0 and at most 1; ``None``: all alike.
+        """
+        sample_weight = np.ones(len(values)) if sample_weight is None else sample_weight
+        fits = [cls._fit(_with_intercept(inputs), values, sample_weight, penalty) for penalty in _PENALTIES]
+        return min(fits, key=lambda trend: float(np.average(np.abs(trend.leave_one_out), weights=sample_weight)))
 
     @classmethod
-    def _fit(cls, design: NDArray[np.float64], values: NDArray[np.float64], penalty: float) -> Self:
-        trust = np.ones(len(values))
+    def _fit(
+        cls,
+        design: NDArray[np.float64],
+        values: NDArray[np.float64],
+        sample_weight: NDArray[np.float64],
+        penalty: float,
+    ) -> Self:
+        trust = sample_weight
         ridge = np.diag([1e-9, *[penalty] * (design.shape[1] - 1)])
         for _ in range(_ROUNDS):
             inverse = np.asarray(np.linalg.inv(design.T @ (trust[:, None] * design) + ridge), dtype=np.float64)
             weights = inverse @ (design.T @ (trust * values))
             residuals = values - design @ weights
             leverage = trust * np.einsum("ij,ij->i", design @ inverse, design)
-            trust = _huber(residuals)
+            trust = sample_weight * _huber(residuals)
         alone = residuals / np.maximum(1.0 - leverage, 0.05)
         return cls(weights=weights, inverse=inverse, leave_one_out=alone)
 

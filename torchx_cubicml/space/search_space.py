@@ -23,7 +23,7 @@ from torchx_cubicml.space.rules import (
     in_dependency_order,
     is_count,
 )
-from torchx_cubicml.trial import MAX_ITEMS
+from torchx_cubicml.trial import MAX_ITEMS, MEAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -96,6 +96,7 @@ class SearchSpace:
         constraints: predicates that every legal config meets.
         workload: facts that the file declares.
         objective: name of the throughput maximised.
+        statistic: of the steps of a launch, by which it is stated.
         tune: what a profiling launch changes besides its config.
         rewrite: when an ordinary launch may be rewritten.
         log: how the program's output tells of its throughput; ``None`` where the file does not say.
@@ -107,6 +108,7 @@ class SearchSpace:
     constraints: tuple[Expression, ...] = ()
     workload: tuple[WorkloadFact, ...] = ()
     objective: str = "tokens_per_second"
+    statistic: str = MEAN
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)
     log: LogPattern | None = None

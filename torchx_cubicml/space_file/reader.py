@@ -24,7 +24,7 @@ from torchx_cubicml.space_file.places import read_tune, with_world_size
 from torchx_cubicml.space_file.rewrite_rules import read_rewrite
 from torchx_cubicml.space_file.table import Table, closest
 from torchx_cubicml.space_file.trainer_flags import is_left_to_trainer, read_trainer, with_trainer
-from torchx_cubicml.trial import OBJECTIVES
+from torchx_cubicml.trial import MEAN, OBJECTIVES, STATISTICS
 
 if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
@@ -34,7 +34,7 @@ MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = ("objective", "workload", "parameters", "constraints", "tune", "rewrite", "trainer", "log")
+ROOT_KEYS = ("objective", "statistic", "workload", "parameters", "constraints", "tune", "rewrite", "trainer", "log")
 
 
 def read_space(path: str | Path) -> SearchSpace:
@@ -73,6 +73,9 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     objective = root.text("objective")
     if objective is not None and objective not in OBJECTIVES:
         raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
+    statistic = root.text("statistic")
+    if statistic is not None and statistic not in STATISTICS:
+        raise root.error("statistic", f"legal are {', '.join(STATISTICS)}")
     facts, parameters, trainer = (
         root.table("workload", legal=None),
         root.table("parameters", legal=None),
@@ -88,6 +91,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         constraints=_read_constraints(root),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
+        statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=read_rewrite(root, list(parameters)),
         log=read_log(root),

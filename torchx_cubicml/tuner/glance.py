@@ -25,8 +25,7 @@ def glance(prepared: Prepared, books: Books, flights: Flights, *, spent: Spent, 
     waves = (left + len(flights.under_way)) / parallel
     return Waiting(
         in_flight=tuple(
-            _shown(flight, now, throughput_of(books.ledger.of_launch(flight.launch_id), objective))
-            for flight in flights.under_way
+            _shown(flight, now, books.ledger.of_launch(flight.launch_id), objective) for flight in flights.under_way
         ),
         best=throughput_of(best, objective),
         best_config=best.config if best is not None else None,
@@ -40,7 +39,7 @@ def throughput_of(trial: Trial | None, objective: str) -> float | None:
     return trial.measurement.throughput(objective) if trial is not None and trial.measurement else None
 
 
-def _shown(flight: Flight, now: datetime, measured: float | None) -> InFlight:
+def _shown(flight: Flight, now: datetime, trial: Trial | None, objective: str) -> InFlight:
     return InFlight(
         number=flight.number,
         purpose=flight.purpose,
@@ -48,5 +47,6 @@ def _shown(flight: Flight, now: datetime, measured: float | None) -> InFlight:
         phase="ending" if flight.doom or flight.ended else str(flight.state.phase) if flight.state else "submitted",
         since_s=(now - flight.since).total_seconds(),
         expected=flight.suggestion.throughput if flight.suggestion is not None else None,
-        measured=measured,
+        measured=throughput_of(trial, objective),
+        uncertainty=trial.measurement.uncertainty if trial is not None and trial.measurement else 0.0,
     )

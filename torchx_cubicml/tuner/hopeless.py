@@ -15,8 +15,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.trial import Measurement, Trial
 
 _FEWEST_STEPS = 10  # counted after warm-up
-_SIGMAS = 4.0  # by which it must stand under the best
+_SIGMAS = 3.0  # by which it must stand under the best; before repeats, the noise is believed to be large
 _SLOWER = 0.1  # and by this part at least: a config a little slower is worth its whole measurement
+_UNKNOWN = 0.1  # log error of a throughput of which nothing is known
 _DECILES = 2.5631  # standard deviations between the first and the last decile of a normal distribution
 _OF_A_MEDIAN = 1.2533  # its standard error, in those of a mean
 
@@ -46,16 +47,22 @@ def why_hopeless(trial: Trial, others: Sequence[Trial], *, objective: str) -> st
 
 
 def own_noise(measurement: Measurement) -> float:
-    """Return the standard deviation of the logarithm of a measurement's median, from the spread of its steps.
+    """Return the standard deviation of the logarithm of a throughput, as its run told it.
+
+    Where it did not, that of the median from the spread of the steps, as if each were a chance of its own, counts too.
 
     >>> from torchx_cubicml.trial import Measurement
-    >>> round(own_noise(Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))), 4)
-    0.0098
+    >>> steps = Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))
+    >>> round(own_noise(steps), 4), own_noise(Measurement(tokens_per_second=9.0, relative_error=0.03))
+    (0.0098, 0.03)
     """
+    if measurement.relative_error:
+        return measurement.relative_error
     if not measurement.step_time_s:
-        return 0.1
+        return math.hypot(_UNKNOWN, measurement.uncertainty)
     low, _, high = measurement.step_time_s
-    return _OF_A_MEDIAN * math.log(high / low) / _DECILES / math.sqrt(measurement.steps_counted)
+    of_steps = _OF_A_MEDIAN * math.log(high / low) / _DECILES / math.sqrt(measurement.steps_counted)
+    return math.hypot(of_steps, measurement.uncertainty)
 
 
 def _best(trials: Sequence[Trial], objective: str) -> float | None:

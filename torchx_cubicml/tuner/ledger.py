@@ -10,6 +10,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.event import Event, EventKind, fold_events
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.trial_store import decode_event
+from torchx_cubicml.trial import MEAN
 from torchx_cubicml.tuner.arrivals import Arrivals
 from torchx_cubicml.tuner.clock import instant
 from torchx_cubicml.tuner.outage import StorePatience
@@ -28,10 +29,12 @@ class Ledger:
     Args:
         store_url: of the store.
         patience: with the store.
+        statistic: of the steps, by which throughputs are told; see ``Measurement.at``.
     """
 
-    def __init__(self, store_url: str, patience: StorePatience | None = None) -> None:
+    def __init__(self, store_url: str, patience: StorePatience | None = None, *, statistic: str = MEAN) -> None:
         self.patience = patience or StorePatience()
+        self._statistic = statistic
         self._store = TrialStore(store_url)
         self._arrivals = Arrivals(self._store.folder)
         self._groups: defaultdict[str, list[Event]] = defaultdict(list)
@@ -93,7 +96,7 @@ class Ledger:
         finally:  # what was read before the store failed is not read again
             for key in changed:
                 if key in self._groups:
-                    self._folded[key] = fold_events(self._groups[key])
+                    self._folded[key] = [trial.at(self._statistic) for trial in fold_events(self._groups[key])]
 
     def _place(self, event: Event) -> str:
         """Put an event with the others of its launch, and return the name of that group."""

@@ -20,7 +20,7 @@ from torchx_cubicml.tuner.advisor import Moment, StudyingAdvisor
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.trial import Config, Measurement, Trial
     from torchx_cubicml.tuner.advisor import Advisor
     from torchx_cubicml.tuner.request import Prepared
 
@@ -30,7 +30,7 @@ _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INF
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The trials of the workload, told apart by whether they were there before this tune.
+    """The trials of the workload, told apart by whether they were there before this tune, and those of others.
 
     Only this tune's own launches are compared: machines, neighbours and software change between tunes. Of the winner,
     the measurement that made it the winner does not count: it was chosen for being high.
@@ -38,6 +38,7 @@ class Evidence:
 
     before: tuple[Trial, ...]
     own: tuple[Trial, ...]
+    elsewhere: tuple[Trial, ...] = ()
 
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
@@ -47,13 +48,18 @@ class Evidence:
         return cls(
             before=tuple(trial for trial in of_workload if trial.trial_id in known),
             own=tuple(sorted((t for t in of_workload if t.trial_id not in known), key=lambda t: t.started_at)),
+            elsewhere=tuple(trial for trial in comparable if not matches(trial, prepared.workload)),
         )
 
-    def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[float, ...]:
+    def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Measurement, ...]:
         """Return this tune's measurements of ``config``, without the one by which it was ``chosen``."""
-        values = _throughputs(self.own, config, objective)
-        found_here = chosen and not _throughputs(self.before, config, objective)
-        return values[1:] if found_here else values
+        found = _measurements(self.own, config, objective)
+        found_here = chosen and not _measurements(self.before, config, objective)
+        return found[1:] if found_here else found
+
+    def noise(self, objective: str) -> float:
+        """Return how far this tune's runs of one config differ, by its repeats and, for a hint, those of others."""
+        return repeat_noise(self.own, objective=objective, elsewhere=(*self.before, *self.elsewhere))
 
 
 def next_launch(
@@ -135,7 +141,8 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None
     for trial in evidence.own:
         again = evidence.measured(trial.config, objective, chosen=True)
         if again and trial.config in space and (config := space.decode(space.encode(trial.config))) is not None:
-            found[config_key(config)] = (fmean(again), config)
+            throughputs = Repeats.of(config, again, objective=objective).throughputs
+            found[config_key(config)] = (fmean(throughputs), config)
     found.pop(config_key(prepared.current), None)
     best = max(found.values(), key=lambda pair: pair[0], default=None)
     if best is None:
@@ -153,10 +160,10 @@ def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Compa
     if not all(sides):
         return None
     baseline, confirmed = (
-        Repeats(config=config, throughputs=values) for config, values in zip((current, best.config), sides, strict=True)
+        Repeats.of(config, side, objective=space.objective)
+        for config, side in zip((current, best.config), sides, strict=True)
     )
-    noise = repeat_noise(evidence.own, objective=space.objective)
-    return compare(baseline, confirmed, objective=space.objective, noise=noise)
+    return compare(baseline, confirmed, objective=space.objective, noise=evidence.noise(space.objective))
 
 
 def _own_config(current: Config) -> Suggestion:
@@ -291,7 +298,7 @@ def _launched_again(evidence: Evidence) -> set[str]:
     return {key for key, count in said.items() if key in measured and count > (key not in before)}
 
 
-def _throughputs(trials: Sequence[Trial], config: Config, objective: str) -> tuple[float, ...]:
+def _measurements(trials: Sequence[Trial], config: Config, objective: str) -> tuple[Measurement, ...]:
     key = config_key(config)
-    measured = [trial.measurement for trial in trials if trial.measurement and config_key(trial.config) == key]
-    return tuple(value for measurement in measured if (value := measurement.throughput(objective)) is not None)
+    measured = (trial.measurement for trial in trials if trial.measurement and config_key(trial.config) == key)
+    return tuple(each for each in measured if each.throughput(objective) is not None)

@@ -51,6 +51,7 @@ class InFlight:
     since_s: float
     expected: float | None
     measured: float | None
+    uncertainty: float = 0.0  # of the logarithm of what was measured, as its run tells it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

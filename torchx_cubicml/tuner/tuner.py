@@ -77,7 +77,8 @@ def tune(
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            books = Books(lease.tune_id, Ledger(prepared.store_url, patience), journal, clock)
+            ledger = Ledger(prepared.store_url, patience, statistic=prepared.space.statistic)
+            books = Books(lease.tune_id, ledger, journal, clock)
             yield from _Loop(prepared, books, runner, clock, advisor or StudyingAdvisor.serving(prepared)).run(
                 resumed=lease.resumed
             )

@@ -120,20 +120,21 @@ class Calibration:
         return Expected(times=times, logarithm=fast + weight * (slow - fast), fast=fast, slow=slow, chance=chance)
 
 
-def calibrate(layout: Layout, seconds: Array, *, rng: np.random.Generator) -> Calibration:
+def calibrate(layout: Layout, seconds: Array, uncertainty: Array, *, rng: np.random.Generator) -> Calibration:
     """Return the constants that explain measured steps.
 
     Args:
         layout: ``n`` trainings, all covered; none at all is legal.
         seconds: per step, float64 ``[n]``, > 0.
+        uncertainty: of their logarithms, as each run told it, float64 ``[n]``.
         rng: chooses the rows that are looked at where there are more than needed.
     """
     if not len(seconds):
         return Calibration()
     if len(seconds) > _MOST_ROWS:
         chosen = np.sort(rng.choice(len(seconds), _MOST_ROWS, replace=False))
-        layout, seconds = layout.rows(chosen), seconds[chosen]
-    one_mode = _Fit(layout, np.log(seconds))
+        layout, seconds, uncertainty = layout.rows(chosen), seconds[chosen], uncertainty[chosen]
+    one_mode = _Fit(layout, np.log(seconds), np.hypot(_NOISE, uncertainty))
     one_mode.solve(steps=30)
     # A mixture has several optima: it is sought from several sides, and the likeliest is followed to its end.
     starts = [one_mode.split(stall_s) for stall_s in one_mode.stalls()]
@@ -147,8 +148,8 @@ def calibrate(layout: Layout, seconds: Array, *, rng: np.random.Generator) -> Ca
 class _Fit:
     """One calibration under way: constants, then the second mode, then both in turn."""
 
-    def __init__(self, layout: Layout, measured: Array) -> None:
-        self.layout, self.measured = layout, measured
+    def __init__(self, layout: Layout, measured: Array, noise: Array) -> None:
+        self.layout, self.measured, self.noise = layout, measured, noise
         self.theta = np.append(CENTRE, 0.0)  # the last is the logarithm of the stall
         self.centre, self.width = np.append(CENTRE, 0.0), np.append(WIDTH, _STALL_WIDTH)
         self.slow: Array = np.zeros(len(measured))
@@ -203,7 +204,8 @@ class _Fit:
         fast, slow = self._errors(self.theta)
         belief = (self.theta - self.centre) / self.width
         return float(
-            np.log(self.prior * _density(slow) + (1.0 - self.prior) * _density(fast)).sum() - 0.5 * belief @ belief
+            np.log(self.prior * self._density(slow) + (1.0 - self.prior) * self._density(fast)).sum()
+            - 0.5 * belief @ belief
         )
 
     def _mode(self) -> SlowMode:
@@ -220,7 +222,8 @@ class _Fit:
     def _responsibility(self) -> Array:
         prior = self.prior
         fast, slow = self._errors(self.theta)
-        odds = prior * _density(slow) / (prior * _density(slow) + (1.0 - prior) * _density(fast))
+        shown, hidden = prior * self._density(slow), (1.0 - prior) * self._density(fast)
+        odds = shown / (shown + hidden)
         return np.asarray(odds)
 
     def _errors(self, theta: Array) -> tuple[Array, Array]:
@@ -232,26 +235,24 @@ class _Fit:
     def _misfit(self, theta: Array) -> Array:
         fast, slow = self._errors(theta)
         belief = (theta - self.centre) / self.width
-        mixed = (1.0 - self.slow) * _misfits(fast) + self.slow * _misfits(slow)
+        mixed = (1.0 - self.slow) * self._misfits(fast) + self.slow * self._misfits(slow)
         # Signed, so that the solver sees a smooth function through zero.
         sign = np.sign(np.where(self.slow > 0.5, slow, fast))
         return np.concatenate([sign * np.sqrt(mixed), belief])
+
+    def _misfits(self, errors: Array) -> Array:
+        """Return twice the pseudo-Huber loss."""
+        return np.asarray(2.0 * (np.sqrt(1.0 + (errors / self.noise) ** 2) - 1.0))
+
+    def _density(self, errors: Array) -> Array:
+        """Return Student's t density without its constant, which is the same in both modes."""
+        return np.asarray((1.0 + (errors / self.noise) ** 2 / _TAIL) ** (-(_TAIL + 1.0) / 2.0))
 
     def _free(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int64]]:
         """Return the constants that move any of these rows; the others would only cost time."""
         base = self._errors(self.theta)[0]
         moved = [np.abs(self._errors(self.theta + step)[0] - base).max() for step in 0.1 * np.eye(len(CENTRE) + 1)[:-1]]
         return np.append(np.flatnonzero(np.array(moved) > 1e-4), len(CENTRE))
-
-
-def _misfits(errors: Array) -> Array:
-    """Return twice the pseudo-Huber loss."""
-    return np.asarray(2.0 * (np.sqrt(1.0 + (errors / _NOISE) ** 2) - 1.0))
-
-
-def _density(errors: Array) -> Array:
-    """Return Student's t density without its constant."""
-    return np.asarray((1.0 + (errors / _NOISE) ** 2 / _TAIL) ** (-(_TAIL + 1.0) / 2.0))
 
 
 def _places(layout: Layout) -> Array:

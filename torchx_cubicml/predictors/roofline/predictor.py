@@ -20,13 +20,14 @@ from torchx_cubicml.predictors.roofline.recommender import Recommender
 from torchx_cubicml.predictors.roofline.recommender_time import calibrate_recommenders
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.threads import one_thread
+from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.calibration import Expected
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.trial import Value
@@ -85,17 +86,16 @@ class Roofline:
         """Calibrate on the measured rows of ``history`` that are covered; see ``Predictor``."""
         self.decoder_ = Decoder(history.columns, history.rows)
         self.recommenders_ = _of_recommenders(history)
-        features, throughput = measured_in_order(history)
-        layout = self._layout(features)
+        rows = history.measured
+        layout = self._layout(rows.features)
         covered = layout.covered
-        layout, features, throughput = layout.rows(covered), features[covered], throughput[covered]
+        layout, rows = layout.rows(covered), rows.rows(covered)
         self.levels_ = None
-        self._calibrate(layout, throughput, rng)
-        if len(throughput) >= _FEWEST_FOR_LEVELS:
-            self._learn_levels(layout, features, throughput, history.columns.categorical, rng)
+        self._calibrate(layout, rows, rng)
+        if len(rows) >= _FEWEST_FOR_LEVELS:
+            self._learn_levels(layout, rows, history.columns.categorical, rng)
         if self.n_measured_:
-            rest = np.log(throughput) - self._all(layout).logarithm
-            self.novelty_ = Novelty.of(features, history.columns, rest)
+            self.novelty_ = Novelty.of(rows.features, history.columns, rows.logarithm - self._all(layout).logarithm)
         return self
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
@@ -148,8 +148,9 @@ class Roofline:
     def _layout(self, features: NDArray[np.float64]) -> Layout:
         return Layout.of(self.decoder_.facts(features))
 
-    def _calibrate(self, layout: Layout, throughput: NDArray[np.float64], rng: np.random.Generator) -> None:
-        self.n_measured_ = len(throughput)
+    def _calibrate(self, layout: Layout, rows: MeasuredRows, rng: np.random.Generator) -> None:
+        self.n_measured_, throughput = len(rows), rows.throughput
+        self.n_sure_ = float(rows.weights.sum())
         self.level_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_ERROR, 1.0, False
         if not self.n_measured_:
             self.calibration_ = Calibration()
@@ -157,45 +158,46 @@ class Roofline:
         self.per_sample_ = _counts_samples(layout, throughput)
         work = layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0)
         with one_thread():
-            self.calibration_ = calibrate(layout, work / throughput, rng=rng)
+            self.calibration_ = calibrate(layout, work / throughput, rows.uncertainty, rng=rng)
         # A handful of large jobs does not make their scale known.
         few = int(np.sqrt(self.n_measured_)) - 1
         places = np.sort(_places(layout), axis=0)
         self.range_ = places[0], places[-1]
         self.dense_range_ = places[few], places[-1 - few]
-        errors = np.log(throughput) - self._all(layout).logarithm
-        self.level_ = float(np.median(errors))
-        self._judge(layout, errors - self.level_)
+        errors = rows.logarithm - self._all(layout).logarithm
+        self.level_ = weighted_quantile(errors, rows.weights, 0.5)
+        self._judge(layout, errors - self.level_, rows)
 
-    def _judge(self, layout: Layout, errors: NDArray[np.float64]) -> None:
-        """Learn how far to trust what is predicted from ``errors`` on the rows that were learned from."""
+    def _judge(self, layout: Layout, errors: NDArray[np.float64], rows: MeasuredRows) -> None:
+        """Learn how far to trust what is predicted from ``errors`` on the ``rows`` that were learned from."""
         errors = np.abs(errors) * np.sqrt(1.0 + _SPENT / self.n_measured_)
-        trust = self.n_measured_ / (self.n_measured_ + PRIOR_TRIALS)
-        self.error_ = float(np.sqrt(trust * np.median(errors) ** 2 * 1.4826**2 + (1 - trust) * _PRIOR_ERROR**2))
-        self.scale_ = conformal_scale(errors, self._raw_spread(self._all(layout)))
+        trust = self.n_sure_ / (self.n_sure_ + PRIOR_TRIALS)
+        usual = weighted_quantile(errors, rows.weights, 0.5) * 1.4826
+        self.error_ = float(np.sqrt(trust * usual**2 + (1 - trust) * _PRIOR_ERROR**2))
+        self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(self._all(layout)), rows.uncertainty))
 
     def _learn_levels(
         self,
         layout: Layout,
-        features: NDArray[np.float64],
-        throughput: NDArray[np.float64],
+        rows: MeasuredRows,
         categorical: Sequence[bool],
         rng: np.random.Generator,
     ) -> None:
         """Fit the levels of categories, then the constants beside them, which they were pulling at."""
 
         def found() -> Levels | None:
-            return Levels.of(features, categorical, np.log(throughput) - self._all(layout).logarithm)
+            rest = rows.logarithm - self._all(layout).logarithm
+            return Levels.of(rows.features, categorical, rest, rows.weights)
 
         alone, first = dict(vars(self)), found()
         if first is None:
             return
-        self._calibrate(layout, throughput / np.exp(first(features)), rng)
+        self._calibrate(layout, replace(rows, throughput=rows.throughput / np.exp(first(rows.features))), rng)
         levels = found()
         if levels is None or not levels.worth_keeping(first.without):
             vars(self).update(alone)
             return
-        self._judge(layout, levels.trend.leave_one_out)
+        self._judge(layout, levels.trend.leave_one_out, rows)
         self.levels_ = levels
 
     def _all(self, layout: Layout) -> Outline:
@@ -236,23 +238,17 @@ def widened(spread: NDArray[np.float64], outline: Outline) -> NDArray[np.float64
     return np.asarray(np.maximum(np.sqrt(variance), NOISE_FLOOR))
 
 
-def measured_in_order(history: History) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return features ``[n, n_columns]`` and throughput ``[n]`` of the measured rows, in an order of their own."""
-    measured = np.isfinite(history.throughput) & (history.throughput > 0)
-    features, throughput = history.features[measured], history.throughput[measured]
-    order = np.lexsort(np.column_stack([throughput, features]).T)
-    return features[order], throughput[order]
-
-
 def _of_recommenders(history: History) -> Constants:
     """Return the constants as calibrated on the rows that are recommenders, whose throughput is in samples."""
+    doubts = np.zeros(len(history.rows)) if history.uncertainty is None else history.uncertainty
     found = [Recommender.of(row) if "layer_n_params" in row else None for row in history.rows]
     measured = [
-        (training, training.samples * training.ranks / speed)
-        for training, speed in zip(found, history.throughput.tolist(), strict=True)
+        (training, training.samples * training.ranks / speed, doubt)
+        for training, speed, doubt in zip(found, history.throughput.tolist(), doubts.tolist(), strict=True)
         if training is not None and speed > 0.0
     ]
-    return calibrate_recommenders([item for item, _ in measured], np.array([seconds for _, seconds in measured]))
+    seconds, uncertainty = np.array([each[1:] for each in measured]).reshape(len(measured), 2).T
+    return calibrate_recommenders([training for training, _, _ in measured], seconds, uncertainty)
 
 
 def _counts_samples(layout: Layout, throughput: NDArray[np.float64]) -> bool:

@@ -66,17 +66,19 @@ def step_seconds(trainings: Sequence[Recommender], constants: Constants) -> dict
     return _seconds(_Table.of(trainings), constants)
 
 
-def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array) -> Constants:
+def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, uncertainty: Array) -> Constants:
     """Return the constants that explain measured steps: most probable values under their priors, with a robust misfit.
 
     Args:
         trainings: ``n`` of them; with none at all, the defaults.
         seconds: per step, float64 ``[n]``, > 0.
+        uncertainty: of their logarithms, as each run told it, float64 ``[n]``.
     """
     if not len(trainings):
         return DEFAULTS
     order = np.argsort(seconds, kind="stable")[:: int(np.ceil(len(seconds) / _MOST_ROWS))]
     table, measured = _Table.of([trainings[row] for row in order.tolist()]), np.log(seconds[order])
+    noise = np.hypot(_NOISE, uncertainty[order])
     places = [NAMES.index(name) for name in _FREE]
     centre, width = CENTRE[places], WIDTH[places]
 
@@ -85,7 +87,7 @@ def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array) -> 
 
     def misfit(theta: Array) -> Array:
         errors = measured - np.log(np.sum(list(_seconds(table, constants_at(theta)).values()), axis=0))
-        robust = np.sign(errors) * np.sqrt(2.0 * (np.sqrt(1.0 + (errors / _NOISE) ** 2) - 1.0))
+        robust = np.sign(errors) * np.sqrt(2.0 * (np.sqrt(1.0 + (errors / noise) ** 2) - 1.0))
         return np.concatenate([robust, (theta - centre) / width])
 
     return constants_at(least_squares(misfit, centre.copy(), steps=_STEPS))

@@ -1,0 +1,177 @@
+"""Measures how well promised gains hold, and what is claimed by chance, on made-up histories of noisy launches.
+
+python benchmarks/promises.py [--histories 200] [--workers 2] [--output benchmarks/results/promises.txt]
+
+A history is of one workload: launches of the user's own config and of others, drawn by chance from a space of 24 whose
+true throughputs are known. Runs differ from one another by 1 to 10 per cent (each history has a level of its own), and
+each is off besides by what it tells of itself: per mille to per cent for most, tens of per cent for one in ten, as runs
+that drifted are. ``told`` histories say so, ``untold`` ones know nothing of it, as imported numbers do. ``elsewhere``
+histories hold launches of two other programs on the same machines, repeated thrice each.
+
+Held: share of the 80 % intervals that hold the true gain over the user's own config, of all configs that were launched
+and of those that a launch would be rewritten to; the share that is aimed at is 0.80. Width: of the interval, as the
+median ratio of its ends. Rewritten: share of histories in which an ordinary launch is changed; of those, false: the
+config is slower in truth, gain: mean true gain, promised: mean promised gain. Lost: mean share of the best launched
+config that is given away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.advisor import Study
+from torchx_cubicml.space import Parameter, SearchSpace
+from torchx_cubicml.trial import Config, Measurement, State, Trial
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+SPACE = SearchSpace(
+    parameters=(
+        Parameter(name="size", choices=(1, 2, 4, 8)),
+        Parameter(name="kind", choices=("a", "b", "c")),
+        Parameter(name="fused", choices=(False, True)),
+    )
+)
+CONFIGS: tuple[Config, ...] = tuple(
+    {"size": size, "kind": kind, "fused": fused}
+    for size, kind, fused in product((1, 2, 4, 8), ("a", "b", "c"), (False, True))
+)
+KINDS = ("told", "untold", "told, elsewhere")
+LAUNCHES = (2, 3, 5, 10, 20)
+BETWEEN = (0.01, 0.1)  # log standard deviations from run to run, between which a history's is drawn
+WITHIN, WILD, WILD_SHARE = (0.003, 0.03), (0.1, 0.5), 0.1  # of what runs tell of themselves
+EFFECT = 0.15  # log standard deviation of what one choice does
+ELSEWHERE = 3  # repeats of each of two configs of two other programs
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """What was promised of one history.
+
+    Args:
+        held: whether the interval of each launched config but the own holds its true gain.
+        widths: logarithms of the ratio of its ends.
+        rewritten: true and promised gain of what a launch is rewritten to, and whether its interval holds the former;
+            ``None`` where the launch stays as typed.
+        lost: share of the best launched config that is given away.
+    """
+
+    held: tuple[bool, ...]
+    widths: tuple[float, ...]
+    rewritten: tuple[float, float, bool] | None
+    lost: float
+
+
+def launched(
+    config: Config, true: float, *, rng: np.random.Generator, between: float, told: bool, program: str = "a.py"
+) -> Trial:
+    """Return one launch of a config whose true throughput is known."""
+    low, high = WILD if rng.random() < WILD_SHARE else WITHIN
+    within = math.exp(rng.uniform(math.log(low), math.log(high)))
+    speed = true * math.exp(rng.normal(0.0, between) + rng.normal(0.0, within))
+    measurement = Measurement(
+        tokens_per_second=speed, statistic="mean" if told else "", relative_error=within if told else None
+    )
+    name = f"{program}-{int(rng.integers(2**53))}"
+    workload = {"program": program, "world_size": 8}
+    return Trial(trial_id=name, workload=workload, config=config, state=State.COMPLETED, measurement=measurement)
+
+
+def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], dict[int, float]]:
+    """Return launches, the first of them of the user's own config, and the true throughput of each of ``CONFIGS``."""
+    rng = np.random.default_rng([seed, n_launches])
+    effects = [rng.normal(0.0, EFFECT, 24).reshape(4, 3, 2) * 0.5]
+    effects += [rng.normal(0.0, EFFECT, shape) for shape in ((4, 1, 1), (1, 3, 1), (1, 1, 2))]
+    true = 1000.0 * np.exp(np.sum(np.broadcast_arrays(*effects), axis=0)).ravel()
+    between = math.exp(rng.uniform(*map(math.log, BETWEEN)))
+    make = partial(launched, rng=rng, between=between, told=kind != "untold")
+    others = 1 + rng.permutation(23)[: max(1, n_launches // 2)]
+    tried = [0, *others.tolist()]
+    tried += rng.choice(tried, n_launches - len(tried)).tolist() if n_launches > len(tried) else []
+    trials = [make(CONFIGS[place], float(true[place])) for place in tried]
+    if kind.endswith("elsewhere"):
+        for program, place in product(("b.py", "c.py"), (0, 1)):
+            trials += [make(CONFIGS[place], 300.0, program=program) for _ in range(ELSEWHERE)]
+    return trials, dict(enumerate(true.tolist()))
+
+
+def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
+    """Return what is promised of one history."""
+    trials, true = history(seed, kind, n_launches)
+    workload, current = {"program": "a.py", "world_size": 8}, CONFIGS[0]
+    study = Study.of(SPACE, workload=workload, current=current, trials=trials, seed=seed)
+    measured = [config for config in study.outlook.measured() if config != current]
+    gains = [gain for gain in study.outlook.gains(measured, current) if gain is not None]
+    ratios = [true[CONFIGS.index(config)] / true[0] for config in measured]
+    ends = [(gain.quantile(0.1), gain.quantile(0.9)) for gain in gains]
+    best = study.best_known()
+    rewritten = None
+    if best is not None and best.config != current:
+        if best.gain is None or best.gain_low is None or best.gain_high is None:
+            raise ValueError(f"history {seed} has no gain of {best.config}")
+        ratio = true[CONFIGS.index(best.config)] / true[0]
+        rewritten = ratio, best.gain, best.gain_low <= ratio <= best.gain_high
+    chosen = best.config if best is not None else current
+    fastest = max(true[CONFIGS.index(config)] for config in (current, *measured))
+    return Outcome(
+        held=tuple(low <= ratio <= high for (low, high), ratio in zip(ends, ratios, strict=True)),
+        widths=tuple(math.log(high / low) for low, high in ends),
+        rewritten=rewritten,
+        lost=max(0.0, 1.0 - true[CONFIGS.index(chosen)] / fastest),
+    )
+
+
+def line(kind: str, n_launches: int, outcomes: Sequence[Outcome]) -> str:
+    """Return one line of the table."""
+    held = [each for outcome in outcomes for each in outcome.held]
+    width = math.exp(statistics.median(each for outcome in outcomes for each in outcome.widths))
+    changed = [outcome.rewritten for outcome in outcomes if outcome.rewritten is not None]
+    lost = statistics.fmean(outcome.lost for outcome in outcomes)
+    cells = [f"{kind:16s} {n_launches:8d} {statistics.fmean(held):7.2f} {width:7.2f} {lost:7.3f}"]
+    cells.append(f"{len(changed) / len(outcomes):9.2f}")
+    if changed:
+        true, promised, inside = zip(*changed, strict=True)
+        wrong = statistics.fmean(gain < 1.0 for gain in true)
+        cells.append(f"{statistics.fmean(inside):7.2f} {wrong:6.3f} {statistics.fmean(true):6.2f}")
+        cells.append(f"{statistics.fmean(promised):8.2f}")
+    return " ".join(cells)
+
+
+def lines(n_histories: int, workers: int) -> Iterator[str]:
+    """Yield the table, line by line."""
+    heading = f"{'history':16s} {'launches':>8s} {'held':>7s} {'width':>7s} {'lost':>7s} {'rewritten':>9s}"
+    yield f"{heading} {'held':>7s} {'false':>6s} {'gain':>6s} {'promised':>8s}"
+    with ProcessPoolExecutor(workers) as executor:
+        for kind, n_launches in product(KINDS, LAUNCHES):
+            asked = partial(outcome_of, kind=kind, n_launches=n_launches)
+            yield line(kind, n_launches, list(executor.map(asked, range(n_histories), chunksize=10)))
+
+
+def main() -> None:
+    """Print the table, and write it besides where a file is named."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--histories", type=int, default=200, help="of each kind and length")
+    parser.add_argument("--workers", type=int, default=1, help="processes at once")
+    parser.add_argument("--output", type=Path, default=None, help="file to write besides")
+    args = parser.parse_args()
+    told = []
+    for each in lines(args.histories, args.workers):
+        print(each, flush=True)
+        told.append(each)
+    if args.output is not None:
+        args.output.write_text("\n".join(told) + "\n", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -24,8 +24,8 @@ from trainings import FAMILIES, Schedule
 if TYPE_CHECKING:
     from torchx_cubicml.trial import Trial
 
-# Picked for being short, and unlike: stalls, sequences on two ranks, evaluation and saving on two ranks.
-TRAININGS = [("periodic_stalls", 0, 1), ("batches", 0, 8), ("pauses", 0, 11)]
+# Picked for being short, and unlike: stalls, sequences of varying lengths, evaluation and saving on two ranks.
+TRAININGS = [("periodic_stalls", 0, 1), ("batches", 0, 13), ("pauses", 0, 11)]
 LOADERS = ("stalling", "steady")
 SPACE = """
 objective = "samples_per_second"

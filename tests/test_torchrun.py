@@ -527,7 +527,8 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
         # On a machine under load rank 0 itself can take as long.
-        assert re.search("only 1 of 2 ranks came in time|the decision took too long", reasons[0])
+        told = "only 1 of 2 ranks came in time|the decision took too long|torchrun's store was not done within"
+        assert re.search(told, reasons[0])
         assert recorded(folder).origin is Origin.USER
 
 

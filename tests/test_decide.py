@@ -100,7 +100,7 @@ def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
 @pytest.fixture
 def filled(place: Place) -> Place:
     place.add(*(ran(batch, mode) for batch, mode in product([1, 2, 4, 8], "ab") if (batch, mode) != (8, "b")))
-    place.add(*(ran(1, program="other.py", throughput=1.0 + number) for number in range(33)))
+    place.add(*(ran(1, program="other.py", throughput=1000.0 + number) for number in range(33)))
     return place
 
 

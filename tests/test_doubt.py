@@ -90,7 +90,8 @@ def test_the_doubt_of_either_side_widens_a_gain() -> None:
 
 def test_repeats_of_other_workloads_say_how_quiet_the_machines_are() -> None:
     elsewhere = [
-        replace(run(OWN, speed, 0.003), workload={"program": "other.py", "world_size": 2}, trial_id=f"{speed}")
+        replace(run(OWN, speed, 0.003), workload={"program": program, "world_size": 2}, trial_id=f"{program}-{speed}")
+        for program in ("b.py", "c.py", "d.py")
         for speed in (200.0, 200.5, 201.0, 200.2, 200.8, 200.4)
     ]
     own = [run(OWN, 100.0, 0.003), run(OTHER, 112.0, 0.003)]

@@ -31,9 +31,13 @@ class TestRepeatNoise:
     def test_of_other_workloads_much_is_learned_and_the_own_outweigh_them(self) -> None:
         quiet = [trial for batch in range(30) for trial in runs([100.0, 101.0], batch=batch, program="b.py")]
         wild = runs([80.0, 100.0, 125.0])
-        assert repeat_noise([], elsewhere=quiet) < 0.02
+        assert repeat_noise([], elsewhere=quiet) < 0.5 * repeat_noise([])
         assert repeat_noise(wild, elsewhere=quiet) > 0.04
         assert repeat_noise(quiet, elsewhere=wild) < 0.02
+
+    def test_a_program_that_was_changed_says_little_of_the_machines(self) -> None:
+        changed = runs([1.0, 5.0, 20.0, 34.0], program="changed.py")
+        assert repeat_noise([], elsewhere=changed) < 2 * repeat_noise([])
 
     def test_what_runs_doubt_of_themselves_is_no_noise_between_them(self) -> None:
         """Over 60 groups of four; the estimate's standard deviation is about 0.003."""

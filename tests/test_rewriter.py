@@ -352,7 +352,7 @@ def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, mon
 
 
 def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Options) -> None:
-    fill(options)
+    fill(options, gain=3.0)
     store = TrialStore(options.store)
     times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
     for device, day, throughput in (("H100", 3, 1000.0), ("A100", 1, 9000.0)):

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import chain
 from statistics import NormalDist
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -32,6 +33,7 @@ Repeated: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 # the belief lies between 1.6 and 5.5 per cent, and the root of its mean square is 6.7. Of the medians and widths tried
 # on made-up histories of 1 to 10 per cent (``benchmarks/promises.py``) it came nearest to what intervals promise.
 _USUAL_NOISE, _OF_SITES, _OF_WORKLOADS = 0.03, 0.75, 0.5
+_STRANGE = 0.1  # share of workloads that say nothing of what is usual
 _MOST_GROUPS = 3000  # repeated configs that are looked at
 _DONE = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats have in common
 _GRID = np.geomspace(0.001, 1.0, 70)
@@ -70,11 +72,12 @@ def repeat_noise(
     >>> round(repeat_noise([]), 3), round(repeat_noise(runs), 3), round(repeat_noise([*runs, *runs]), 3)
     (0.067, 0.131, 0.118)
     """
-    return pooled_noise(repeats_of(trials, objective=objective), repeats_of(elsewhere, objective=objective))
+    own = chain.from_iterable(repeats_of(trials, objective=objective))
+    return pooled_noise(own, repeats_of(elsewhere, objective=objective))
 
 
-def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[Repeated]:
-    """Return what was measured of each config of each workload that was measured more than once, seen to do the same.
+def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated]]:
+    """Return what was measured of each config that was measured more than once, a list for each workload.
 
     Launches recorded without a space file are of a config that nobody knows, and no repeats of one another.
     """
@@ -85,18 +88,24 @@ def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[Repeated]:
             keys[id(facts)] = tuple(sorted(facts.items()))
         return keys[id(facts)]
 
-    groups: defaultdict[Hashable, list[tuple[float, float]]] = defaultdict(list)
+    groups: defaultdict[Hashable, defaultdict[Hashable, list[tuple[float, float]]]]
+    groups = defaultdict(lambda: defaultdict(list))
     trials = list(trials)  # an id is of one object only while that lives
     for trial in trials:
         value = trial.measurement.throughput(objective) if trial.measurement else None
         if trial.config and value is not None and trial.measurement is not None:
             seen = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _DONE))
-            groups[key_of(trial.workload), key_of(trial.config), seen].append((value, trial.measurement.uncertainty))
-    found = (tuple(zip(*group, strict=True)) for group in groups.values() if len(group) > 1)
-    return [(values, uncertainties) for values, uncertainties in found]
+            same = groups[key_of(trial.workload)][key_of(trial.config), seen]
+            same.append((value, trial.measurement.uncertainty))
+    found = (
+        [(tuple(value for value, _ in each), tuple(doubt for _, doubt in each)) for each in configs.values()]
+        for configs in groups.values()
+    )
+    repeated = ([each for each in workload if len(each[0]) > 1] for workload in found)
+    return [each for each in repeated if each]
 
 
-def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Repeated] = ()) -> float:
+def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
     """Return the standard deviation of the logarithm from run to run that repeats tell, each config by itself.
 
     The root of its mean square under what is believed after all repeats: a random-effects meta-analysis by restricted
@@ -104,7 +113,8 @@ def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Repeated] = ()) ->
 
     Args:
         own: of configs of the workload; those measured once say nothing.
-        elsewhere: of other workloads, each centred by itself: they say what is usual at this site.
+        elsewhere: of other workloads, a list for each: they say what is usual at this site. One whose program was
+            changed between its launches differs wildly, and says little.
 
     >>> round(pooled_noise([((90.0, 100.0, 111.0), (0.0, 0.0, 0.0)), ((5.0,), (0.0,))]), 3)
     0.109
@@ -112,9 +122,13 @@ def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Repeated] = ()) ->
     0.053
     """
     logs = np.log(_GRID)
-    usual = _chances(_log_likelihood(elsewhere) - 0.5 * ((logs - math.log(_USUAL_NOISE)) / _OF_SITES) ** 2)
-    belief = np.exp(-0.5 * ((logs[:, None] - logs) / _OF_WORKLOADS) ** 2) @ usual
-    return math.sqrt(float(_chances(_log_likelihood(own) + np.log(belief)) @ _GRID**2))
+    near = np.exp(-0.5 * ((logs[:, None] - logs) / _OF_WORKLOADS) ** 2)  # what is usual, and what one workload has
+    near /= near.sum(axis=1, keepdims=True)
+    usual = -0.5 * ((logs - math.log(_USUAL_NOISE)) / _OF_SITES) ** 2
+    for told in _log_likelihoods(elsewhere):
+        usual += np.log((1.0 - _STRANGE) * near @ _chances(told) + _STRANGE / len(logs))
+    belief = np.log(_chances(usual) @ near) + _log_likelihoods([own]).sum(axis=0)
+    return math.sqrt(float(_chances(belief) @ _GRID**2))
 
 
 def _chances(logs: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -122,23 +136,27 @@ def _chances(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(chances / chances.sum(), dtype=np.float64)
 
 
-def _log_likelihood(groups: Iterable[Repeated]) -> NDArray[np.float64]:
-    """Return the restricted log likelihood of repeats at each noise of the grid, but for a common constant."""
-    repeated = [group for group in groups if len(group[0]) > 1][-_MOST_GROUPS:]
+def _log_likelihoods(workloads: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
+    """Return the restricted log likelihood of the repeats of each workload at each noise of the grid.
+
+    But for a constant of each, float64 ``[n_workloads, n_noises]``; workloads without repeats are left out.
+    """
+    repeated = [(at, group) for at, groups in enumerate(workloads) for group in groups if len(group[0]) > 1]
+    repeated = repeated[-_MOST_GROUPS:]
     if not repeated:
-        return np.zeros(len(_GRID))
-    logs = np.log(np.concatenate([values for values, _ in repeated]))
-    known = np.concatenate([uncertainties for _, uncertainties in repeated]) ** 2
-    sizes = np.array([len(values) for values, _ in repeated])
+        return np.zeros((0, len(_GRID)))
+    logs = np.log(np.concatenate([values for _, (values, _) in repeated]))
+    known = np.concatenate([uncertainties for _, (_, uncertainties) in repeated]) ** 2
+    sizes = np.array([len(values) for _, (values, _) in repeated])
     starts = np.cumsum(sizes) - sizes
     told = []
     for noise in _GRID:
         weights = 1.0 / (noise**2 + known + _QUIETEST)
         totals = np.add.reduceat(weights, starts)
-        centres = np.add.reduceat(weights * logs, starts) / totals
-        off = weights @ (logs - np.repeat(centres, sizes)) ** 2
-        told.append(0.5 * (np.log(weights).sum() - np.log(totals).sum() - off))
-    return np.array(told)
+        centres = np.repeat(np.add.reduceat(weights * logs, starts) / totals, sizes)
+        told.append(np.add.reduceat(np.log(weights) - weights * (logs - centres) ** 2, starts) - np.log(totals))
+    firsts = np.unique([at for at, _ in repeated], return_index=True)[1]
+    return np.asarray(0.5 * np.add.reduceat(np.array(told).T, firsts, axis=0), dtype=np.float64)
 
 
 def believe(

@@ -115,11 +115,11 @@ def _show(trial: Trial, *, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for line in measurement_lines(trial.measurement):
-        table.add_row(Text("measured"), Text(line))
+    for place, line in enumerate(measurement_lines(trial.measurement)):
+        table.add_row(Text("" if place else "measured"), Text(line))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
-            for inner, item in value.items():
+            for inner, item in ((inner, item) for inner, item in value.items() if item not in (None, "", ())):
                 table.add_row(Text(f"{name}.{inner}"), Text(value_text(item)))
         else:
             table.add_row(Text(name), Text(value_text(value)))

@@ -2,7 +2,7 @@
 
 Started by ``throughput.py``. Rank 0 keeps the time, and the other ranks meet it in each backward. The schedule is
 absolute: a step that the machine delays is followed by shorter ones, so that the rate in the long run stays the one
-that was drawn. It begins anew while the first steps warm up, and after each evaluation and each save.
+that was drawn. Evaluation and saving do not count in it, and it begins anew while the first steps warm up.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ from torch.nn.parallel import DistributedDataParallel
 from torchx_cubicml import measure
 
 WIDTH, VOCABULARY = 16, 64
-STEPS_TO_SETTLE = 10  # whose delays are not caught up
+STEPS_TO_SETTLE = 3  # whose delays are not caught up
 SPIN_S = 2e-4  # what a sleep may be late by
+LATE_S = 5e-4  # what an optimizer takes
 
 
 class Pace:
@@ -45,9 +46,13 @@ class Pace:
             if left > SPIN_S:
                 time.sleep(left - SPIN_S)
 
-    def begin_anew(self) -> None:
-        """Go on from now."""
-        self.moment = time.perf_counter()
+    def behind_s(self) -> float:
+        """Return by how much the schedule is missed."""
+        return max(time.perf_counter() - self.moment, 0.0)
+
+    def begin_anew(self, *, behind_s: float = 0.0) -> None:
+        """Go on from now, with that much to make up for."""
+        self.moment = time.perf_counter() - behind_s
 
 
 class Log:
@@ -241,7 +246,7 @@ class Training:
         pace.until(pace.moment)
         self._networks.step(index, self.log)
         self._tell(index, sum(batches) * self._schedule["processes"], length)
-        if index < STEPS_TO_SETTLE and time.perf_counter() > pace.moment + 5e-4:
+        if index < STEPS_TO_SETTLE and pace.behind_s() > LATE_S:
             pace.begin_anew()
 
     def _tell(self, index: int, samples: int, length: int) -> None:
@@ -265,11 +270,12 @@ class Training:
         self._told = now, 0
 
     def _pause(self, kind: str, seconds: float) -> None:
+        behind_s = self._pace.behind_s()
         if kind in {"save", "distributed_save"}:
             self._save(kind, time.perf_counter() + seconds)
         else:
             self._evaluate(kind, time.perf_counter() + seconds)
-        self._pace.begin_anew()
+        self._pace.begin_anew(behind_s=behind_s)
 
     def _evaluate(self, kind: str, end: float) -> None:
         model = self._networks.module if kind.endswith("unwrapped") else self._networks.model

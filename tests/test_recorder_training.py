@@ -232,6 +232,38 @@ def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Tr
     assert measured.samples_per_second is None
 
 
+def test_what_a_discriminator_sees_of_a_generator_is_no_batch(training: Training) -> None:
+    generator, discriminator = nn.Linear(3, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(each.parameters()) for each in (discriminator, generator)]
+    for step in range(60):
+        batch = 4 + step % 3
+        made = generator(torch.randn(batch, 3))
+        for seen in (torch.randn(batch, 8), made.detach()):
+            discriminator(seen).mean().backward()
+        optimizers[0].step()
+        training.step(optimizers[0])
+        discriminator(made).mean().backward()
+        optimizers[1].step()
+        training.step(optimizers[1])
+    measured, facts = training.measurement(), training.facts()
+    consumed = [4 + step % 3 for step in range(60)][-measured.steps_counted :]
+    time_s = measured.steps_counted * measured.mean_step_time_s
+    assert measured.samples_per_second == pytest.approx(sum(consumed) / time_s)
+    assert facts["gradient_accumulation_steps"] == 1
+
+
+def test_batches_that_two_optimizers_of_one_model_take_in_turns_all_count(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    optimizers = [torch.optim.SGD(model[index].parameters(), lr=0.1) for index in (0, 1)]
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for step in range(80):
+        model(torch.randn(4, 8)).mean().backward()
+        optimizers[step % 2].step()
+        hook(optimizers[step % 2], (), {})
+    measured = training.measurement()
+    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+
+
 def test_explicit_steps_take_over(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(5):

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from torch import nn
     from torch.autograd.graph import Node
+    from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.recorder.pauses import Pauses
@@ -86,11 +87,18 @@ class Forwards:
         self._count = 0
         self._samples: int | None = 0
         self._tokens: int | None = 0
+        self._sizes: list[tuple[int | None, int | None]] = []  # of each forward
+        self._trains_others = False  # as a discriminator trains a generator
 
     @property
     def model(self) -> nn.Module | None:
         """The model, once it was called and while it lives."""
         return self._model() if self._model is not None else None
+
+    @property
+    def was_found(self) -> bool:
+        """Whether the model was called, though it may be gone by now."""
+        return self._model is not None
 
     def watch(self, candidates: Iterable[nn.Module], trained: Sequence[nn.Parameter]) -> None:
         """Wait for the first training forward of one of the modules, in place of all that was watched before.
@@ -106,7 +114,7 @@ class Forwards:
         self._is_grad_enabled = is_grad_enabled
         self._model = None
         self._whole.clear()
-        self._is_open = self._shares_backward = False
+        self._is_open = self._shares_backward = self._trains_others = False
         self._written = next(((weakref.ref(each), 0) for each in trained if each.requires_grad), None)
         for module in candidates:
             self._let_go[id(module)] = self._attach(module)
@@ -124,6 +132,8 @@ class Forwards:
         """Leave one hook on the model, that notes; return whether there is a model, and enough is known of it."""
         model = self.model
         if model is None or self._count or self.on_training is not None or self._loaded is not None:
+            return False
+        if self._trains_others:  # which forwards are of whose step shows only while everything is seen
             return False
         self.release()
         place = self.batch.place if self.batch is not None and not self._shares_backward else ()
@@ -163,18 +173,45 @@ class Forwards:
             samples, tokens = _sum(samples, more), _sum(tokens, more_tokens)
         return Work(forwards=len(shapes), samples=samples, tokens=tokens)
 
+    def trained_elsewhere(self, optimizer: Optimizer) -> None:
+        """Note a step of another optimizer: where it trains another network, the forwards before it were for that."""
+        model = self.model
+        if not self._count or model is None:
+            return
+        own = set(map(id, model.parameters()))
+        if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
+            self._trains_others = True
+            self._forget_step()
+
     def take(self) -> Work | None:
         """Return what was consumed since the last call, ``None`` without a training forward."""
         if not self._count:
             return None
         work = Work(forwards=self._count, samples=self._samples, tokens=self._tokens)
+        if self._trains_others:
+            work = self._of_a_pair(work)
         if self._shares_backward:
             work = Work(forwards=None, samples=None, tokens=None)
         elif self._loaded is not None:
             work = self._check_parts(work, self._loaded)
-        self._count, self._samples, self._tokens = 0, 0, 0
-        self._is_open, self._loaded = False, None
+        self._forget_step()
         return work
+
+    def _forget_step(self) -> None:
+        self._count, self._samples, self._tokens = 0, 0, 0
+        self._sizes.clear()
+        self._is_open, self._loaded = False, None
+
+    def _of_a_pair(self, work: Work) -> Work:
+        """Return what a step of a discriminator consumed: of a pass over what is real and one over what is made, once.
+
+        Of other numbers of passes nobody knows which are which.
+        """
+        if work.forwards == 1:
+            return work
+        if work.forwards == 2 and self._sizes[0] == self._sizes[1]:
+            return Work(forwards=1, samples=self._sizes[0][0], tokens=self._sizes[0][1])
+        return Work(forwards=None, samples=None, tokens=None)
 
     def _check_parts(self, work: Work, loaded: int) -> Work:
         """Return the work without samples, from now on too, where the parts do not add up to what was loaded."""
@@ -213,6 +250,7 @@ class Forwards:
         samples, tokens = size if size is not None else (self._sample_size, None)
         self._samples = _sum(self._samples, samples)
         self._tokens = _sum(self._tokens, tokens)
+        self._sizes.append((samples, tokens))
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
         if not self._is_open or module is not self.model:

@@ -134,6 +134,7 @@ class Training:
             return False
         if self._leading() is not optimizer and not self._goes_on_with(optimizer):
             self._unsettle_within_step()
+            self._forwards.trained_elsewhere(optimizer)
             self._meet(optimizer)
             return False
         if self._counted_alone.is_on:
@@ -190,7 +191,7 @@ class Training:
             look.facts,
             is_of_whole_job=self._is_explicit,
             others=others,
-            may_include_evaluation=self._has_rested or self._is_explicit or self._forwards.model is None,
+            may_include_evaluation=self._has_rested or self._is_explicit or not self._forwards.was_found,
         )
 
     def work_of_this_rank(self) -> tuple[float | None, float | None]:

@@ -96,6 +96,20 @@ def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["n_test"] > 0
 
 
+def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    speeds = [100.0 * size for size in range(1, 12)] + [1e300, 1e-300, 1e300]
+    for size, speed in enumerate(speeds):
+        workload = {"program": "train.py", "world_size": 2}
+        trials.add(Trial.completed(workload=workload, config={"micro_batch_size": size + 1}, tokens_per_second=speed))
+    done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "torchx-cubicml: 3 trials left out: no training makes 1e+300 tokens/s or 1e-300 tokens/s\n"
+    card = json.loads(done.stdout)
+    assert card["n_train"] + card["n_test"] == 11
+    assert card["median_error"] < 2.0
+
+
 def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
     assert done.returncode == 0, done.stderr

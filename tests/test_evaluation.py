@@ -97,7 +97,7 @@ def test_the_learning_curve_rises_to_all_that_is_known() -> None:
 
 def test_time_holds_out_the_later_jobs_and_never_splits_a_moment() -> None:
     same = [Trial(**{**_fields(trial), "started_at": "2026-01-01T00:00:00Z"}) for trial in TRIALS]
-    with pytest.raises(RecordError, match="0 measured trials are known"):
+    with pytest.raises(RecordError, match="4 measured trials are known and 0 are left to predict"):
         evaluate(same, split="time")
 
 
@@ -197,3 +197,18 @@ def test_a_card_on_few_trials_says_so_and_one_on_equal_trials_that_there_is_no_o
     )
     assert "Only 6 were predicted" in str(evaluate(several, predictor="boosting"))
     assert "too few or too alike to rank" in str(evaluate(equal, predictor="boosting"))
+
+
+def test_a_workload_measured_in_another_unit_is_left_out_of_the_workload_split() -> None:
+    strange = [
+        Trial.completed(workload={"program": "b.py"}, config={"x": place}, samples_per_second=9.0 + place)
+        for place in range(4)
+    ]
+    card, alone = evaluate([*TRIALS, *strange], split="workload"), evaluate(TRIALS, split="workload")
+    assert (
+        card.split
+        == "6 workloads left out in turn (1 of them not graded, for want of measurements in tokens_per_second)"
+    )
+    assert card.n_test == alone.n_test
+    with pytest.raises(RecordError, match="4 measured trials are known and 0 are left to predict"):
+        evaluate([*TRIALS, *strange], split="workload", objective="samples_per_second")

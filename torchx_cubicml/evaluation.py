@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -116,9 +116,17 @@ def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of 
     _known(predictor)
     request = SplitRequest(split=split, max_world_size=max_world_size, large=large, seed=seed)
     parted, told = held_out(trials, request)
-    cards = [
-        grade(train, test, predictor=predictor, objective=objective, split=told, seed=seed) for train, test in parted
-    ]
+    cards: list[ReportCard] = []
+    refused: list[RecordError] = []
+    for train, test in parted:
+        try:
+            cards.append(grade(train, test, predictor=predictor, objective=objective, split=told, seed=seed))
+        except RecordError as error:  # of a workload that was measured in another unit alone, for one
+            refused.append(error)
+    if not cards:
+        raise refused[0]
+    left_out = f" ({len(refused)} of them not graded, for want of measurements in {objective})" if refused else ""
+    cards = [replace(card, split=f"{told}{left_out}") for card in cards]
     return cards[0] if len(cards) == 1 else _mean_card(cards)
 
 

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictor_choice import PredictorChoice
     from torchx_cubicml.trial import Trial
 
+_MOST_SPEEDS = 3  # that are named
 SPLITS = ("random", "time", "scale", "workload")
 
 
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
     url = store_url(args)
     trials, _ = read_trials(url, deadline_s=60.0)
     objective = args.objective or _usual_objective(trials)
+    _tell_impossible(trials)
     args.choose = args.predictor is None if args.choose is None else args.choose
     choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
     if choice is not None:
@@ -69,6 +71,16 @@ def run(args: argparse.Namespace) -> int:
     curves = [learning_curve(trials, predictor=name, objective=objective) for name in names if args.curve]
     _tell(args, cards, curves, choice)
     return 0
+
+
+def _tell_impossible(trials: Sequence[Trial]) -> None:
+    told = [trial.measurement.impossible() for trial in trials if trial.measurement is not None]
+    speeds = sorted(set(filter(None, told)))
+    if speeds:
+        more = f" and {len(speeds) - _MOST_SPEEDS} more" if len(speeds) > _MOST_SPEEDS else ""
+        count = sum(map(bool, told))
+        left = f"{count} trial{'s' if count > 1 else ''} left out: no training makes "
+        sys.stderr.write(f"torchx-cubicml: {left}{' or '.join(speeds[:_MOST_SPEEDS])}{more}\n")
 
 
 def _usual_objective(trials: Sequence[Trial]) -> str:

@@ -165,3 +165,16 @@ class TestLaunchesWithoutConfig:
         older = [trial(size, 100.0 * size, config={"micro_batch_size": size}) for size in (1, 2, 4)]
         (gain,) = outlook_of(*older).gains([{**CURRENT, "sharding_strategy": "NO_SHARD"}], CURRENT)
         assert gain.spread > 0.01
+
+
+def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
+    run = Measurement(
+        tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean", relative_error=0.1
+    )
+    told = [replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)]
+    for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
+        outlook = outlook_of(*told, space=replace(SPACE, statistic=statistic))
+        record = outlook.records[identity(CURRENT)]
+        assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
+        assert outlook.knowledge.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
+        assert outlook.knowledge.history.uncertainty.tolist() == [0.1] * 3

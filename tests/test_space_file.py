@@ -167,6 +167,7 @@ WRONG = {
         'objective = "loss"\n' + ONE,
         ["objective", "tokens_per_second, samples_per_second", "loss"],
     ),
+    "a statistic that is none": ('statistic = "median"\n' + ONE, ["statistic", "mean, p50, p10, p90", "median"]),
     "an objective that is no text": ("objective = 1\n" + ONE, ["objective: a text"]),
     "a name that is none": ('[parameters."a-b"]\nchoices = [1]\nflag = "-a"', ["'a-b' can be no name"]),
     "a name of a function": ('[parameters.max]\nchoices = [1]\nflag = "-a"', ["'max' can be no name"]),
@@ -565,3 +566,8 @@ def test_a_mutated_file_of_a_trainer_is_a_space_or_a_space_error(data: st.DataOb
         )
         lines = lines or [""]
     survives_a_command("\n".join(lines))
+
+
+def test_the_statistic_of_the_steps_is_the_mean_or_the_one_that_is_named() -> None:
+    assert parse_space(ONE, where="x.toml").statistic == "mean"
+    assert parse_space('statistic = "p50"\n' + ONE, where="x.toml").statistic == "p50"

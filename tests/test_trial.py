@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+import math
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -204,3 +207,58 @@ def test_throughput_per_device_is_computed_by_who_asks() -> None:
     assert trial.per_device("tokens_per_second") == 500.0
     assert trial.per_device("samples_per_second") is None
     assert Trial.completed(workload={}, config={}, tokens_per_second=1.0).per_device("tokens_per_second") is None
+
+
+RUN = Measurement(
+    tokens_per_second=80.0,
+    samples_per_second=8.0,
+    step_time_s=(0.8, 1.0, 1.6),
+    mean_step_time_s=1.25,
+    statistic="mean",
+    relative_error=0.02,
+)
+OLD = Measurement(tokens_per_second=100.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="p50")
+
+
+class TestStatistics:
+    @pytest.mark.parametrize(
+        ("statistic", "expected"), [("mean", 80.0), ("p50", 100.0), ("p90", 125.0), ("p10", 62.5)], ids=str
+    )
+    def test_a_mean_is_told_at_each_of_them(self, statistic: str, expected: float) -> None:
+        told = RUN.at(statistic)
+        assert (told.tokens_per_second, told.samples_per_second) == (expected, expected / 10)
+        assert (told.statistic, told.uncertainty) == (statistic, 0.02)
+        assert told.at(statistic) == told
+
+    def test_what_is_unknown_stays(self) -> None:
+        bare = Measurement(tokens_per_second=80.0, statistic="mean")
+        imported = Measurement(tokens_per_second=80.0)
+        assert [each.at("p50") for each in (bare, imported)] == [bare, imported]
+        assert OLD.at("mean") == OLD
+        assert OLD.at("p90") == OLD
+
+    def test_a_median_may_be_off_the_mean_but_not_off_the_median(self) -> None:
+        assert OLD.uncertainty == pytest.approx(math.log(1.25))
+        assert OLD.at("p50").uncertainty == 0.0
+        assert OLD.at("p50").throughput("tokens_per_second") == 100.0
+        drifting = replace(OLD, mean_step_time_s=1.0, drift=0.1)
+        assert drifting.uncertainty == drifting.at("p50").uncertainty == pytest.approx(math.log(1.1) * 1.25**0.5)
+
+    def test_doubt_that_nobody_told_does_not_come_of_telling_it_otherwise(self) -> None:
+        unsure = replace(RUN, relative_error=None)
+        assert unsure.uncertainty == unsure.at("p50").uncertainty == 0.0
+
+    def test_without_a_mean_the_time_outside_steps_is_in_doubt(self) -> None:
+        assert replace(OLD, mean_step_time_s=None, share_outside_steps=0.2).uncertainty == pytest.approx(math.log(1.25))
+        assert math.isfinite(replace(OLD, mean_step_time_s=None, share_outside_steps=1.0).uncertainty)
+
+    def test_a_trial_is_told_with_its_measurement(self) -> None:
+        trial = Trial(trial_id="t", workload={}, config={}, state=State.COMPLETED, measurement=RUN)
+        assert trial.at("mean") is trial
+        assert trial.at("p50") == replace(trial, measurement=RUN.at("p50"))
+        running = replace(trial, measurement=None, state=State.RUNNING)
+        assert running.at("p50") is running
+
+    def test_another_is_no_statistic(self) -> None:
+        with pytest.raises(RecordError, match="unknown statistic 'max'; legal are mean, p50, p10, p90"):
+            RUN.at("max")

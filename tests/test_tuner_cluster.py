@@ -200,12 +200,18 @@ def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepare
     from torchx_cubicml.trial import Measurement, Trial
     from torchx_cubicml.tuner.hopeless import why_hopeless
 
-    def running(speed: float, spread: float) -> Trial:
-        measured = Measurement(samples_per_second=speed, steps_counted=50, step_time_s=(1 - spread, 1.0, 1 + spread))
+    def running(speed: float, spread: float, doubt: float | None = None) -> Trial:
+        measured = Measurement(
+            samples_per_second=speed,
+            steps_counted=50,
+            step_time_s=(1 - spread, 1.0, 1 + spread),
+            relative_error=doubt,
+        )
         return Trial(trial_id="t", workload={}, config={"a": 1}, state=State.RUNNING, measurement=measured)
 
     best = [Trial.completed(workload={}, config={"a": 2}, samples_per_second=100.0)]
     assert "60% under the best" in why_hopeless(running(40.0, 0.05), best, objective="samples_per_second")
     assert why_hopeless(running(95.0, 0.05), best, objective="samples_per_second") == ""
+    assert why_hopeless(running(40.0, 0.05, doubt=0.4), best, objective="samples_per_second") == ""
     assert why_hopeless(running(70.0, 0.9), best, objective="samples_per_second") == ""
     assert why_hopeless(running(70.0, 0.05), [], objective="samples_per_second") == ""

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.event import Event, EventKind
-from torchx_cubicml.trial import State
+from torchx_cubicml.trial import Measurement, State
 from torchx_cubicml.tuner.adoption import _flight
 from torchx_cubicml.tuner.books import Books
 from torchx_cubicml.tuner.clock import SystemClock
@@ -43,3 +44,17 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
     books = Books("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
     flight = _flight(books, LAUNCH, "slurm://torchx/7")
     assert flight.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
+
+
+def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
+    measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
+    url = str(tmp_path / "store")
+    Ledger(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
+    for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
+        ledger = Ledger(url, statistic=statistic)
+        ledger.refresh()
+        found = ledger.of_launch(LAUNCH)
+        assert found is not None
+        assert found.measurement is not None
+        assert found.measurement.tokens_per_second == expected
+        assert ledger.trials() == [found]

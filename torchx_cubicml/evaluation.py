@@ -225,7 +225,9 @@ def grade(
     features = history.columns.encode(rows)
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
     fits = Feasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
-    inside = (prediction.quantile(0.1) <= reached) & (reached <= prediction.quantile(0.9))
+    doubts = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
+    measuring = replace(prediction, spread=np.hypot(prediction.spread, doubts))  # each with the doubt of its own run
+    inside = (measuring.quantile(0.1) <= reached) & (reached <= measuring.quantile(0.9))
     regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * fits, reached)
     tau, pearson, spearman = _correlations(prediction.throughput[ran], reached[ran])
     return ReportCard(

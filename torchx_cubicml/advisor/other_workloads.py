@@ -30,7 +30,8 @@ def taught_by(history: History, name: str) -> Predictor:
     The same table gives the same predictor, whatever was asked before: nothing in it is left to a search's own chance,
     and what was learned last is kept by its content.
     """
-    content = repr((name, history.columns, history.rows)).encode()
+    doubts = None if history.uncertainty is None else history.uncertainty.tolist()
+    content = repr((name, history.columns, history.rows, doubts)).encode()
     digest = blake2b(content + history.features.tobytes() + history.throughput.tobytes(), digest_size=16).digest()
     return _fitted(_Table(digest=digest, history=history, name=name))
 

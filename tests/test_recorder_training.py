@@ -264,6 +264,21 @@ def test_batches_that_two_optimizers_of_one_model_take_in_turns_all_count(traini
     assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
 
 
+def test_a_step_whose_first_forwards_were_noted_and_last_ones_seen_counts_whole(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    other = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for step in range(60):
+        model(torch.randn(4, 8)).mean().backward()
+        if step % 20 == 15:
+            training.step(other)  # as one that the settled training has not expected
+        model(torch.randn(4, 8)).mean().backward()
+        optimizer.step()
+        hook(optimizer, (), {})
+    measured = training.measurement()
+    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+
+
 def test_explicit_steps_take_over(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(5):

@@ -113,6 +113,11 @@ class Notes:
         self.pauses.drop()
         self.add((self.now(),))
 
+    @property
+    def is_within_step(self) -> bool:
+        """Whether a forward was noted since the last step that was taken."""
+        return any(len(entry) == 2 for entry in self.entries)
+
     def close(self) -> None:
         """Note no more; what came after the last step is none of the next."""
         self.left = 0

@@ -328,8 +328,9 @@ class Training:
         self._forwards.look_again()
 
     def _unsettle_within_step(self) -> None:
-        if self.notes.left and not self.notes.is_watched:
-            self._is_half_seen = True
+        if self.notes.left:
+            self._read_notes()
+            self._is_half_seen = not self.notes.is_watched or self.notes.is_within_step
         self._unsettle()
 
     def _read_notes(self) -> None:

@@ -59,7 +59,8 @@ def _long_run_variance(series: Sequence[float]) -> tuple[float, int]:
     innovations, coefficients = _burg(series, most=min(int(10 * math.log10(n)), n // 4))
     order, total = len(coefficients), sum(coefficients)
     if order:  # fits to short series find too little autocorrelation: Kendall's correction, carried on to any order
-        total = min(total + max(1 + 3 * total if order == 1 else (order + 1) * (1 + total), 0.0) / n, 1 - 0.5 / n**0.5)
+        more = max(1 + 3 * total if order == 1 else (order + 1) * (1 + total), 0.0) / n
+        total = min(total + min(more, (1 - total) / 2), 1 - 0.5 / n**0.5)
     return innovations * n / (n - order - 1) / (1 - total) ** 2, order
 
 

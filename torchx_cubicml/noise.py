@@ -121,14 +121,28 @@ def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]
     >>> round(pooled_noise([((90.0, 100.0, 111.0), (0.1, 0.1, 0.1))]), 3)
     0.053
     """
+    return math.sqrt(float(_believed(own, elsewhere) @ _GRID**2))
+
+
+def usual_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
+    """Return the median of the same belief, for who learns from residuals besides how large the noise is.
+
+    >>> round(usual_noise([]), 3)
+    0.03
+    """
+    chances = _believed(own, elsewhere)
+    return float(np.interp(0.5, np.cumsum(chances) - 0.5 * chances, _GRID))
+
+
+def _believed(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
+    """Return the probability of each noise of the grid, after all repeats."""
     logs = np.log(_GRID)
     near = np.exp(-0.5 * ((logs[:, None] - logs) / _OF_WORKLOADS) ** 2)  # what is usual, and what one workload has
     near /= near.sum(axis=1, keepdims=True)
     usual = -0.5 * ((logs - math.log(_USUAL_NOISE)) / _OF_SITES) ** 2
     for told in _log_likelihoods(elsewhere):
         usual += np.log((1.0 - _STRANGE) * near @ _chances(told) + _STRANGE / len(logs))
-    belief = np.log(_chances(usual) @ near) + _log_likelihoods([own]).sum(axis=0)
-    return math.sqrt(float(_chances(belief) @ _GRID**2))
+    return _chances(np.log(_chances(usual) @ near) + _log_likelihoods([own]).sum(axis=0))
 
 
 def _chances(logs: NDArray[np.float64]) -> NDArray[np.float64]:

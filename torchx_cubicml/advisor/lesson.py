@@ -32,8 +32,8 @@ class Lesson:
         observe: see ``training_row``.
         compare: see ``Feasibility``.
         tuned: parameters that candidates vary -> their choices.
-        noise: standard deviation of the logarithm of throughput from run to run; ``None`` before any config, of
-            whatever workload, was measured twice.
+        noise: standard deviation of the logarithm of throughput from run to run; ``None`` before any config was
+            measured twice.
         workload: its facts, by which trials are near or far.
         predictor: name of the method that learns from all workloads, in ``PREDICTORS``.
     """

@@ -17,7 +17,7 @@ from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, records_of
 from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
 from torchx_cubicml.history import ineffective_parameters
-from torchx_cubicml.noise import Belief, believe, pooled_noise, repeats_of
+from torchx_cubicml.noise import Belief, believe, pooled_noise, repeats_of, usual_noise
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.same_ground import same_ground, under_way
 from torchx_cubicml.same_workload import matches
@@ -98,7 +98,6 @@ class Outlook:
         records = records_of(narrow, own, pinned)
         again = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
         elsewhere = repeats_of((trial for trial in trials if id(trial) not in ids), objective=space.objective)
-        noise = pooled_noise(again, elsewhere)
         tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
         lesson = Lesson(
             everything=taught,
@@ -107,7 +106,7 @@ class Outlook:
             observe=observe,
             compare=[*workload, *free],
             tuned=tuned,
-            noise=noise if again or elsewhere else None,
+            noise=usual_noise(again, elsewhere) if again else None,
             workload=workload,
             predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
         )
@@ -122,7 +121,7 @@ class Outlook:
             ),
             records=records,
             n_trials=sum(trial.state.ended for trial in own),
-            noise=noise,
+            noise=pooled_noise(again, elsewhere),
             knowledge=learn(lesson, rng=rng),
             taught_elsewhere=_taught(trials, ids, {name for name, each in lesson.tuned.items() if len(each) > 1})
             or cover(lesson.own),

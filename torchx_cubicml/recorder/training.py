@@ -190,7 +190,7 @@ class Training:
             look.facts,
             is_of_whole_job=self._is_explicit,
             others=others,
-            may_include_evaluation=self._has_rested or self._is_explicit or self._forwards.model is None,
+            may_include_evaluation=self._has_rested or self._is_explicit or not self._forwards.has_met_model,
         )
 
     def work_of_this_rank(self) -> tuple[float | None, float | None]:

@@ -189,3 +189,20 @@ def test_rates_are_weighed_by_the_time_that_they_were_true_for() -> None:
 def test_lines_that_were_held_back_count_for_what_they_tell() -> None:
     lines = [line(index, 7.0 + 1e-6 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
     assert measure_readings(lines, source="x").samples_per_second == pytest.approx(80.0)
+
+
+@pytest.mark.parametrize(("interval", "every"), [(1, 10), (10, 2), (10, 25)])
+def test_a_line_with_evaluation_in_its_step_is_not_taken_for_one_held_back(interval: int, every: int) -> None:
+    """Lines as nanoGPT prints them: each tells of one step, and of the evaluation before it, which lasts 9 s."""
+    lines, pauses, now = [], [], 0.0
+    for index in range(1, 101):
+        evaluation_s = 9.0 * (index % every == 0)
+        pauses.append((now, now + evaluation_s))
+        now += 0.1 * interval + evaluation_s
+        lines.append(line(interval * index, now, step_s=0.1 + evaluation_s))
+
+    def paused_s(begin: float, end: float) -> float:
+        return sum(max(min(high, end) - max(low, begin), 0.0) for low, high in pauses)
+
+    found = measure_readings(lines, source="x", samples=8, paused_s=paused_s)
+    assert found.samples_per_second == pytest.approx(80.0)

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -143,6 +145,21 @@ def test_a_hidden_stall_before_an_unwatched_step_is_time_outside() -> None:
     seen = Block(seconds=1.0, samples=8, outside_s=0.25)
     filled = fill_unwatched([seen, seen, Block(seconds=3.0, watched=0), seen, seen])
     assert filled[2].outside_s == pytest.approx(2.25)
+
+
+def test_a_share_of_time_that_the_looks_leave_in_doubt_is_not_told() -> None:
+    """Most of the time goes to few steps, wherever in the step: looks at few steps miss or meet them."""
+    rng = np.random.default_rng(0)
+    inside_s = np.where(rng.random(4000) < 0.2, 0.02, 0.001)
+    run = [Block(seconds=0.0004 + each, samples=8, outside_s=0.0004) for each in inside_s]
+    sampled = [
+        step if index < 512 or index % 500 < 8 else replace(step, watched=0, samples=None, outside_s=None)
+        for index, step in enumerate(run)
+    ]
+    assert steady_state(run).share_outside == pytest.approx(
+        0.0004 * len(run) / sum(step.seconds for step in run), rel=0.01
+    )
+    assert steady_state(sampled).share_outside is None
 
 
 def test_what_was_filled_in_between_looks_that_differ_adds_to_the_error() -> None:

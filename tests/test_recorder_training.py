@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import gc
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -302,23 +303,72 @@ def test_a_training_that_fails_before_its_first_step_shows_its_model(training: T
     assert training.measurement() is None
 
 
-def test_a_wrapper_in_evaluation_mode_around_what_trains_is_seen(training: Training) -> None:
-    class DistributedDataParallel(nn.Module):
-        def __init__(self, module: nn.Module) -> None:
-            super().__init__()
-            self.module = module
+class DistributedDataParallel(nn.Module):
+    """A wrapper that is known by this name, as torch's own is."""
 
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return self.module(x)
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
 
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)
+
+
+def test_a_wrapper_in_evaluation_mode_around_what_trains_is_the_model(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     wrapped = DistributedDataParallel(model)
     wrapped.training = False
     for _ in range(3):
         take_step(training, wrapped, optimizer)
-    assert training._forwards.model is model
+    assert training._forwards.model is wrapped
     assert outermost(model) is outermost(wrapped) is wrapped
     assert training.facts()["sharding_strategy"] != "NONE"
+
+
+def test_a_wrapped_module_that_calls_itself_consumes_its_batch_once(training: Training) -> None:
+    class Task(nn.Module):
+        """As in Lightning, where the wrapper's forward ends in a step of the task, which calls the task."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+            self.is_in_step = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.is_in_step:
+                return self.net(x)
+            self.is_in_step = True
+            loss = self(x).square().mean()
+            self.is_in_step = False
+            return loss
+
+    model, optimizer = model_and_optimizer()
+    task = Task(model)
+    wrapped = DistributedDataParallel(task)
+    wrapped.training = False
+    for number in range(40):
+        take_step(training, wrapped, optimizer, forwards=2)
+        if number == 30:  # validated in place of the wrapper, long after the hooks only note
+            task.eval()
+            wrapped(torch.randn(4, 8))
+            task.train()
+    facts = training.facts()
+    assert (facts["micro_batch_size"], facts["gradient_accumulation_steps"]) == (4, 2)
+    assert training.work_of_this_rank() == (8.0, None)
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.evaluation_s > 0
+
+
+def test_a_model_that_is_gone_by_the_end_has_shown_its_evaluation(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    wrapped = DistributedDataParallel(model)
+    for _ in range(20):
+        take_step(training, wrapped, optimizer)
+    del wrapped  # as where the function that made it has returned
+    gc.collect()
+    assert training._forwards.model is None
+    assert training.measurement().may_include_evaluation is False
 
 
 def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training) -> None:

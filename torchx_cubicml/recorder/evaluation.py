@@ -6,6 +6,7 @@ import weakref
 from functools import wraps
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.layers import unwrap
 from torchx_cubicml.recorder.module_hook import ModuleHook
 
 if TYPE_CHECKING:
@@ -71,11 +72,12 @@ class _EvaluationHook(ModuleHook):
         self._is_grad_enabled = is_grad_enabled
 
     def _note(self, module: nn.Module, args: Sequence[object], other: object) -> None:
-        if module.training and self._is_grad_enabled():
+        in_training_mode = unwrap(module).training
+        if in_training_mode and self._is_grad_enabled():
             self._release()
             self._pauses.train()
         else:
-            self._pauses.evaluate(in_training_mode=module.training)
+            self._pauses.evaluate(in_training_mode=in_training_mode)
 
 
 def on_every_mode_switch(call: Callable[[object, object], None]) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.batch import Batch, find_batch, first_node, loader_batch_size
 from torchx_cubicml.recorder.evaluation import EvaluationWatch
-from torchx_cubicml.recorder.layers import holds_all
+from torchx_cubicml.recorder.layers import holds_all, unwrap
 from torchx_cubicml.recorder.live import Survey
 from torchx_cubicml.recorder.module_hook import ModuleHook
 from torchx_cubicml.recorder.pipeline import read_pipeline
@@ -137,7 +137,7 @@ class Forwards:
             return False
         self.release()
         place = self.batch.place if self.batch is not None and not self._shares_backward else ()
-        hook = NotingHook(notes, place, self._guard)
+        hook = NotingHook(notes, place, self._guard, wrapped=_wrapped_in(model))
         if model._compiled_call_impl is None:
             self._let_go[id(model)] = model.register_forward_pre_hook(hook, with_kwargs=True).remove
         else:
@@ -229,9 +229,10 @@ class Forwards:
         return _attach_outside(module, before, self._guard(self._after_forward))
 
     def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        if not module.training or not self._is_grad_enabled():
+        in_training_mode = unwrap(module).training  # a wrapper may be left in another mode, which changes nothing
+        if not in_training_mode or not self._is_grad_enabled():
             if module is self.model:
-                self._pauses.evaluate(in_training_mode=module.training)
+                self._pauses.evaluate(in_training_mode=in_training_mode)
             return
         self._pauses.train()
         if self._model is None:
@@ -308,6 +309,11 @@ class Forwards:
         self._see_outputs(module)
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
+
+
+def _wrapped_in(model: nn.Module) -> nn.Module | None:
+    inner = unwrap(model)
+    return None if inner is model else inner
 
 
 def _attach_outside(

@@ -22,6 +22,7 @@ _BURST_S = 1e-3  # between lines, in the mean: they were held back and came toge
 _PROMPT = (
     0.9  # of the time that the steps of the lines took: lines that came within less did not come when they were due
 )
+_USUAL = 0.25  # quantile of the steps that lines tell of: evaluation may be in more than half of those
 STEPS = "optimizer steps"
 
 
@@ -216,13 +217,15 @@ def _as_told(reading: Reading, *, samples: int | None, tokens: int | None) -> _I
 
 
 def _are_prompt(intervals: Sequence[_Interval], steady: Sequence[Reading]) -> bool:
-    """Whether the lines came when they were due: not all at once, after they were held back."""
+    """Whether the lines came when they were due: not all at once, after they were held back.
+
+    A line may tell of a step with evaluation or saving in it, in place of all the steps since the line before: what
+    counts is the time that most of the lines tell of.
+    """
     seconds = sum(interval.seconds for interval in intervals)
-    told = sum(
-        (reading.step_s or 0.0) * max(interval.steps, 1.0)
-        for interval, reading in zip(intervals, steady[-len(intervals) :], strict=True)
-    )
-    return seconds >= max(_BURST_S * len(intervals), _PROMPT * told)
+    told = quantile(sorted(reading.step_s or 0.0 for reading in steady), _USUAL)
+    steps = sum(max(interval.steps, 1.0) for interval in intervals)
+    return seconds >= max(_BURST_S * len(intervals), _PROMPT * told * steps)
 
 
 def _seconds(reading: Reading) -> float | None:

@@ -198,6 +198,7 @@ class NotingHook(ModuleHook):
         notes: to which forwards of training go.
         place: of the batch among the arguments; empty where unknown.
         guard: for what may fail.
+        wrapped: what the model wraps, whose mode counts; ``None`` where it is no wrapper.
     """
 
     __slots__ = (
@@ -209,9 +210,10 @@ class NotingHook(ModuleHook):
         "_notes",
         "_pauses",
         "_rest",
+        "_wrapped",
     )
 
-    def __init__(self, notes: Notes, place: Place, guard: Guard) -> None:
+    def __init__(self, notes: Notes, place: Place, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
         from torch import compiler, is_grad_enabled
 
         super().__init__(guard(_fail))
@@ -221,6 +223,7 @@ class NotingHook(ModuleHook):
         self._is_named = isinstance(self._first, str)
         self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
         self._is_grad_enabled = is_grad_enabled
+        self._wrapped = wrapped
 
     def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
         """Note one forward, whose keyword arguments come last."""
@@ -228,8 +231,10 @@ class NotingHook(ModuleHook):
             return
         notes, began = self._notes, None
         try:
-            if not module.training or not self._is_grad_enabled():
-                self._pauses.evaluate(in_training_mode=module.training)
+            wrapped = self._wrapped
+            in_training_mode = module.training if wrapped is None else wrapped.training
+            if not in_training_mode or not self._is_grad_enabled():
+                self._pauses.evaluate(in_training_mode=in_training_mode)
                 return
             if self._pauses.kind:
                 self._pauses.train()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import partial
 from itertools import combinations, groupby, pairwise, takewhile
 from statistics import fmean, median, pvariance
 from typing import TYPE_CHECKING
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.long_run import relative_error
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from torchx_cubicml.recorder.blocks import Block
 
@@ -28,6 +29,7 @@ _RECURS = 0.5  # share of the steps from which on what happens before them is pa
 _TREND_BLOCKS = 8
 _TREND = 0.7  # Kendall's tau of the medians of those: by chance in one run of seventy
 _DRIFTS = 0.05  # what is less is called steady
+_UNSURE = 0.05  # standard error of a share of the time, from which on it is not told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,12 +95,14 @@ class _Work:
         tokens: likewise.
         outside_s: seconds before first forwards, evaluation and saving with it; ``None`` where unknown.
         variance: squared standard error of what was filled in, relative to the work of one step.
+        outside_variance: of ``outside_s``, seconds squared.
     """
 
     samples: float | None
     tokens: float | None
     outside_s: float | None
     variance: float = 0.0
+    outside_variance: float = 0.0
 
 
 def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> SteadyState | None:
@@ -247,7 +251,9 @@ def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list
     samples, tokens = (_mean_per_step(around, name) for name in ("samples", "tokens"))
     outside = _mean_per_step(around, "outside_s")
     inside_s = None if outside is None else sum(block.seconds for block in around) / steps - outside
-    variance = _variance_of_mean(sides, "samples" if tokens is None else "tokens") if around else 0.0
+    inside_variance = _variance_of_mean(sides, _inside_s) * (inside_s or 0.0) ** 2
+    named = "samples" if tokens is None else "tokens"
+    variance = _variance_of_mean(sides, partial(_mean_per_step, name=named))
     stretch = sum(block.steps for block in unwatched)
     return [
         _Work(
@@ -256,6 +262,7 @@ def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list
             # What such a step took longer than the others did from their first forward on is time before it.
             outside_s=None if inside_s is None else block.seconds - inside_s * block.steps,
             variance=variance * stretch * block.steps,  # the same mean stands in for all of them
+            outside_variance=inside_variance * stretch * block.steps,
         )
         for block in unwatched
     ]
@@ -266,10 +273,17 @@ def _mean_per_step(blocks: Sequence[Block], name: str) -> float | None:
     return sum(amounts) / sum(block.watched for block in blocks) if amounts and None not in amounts else None
 
 
-def _variance_of_mean(sides: Sequence[Sequence[Block]], name: str) -> float:
-    """Return the squared relative standard error of the mean work of a step between looks at some on either side."""
-    means = [_mean_per_step(side, name) for side in sides]
-    of_blocks = [_mean_per_step((block,), name) for side in sides for block in side]
+def _inside_s(blocks: Sequence[Block]) -> float | None:
+    """Return the seconds of a step from its first forward on, in the mean of the watched ones."""
+    outside = _mean_per_step(blocks, "outside_s")
+    seconds = sum(block.seconds * block.watched / block.steps for block in blocks)
+    return None if outside is None else seconds / sum(block.watched for block in blocks) - outside
+
+
+def _variance_of_mean(sides: Sequence[Sequence[Block]], mean_of: Callable[[Sequence[Block]], float | None]) -> float:
+    """Return the squared relative standard error of a mean per step between looks at some on either side."""
+    means = [mean_of(side) for side in sides]
+    of_blocks = [mean_of((block,)) for side in sides for block in side]
     known, known_means = ([each for each in found if each is not None] for found in (of_blocks, means))
     centre = fmean(known) if known else 0.0
     if not centre:
@@ -312,10 +326,13 @@ def _has_trend(by_step: Sequence[float]) -> bool:
 
 
 def _share_outside(blocks: Sequence[Block], work: Sequence[_Work], evaluation: EvaluationKinds) -> float | None:
-    outside, seconds = 0.0, 0.0
+    outside, seconds, variance = 0.0, 0.0, 0.0
     for block, each in zip(blocks, work, strict=True):
         if each.outside_s is None:
             return None
         outside += each.outside_s - evaluation.seconds(block) - block.checkpoint_s
         seconds += _training_s(block, evaluation)
-    return min(max(outside / seconds, 0.0), 1.0) if seconds > 0 else None
+        variance += each.outside_variance
+    if seconds <= 0 or math.sqrt(variance) > _UNSURE * seconds:
+        return None
+    return min(max(outside / seconds, 0.0), 1.0)

@@ -55,7 +55,7 @@ sys.path[:0] = [str(HERE / "generated"), str(HERE / "tune")]
 from cases import ODD_NUMBERS, ODD_SPEEDS, ODD_TEXTS, Case, cases, laid_out, measurement  # noqa: E402 - it lies there
 from cluster import FATES, SimulatedCluster, runner_of  # noqa: E402 - likewise
 
-CASES = int(os.environ.get("CUBICML_CASES", "15"))  # of each command
+CASES = int(os.environ.get("CUBICML_CASES", "12"))  # of each command
 SEED = int(os.environ.get("CUBICML_CASES_SEED", "0"))
 _UNMEANT = re.compile(r"\b[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration|Exit): ")
 _RATES = ("throughput", "low", "high", "baseline_throughput", "gain", "gain_low", "gain_high")

@@ -209,7 +209,10 @@ def knobs(draw: st.DrawFn, name: str, others: Sequence[Knob]) -> Knob:
         return Knob(name=name, keys=keys)
     if shape == "layered":
         return draw(layered(name))
-    keys, choices = draw(legal_values())
+    if name.endswith("_degree") and draw(st.integers(0, 3)):  # a word or a large number is none, and no config legal
+        keys, choices = ("choices = [1, 2]",), (1, 2)
+    else:
+        keys, choices = draw(legal_values())
     keys += tuple(draw(st.lists(st.just("changes_training = true"), max_size=1)))
     if shape == "idle" and free:
         other = draw(st.sampled_from(free))
@@ -284,7 +287,8 @@ def _expressions(numbers: Sequence[str]) -> st.SearchStrategy[str]:
         st.tuples(name, name).map(lambda pair: f"{pair[0]} * {pair[1]}"),
         name.map("max({0}, 2) + world_size".format),
         name.map("64 / {0}".format),
-        name.map("global_batch_size // max({0}, 1)".format),
+        name.map("world_size // max({0}, 1)".format),
+        st.just("global_batch_size * 2"),
     )
 
 
@@ -298,7 +302,8 @@ def constraints(draw: st.DrawFn, parameters: Sequence[Knob]) -> list[str]:
         if numbers and draw(st.booleans()):
             one, other = draw(st.sampled_from(numbers)), draw(st.sampled_from(numbers))
             shapes = [f"{one} * {other} <= 64", f"{one} <= {other} or {one} > 2", f"world_size % max({one}, 1) == 0"]
-            rules.append(draw(st.sampled_from([*shapes, f"{one} == {other}", f"{one} < {other}", f"{one} > 10 ** 9"])))
+            shapes += [f"{one} == {other}", f"{one} < {other}", f"{one} > 10 ** 9"] if draw(st.booleans()) else []
+            rules.append(draw(st.sampled_from(shapes)))
         elif lists:
             each = draw(st.sampled_from(lists))
             rules.append(f"{_literal(each.choices[0])} in {each.name}")

@@ -40,7 +40,10 @@ _USUAL_SPREAD, _USUAL_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
 _LEAST_CHANCE = 0.01  # of shares that count
-_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.5, 0.7, 1.0, 1.4, 2.0), 0.4
+_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (
+    (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0),
+    0.7,
+)  # a few repeats tell it roughly
 
 _Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and variances ``[n]``
 _DOUBT_ROUNDS = 3  # of doubting measurements and learning from the others

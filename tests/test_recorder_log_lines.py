@@ -160,6 +160,14 @@ def test_what_lines_and_steps_tell_differently_is_said() -> None:
     assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), lines_first=False) == steps
 
 
+def test_a_rate_of_the_whole_run_may_be_lower_than_that_of_its_steps_but_not_higher() -> None:
+    steps = Measurement(samples_per_second=400.0)
+    lower, higher = (Measurement(samples_per_second=rate, source="HF Trainer") for rate in (100.0, 800.0))
+    assert disagreement(steps, lower) == ""
+    assert merged(steps, lower, lines_first=False) == steps
+    assert "800 samples_per_second" in disagreement(steps, higher)
+
+
 def line(step: int, at_s: float, *, rate: float | None = None, step_s: float | None = None) -> Reading:
     return Reading(samples_per_second=rate, step_s=step_s, step=float(step), at_s=at_s)
 

@@ -42,12 +42,14 @@ class LogFormat:
         mark: words that every line of the format holds; a line without them is not looked at any further.
         pattern: finds the numbers in a line.
         groups: reading, one of ``READINGS`` -> number of the group that says it.
+        is_of_whole_run: whether its throughput is over all of the run, with warm-up, evaluation and saving.
     """
 
     name: str
     mark: str
     pattern: Pattern
     groups: Mapping[str, int]
+    is_of_whole_run: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,10 +71,11 @@ class Reading:
     at_s: float | None = None
 
 
-def _format(name: str, mark: str, text: str) -> LogFormat:
+def _format(name: str, mark: str, text: str, *, is_of_whole_run: bool = False) -> LogFormat:
     """Return the format of a pattern in which each ``<reading>`` stands for a number that says it."""
     pattern = re.compile(re.sub(r"<(\w+)>", lambda found: f"(?P<{found[1]}>{_NUMBER})", text))
-    return LogFormat(name=name, mark=mark, pattern=pattern, groups=pattern.groupindex)
+    groups = pattern.groupindex
+    return LogFormat(name=name, mark=mark, pattern=pattern, groups=groups, is_of_whole_run=is_of_whole_run)
 
 
 def declared_format(log: LogPattern) -> LogFormat:
@@ -92,12 +95,19 @@ LOG_FORMATS = (
         r"(?:.*\bglobal batch size:\s*<samples>)?",
     ),
     # Over the whole training, its warm-up with it; versions differ in the quotes: https://github.com/huggingface/transformers
-    _format("HF Trainer", "train_samples_per_second", r"'train_samples_per_second': '?<samples_per_second>"),
+    _format(
+        "HF Trainer",
+        "train_samples_per_second",
+        r"'train_samples_per_second': '?<samples_per_second>",
+        is_of_whole_run=True,
+    ),
     # The batch of its timer is that of the whole job: https://github.com/deepspeedai/DeepSpeed
     _format("DeepSpeed", "CurrSamplesPerSec=", r"(?:\bglobal_step=<step>,.*)?CurrSamplesPerSec=<samples_per_second>"),
     # One iteration is one optimizer step: https://github.com/karpathy/nanoGPT
     _format("nanoGPT", "ms, mfu", r"\biter <step>: loss \S+, time <step_time_ms>ms, mfu"),
 )
+
+OF_WHOLE_RUN = frozenset(log_format.name for log_format in LOG_FORMATS if log_format.is_of_whole_run)
 
 
 def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | None:

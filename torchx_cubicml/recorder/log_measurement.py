@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.log_formats import over
+from torchx_cubicml.recorder.log_formats import OF_WHOLE_RUN, over
 from torchx_cubicml.recorder.long_run import relative_error
 from torchx_cubicml.recorder.steps import count_warmup, quantile
 from torchx_cubicml.trial import MEAN, OBJECTIVES, Measurement
@@ -146,10 +146,14 @@ def merged(measured: Measurement | None, told: Measurement | None, *, lines_firs
 
 
 def disagreement(measured: Measurement | None, told: Measurement | None) -> str:
-    """Return in words by how much the lines tell another throughput than the steps; empty where they are alike."""
+    """Return in words by how much the lines tell another throughput than the steps; empty where they are alike.
+
+    Lines of the whole run, whose warm-up, evaluation and saving count there, may tell of any less.
+    """
+    least = 0.0 if told is not None and told.source in OF_WHOLE_RUN else 1 / _ALIKE
     for unit in OBJECTIVES:
         pair = [getattr(source, unit) for source in (measured, told) if source is not None]
-        if len(pair) == 2 and all(pair) and not 1 / _ALIKE < pair[1] / pair[0] < _ALIKE:
+        if len(pair) == 2 and all(pair) and not least < pair[1] / pair[0] < _ALIKE:
             return f"the log lines tell {pair[1]:.4g} {unit} of the whole job, the {STEPS} {pair[0]:.4g}"
     return ""
 

@@ -44,14 +44,17 @@ class Task(lightning.LightningModule):
                 fully_shard(layer, mesh=mesh)
             fully_shard(self.net, mesh=mesh)
 
+    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
+        return self.net(tokens)
+
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         self.micro_batches += 1
         (tokens,) = batch
-        return nn.functional.cross_entropy(self.net(tokens).flatten(0, 1), tokens.flatten())
+        return nn.functional.cross_entropy(self(tokens).flatten(0, 1), tokens.flatten())
 
     def validation_step(self, batch: list[torch.Tensor], index: int) -> None:
         self.validations += 1
-        self.net(batch[0])
+        self(batch[0])
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.AdamW(self.parameters(), lr=1e-3)

@@ -145,5 +145,9 @@ def test_a_trainer_is_recorded_and_started_with_what_history_knows_best(tmp_path
     assert (trial.state, trial.config["micro_batch_size"]) == (State.COMPLETED, 8)
     measured = trial.measurement
     assert measured is not None
-    assert (measured.source, measured.tokens_per_second, measured.samples_per_second) == case.measured
+    source, *rates = case.measured
+    assert measured.source == source
+    assert [measured.tokens_per_second, measured.samples_per_second] == [
+        pytest.approx(rate, rel=1e-3) if rate else None for rate in rates
+    ]
     assert (measured.warmup_steps, measured.steps_counted) == (2, 8)

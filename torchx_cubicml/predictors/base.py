@@ -40,7 +40,7 @@ class Prediction:
         A trend that is followed far beyond what was measured leads anywhere.
 
         >>> told = Prediction.at(np.log([100.0, 1e300]), np.array([0.1, 400.0]))
-        >>> told.throughput.round(6).tolist(), told.spread.tolist()
+        >>> told.throughput.round(-1).tolist(), told.spread.tolist()
         ([100.0, 1000000000000.0], [0.1, 10.0])
         """
         return cls(

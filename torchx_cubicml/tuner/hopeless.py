@@ -57,7 +57,7 @@ def own_noise(measurement: Measurement) -> float:
     (0.0098, 0.03)
     """
     if measurement.relative_error:
-        return measurement.relative_error
+        return measurement.uncertainty
     if not measurement.step_time_s:
         return math.hypot(_UNKNOWN, measurement.uncertainty)
     low, _, high = measurement.step_time_s

@@ -18,8 +18,14 @@ if find_spec("hypothesis"):  # not where other libraries' trainers are tested
     from hypothesis.internal.conjecture import providers
 
     # No time counts: a busy machine fails no test. A test that limits its time measures that of its own process.
+    # Each setting is said here: where the variable CI is set, hypothesis has other defaults (derandomize=True).
     settings.register_profile(
-        "random", database=None, deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow]
+        "random",
+        database=None,
+        deadline=None,
+        derandomize=False,
+        print_blob=True,
+        suppress_health_check=[HealthCheck.too_slow],
     )
     settings.register_profile("repeatable", parent=settings.get_profile("random"), derandomize=True)
     settings.load_profile("repeatable")

@@ -6,7 +6,8 @@ A history is of one workload: launches of the user's own config and of others, d
 true throughputs are known. Runs differ from one another by 1 to 10 per cent (each history has a level of its own), and
 each is off besides by what it tells of itself: per mille to per cent for most, tens of per cent for one in ten, as runs
 that drifted are. ``told`` histories say so, ``untold`` ones know nothing of it, as imported numbers do. ``elsewhere``
-histories hold launches of two other programs on the same machines, repeated thrice each.
+histories hold launches of two other programs on the same machines, repeated thrice each. ``transformer`` histories are
+of 40 configs of a workload that the formulas of step time cover; their truth is another formula.
 
 Held: share of the 80 % intervals that hold the true gain over the user's own config, of all configs that were launched
 and of those that a launch would be rewritten to; the share that is aimed at is 0.80. Width: of the interval, as the
@@ -31,7 +32,8 @@ import numpy as np
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.space import Parameter, SearchSpace
-from torchx_cubicml.trial import Config, Measurement, State, Trial
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.trial import Config, Measurement, State, Trial, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,7 +49,26 @@ CONFIGS: tuple[Config, ...] = tuple(
     {"size": size, "kind": kind, "fused": fused}
     for size, kind, fused in product((1, 2, 4, 8), ("a", "b", "c"), (False, True))
 )
-KINDS = ("told", "untold", "told, elsewhere")
+TRANSFORMER = SearchSpace(
+    parameters=(
+        Parameter(name="micro_batch_size", choices=(1, 2, 4, 8, 16)),
+        Parameter(name="activation_checkpointing", choices=("none", "full")),
+        Parameter(name="data_workers", choices=(0, 1, 2, 4)),
+        Parameter(
+            name="gradient_accumulation_steps", derive=parse_expression("16 // micro_batch_size", where="derive")
+        ),
+    )
+)
+TRANSFORMER_CONFIGS: tuple[Config, ...] = tuple(
+    {
+        "micro_batch_size": size,
+        "activation_checkpointing": checkpointing,
+        "data_workers": workers,
+        "gradient_accumulation_steps": 16 // size,
+    }
+    for size, checkpointing, workers in product((2, 1, 4, 8, 16), ("none", "full"), (0, 1, 2, 4))
+)
+KINDS = ("told", "untold", "told, elsewhere", "transformer")
 LAUNCHES = (2, 3, 5, 10, 20)
 BETWEEN = (0.01, 0.1)  # log standard deviations from run to run, between which a history's is drawn
 WITHIN, WILD, WILD_SHARE = (0.003, 0.03), (0.1, 0.5), 0.1  # of what runs tell of themselves
@@ -73,8 +94,48 @@ class Outcome:
     lost: float
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """A workload, its configs, of which the first is the user's own, and the true throughput of each."""
+
+    space: SearchSpace
+    workload: Workload
+    configs: Sequence[Config]
+    true: Sequence[float]
+
+
+def plain_ground(rng: np.random.Generator) -> Ground:
+    """Return a workload of which nothing is known but its name."""
+    effects = [rng.normal(0.0, EFFECT, 24).reshape(4, 3, 2) * 0.5]
+    effects += [rng.normal(0.0, EFFECT, shape) for shape in ((4, 1, 1), (1, 3, 1), (1, 1, 2))]
+    true = 1000.0 * np.exp(np.sum(np.broadcast_arrays(*effects), axis=0)).ravel()
+    return Ground(space=SPACE, workload={"program": "a.py", "world_size": 8}, configs=CONFIGS, true=true.tolist())
+
+
+def transformer_ground(rng: np.random.Generator) -> Ground:
+    """Return a workload that names what the formulas need; each config is a few per cent off a formula of its own."""
+    facts = {"n_layers": int(rng.choice([4, 12, 24])), "d_model": int(rng.choice([128, 768, 2048])), "seq_len": 512}
+    per_sample, fixed, loader = 1.0, 10.0 ** rng.uniform(-1.0, 1.0), 10.0 ** rng.uniform(-1.5, 0.5)
+    again = rng.uniform(1.1, 1.35)
+    true = []
+    for config in TRANSFORMER_CONFIGS:
+        size, workers = config["micro_batch_size"], config["data_workers"]
+        recompute = again if config["activation_checkpointing"] == "full" else 1.0
+        busy = 16 / size * (fixed + size * per_sample) * recompute
+        seconds = busy + 16 * loader if not workers else max(busy, 16 * loader / workers)
+        true.append(1e4 / seconds * math.exp(rng.normal(0.0, 0.03)))
+    workload = {"program": "a.py", "world_size": 8, **facts}
+    return Ground(space=TRANSFORMER, workload=workload, configs=TRANSFORMER_CONFIGS, true=true)
+
+
 def launched(
-    config: Config, true: float, *, rng: np.random.Generator, between: float, told: bool, program: str = "a.py"
+    config: Config,
+    true: float,
+    *,
+    rng: np.random.Generator,
+    between: float,
+    told: bool,
+    workload: Workload,
 ) -> Trial:
     """Return one launch of a config whose true throughput is known."""
     low, high = WILD if rng.random() < WILD_SHARE else WITHIN
@@ -83,52 +144,55 @@ def launched(
     measurement = Measurement(
         tokens_per_second=speed, statistic="mean" if told else "", relative_error=within if told else None
     )
-    name = f"{program}-{int(rng.integers(2**53))}"
-    workload = {"program": program, "world_size": 8}
+    name = f"trial-{int(rng.integers(2**53))}"
     return Trial(trial_id=name, workload=workload, config=config, state=State.COMPLETED, measurement=measurement)
 
 
-def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], dict[int, float]]:
-    """Return launches, the first of them of the user's own config, and the true throughput of each of ``CONFIGS``."""
+def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], Ground]:
+    """Return launches, the first of them of the user's own config, and the truth."""
     rng = np.random.default_rng([seed, n_launches])
-    effects = [rng.normal(0.0, EFFECT, 24).reshape(4, 3, 2) * 0.5]
-    effects += [rng.normal(0.0, EFFECT, shape) for shape in ((4, 1, 1), (1, 3, 1), (1, 1, 2))]
-    true = 1000.0 * np.exp(np.sum(np.broadcast_arrays(*effects), axis=0)).ravel()
+    ground = transformer_ground(rng) if kind == "transformer" else plain_ground(rng)
     between = math.exp(rng.uniform(*map(math.log, BETWEEN)))
     make = partial(launched, rng=rng, between=between, told=kind != "untold")
-    others = 1 + rng.permutation(23)[: max(1, n_launches // 2)]
+    others = 1 + rng.permutation(len(ground.configs) - 1)[: max(1, n_launches // 2)]
     tried = [0, *others.tolist()]
     tried += rng.choice(tried, n_launches - len(tried)).tolist() if n_launches > len(tried) else []
-    trials = [make(CONFIGS[place], float(true[place])) for place in tried]
+    trials = [make(ground.configs[place], ground.true[place], workload=ground.workload) for place in tried]
     if kind.endswith("elsewhere"):
         for program, place in product(("b.py", "c.py"), (0, 1)):
-            trials += [make(CONFIGS[place], 300.0, program=program) for _ in range(ELSEWHERE)]
-    return trials, dict(enumerate(true.tolist()))
+            workload = {**ground.workload, "program": program}
+            trials += [make(CONFIGS[place], 300.0, workload=workload) for _ in range(ELSEWHERE)]
+    return trials, ground
 
 
 def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
     """Return what is promised of one history."""
-    trials, true = history(seed, kind, n_launches)
-    workload, current = {"program": "a.py", "world_size": 8}, CONFIGS[0]
-    study = Study.of(SPACE, workload=workload, current=current, trials=trials, seed=seed)
+    trials, ground = history(seed, kind, n_launches)
+    current, true = ground.configs[0], dict(zip(map(repr, ground.configs), ground.true, strict=True))
+    study = Study.of(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)
+
+    def ratio_of(config: Config) -> float:
+        same = {name: config[name] for name in current}
+        return true[repr(same)] / ground.true[0]
+
     measured = [config for config in study.outlook.measured() if config != current]
     gains = [gain for gain in study.outlook.gains(measured, current) if gain is not None]
-    ratios = [true[CONFIGS.index(config)] / true[0] for config in measured]
+    ratios = [ratio_of(config) for config in measured]
     ends = [(gain.quantile(0.1), gain.quantile(0.9)) for gain in gains]
     best = study.best_known()
     rewritten = None
     if best is not None and best.config != current:
         if best.gain is None or best.gain_low is None or best.gain_high is None:
             raise ValueError(f"history {seed} has no gain of {best.config}")
-        ratio = true[CONFIGS.index(best.config)] / true[0]
+        ratio = ratio_of(best.config)
         rewritten = ratio, best.gain, best.gain_low <= ratio <= best.gain_high
     chosen = best.config if best is not None else current
-    fastest = max(true[CONFIGS.index(config)] for config in (current, *measured))
+    fastest = max(map(ratio_of, (current, *measured)))
     return Outcome(
         held=tuple(low <= ratio <= high for (low, high), ratio in zip(ends, ratios, strict=True)),
         widths=tuple(math.log(high / low) for low, high in ends),
         rewritten=rewritten,
-        lost=max(0.0, 1.0 - true[CONFIGS.index(chosen)] / fastest),
+        lost=max(0.0, 1.0 - ratio_of(chosen) / fastest),
     )
 
 
@@ -148,12 +212,12 @@ def line(kind: str, n_launches: int, outcomes: Sequence[Outcome]) -> str:
     return " ".join(cells)
 
 
-def lines(n_histories: int, workers: int) -> Iterator[str]:
+def lines(kinds: Sequence[str], n_histories: int, workers: int) -> Iterator[str]:
     """Yield the table, line by line."""
     heading = f"{'history':16s} {'launches':>8s} {'held':>7s} {'width':>7s} {'lost':>7s} {'rewritten':>9s}"
     yield f"{heading} {'held':>7s} {'false':>6s} {'gain':>6s} {'promised':>8s}"
     with ProcessPoolExecutor(workers) as executor:
-        for kind, n_launches in product(KINDS, LAUNCHES):
+        for kind, n_launches in product(kinds, LAUNCHES):
             asked = partial(outcome_of, kind=kind, n_launches=n_launches)
             yield line(kind, n_launches, list(executor.map(asked, range(n_histories), chunksize=10)))
 
@@ -161,12 +225,13 @@ def lines(n_histories: int, workers: int) -> Iterator[str]:
 def main() -> None:
     """Print the table, and write it besides where a file is named."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--kind", choices=KINDS, action="append", help="only this one; can be repeated")
     parser.add_argument("--histories", type=int, default=200, help="of each kind and length")
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     told = []
-    for each in lines(args.histories, args.workers):
+    for each in lines(args.kind or KINDS, args.histories, args.workers):
         print(each, flush=True)
         told.append(each)
     if args.output is not None:

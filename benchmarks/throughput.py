@@ -245,8 +245,11 @@ def realised(log: Sequence[Sequence[object]], start: float, end: float) -> tuple
 
 
 def _trained_s(log: Sequence[Sequence[object]], start: float, end: float) -> float:
-    left_out = [(max(event[1], start), min(event[2], end)) for event in log if event[0] in {"evaluation", "save"}]
-    return end - start - sum(max(finish - begin, 0.0) for begin, finish in left_out)
+    seconds, reached = end - start, start
+    for begin, finish in sorted((event[1], event[2]) for event in log if event[0] in {"evaluation", "save"}):
+        seconds -= max(min(finish, end) - max(begin, reached), 0.0)  # what was saved within an evaluation counts once
+        reached = max(reached, finish)
+    return seconds
 
 
 def _is_late(schedule: Schedule, log: Sequence[Sequence[object]], start: float, end: float) -> bool:

@@ -7,14 +7,14 @@ import sys
 import threading
 import time
 from types import ModuleType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 import torch
 from torch import nn
 
 from torchx_cubicml.recorder import saving
-from torchx_cubicml.recorder.evaluation import EvaluationWatch, on_every_mode_switch
+from torchx_cubicml.recorder.evaluation import EvaluationWatch, on_every_mode_switch, on_every_no_grad
 from torchx_cubicml.recorder.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
 from torchx_cubicml.recorder.saving import watch_saving
 
@@ -178,6 +178,109 @@ class TestEvaluationWatch:
         assert heard == [("Linear", False), ("Sequential", False), ("Linear", True), ("Sequential", True)]
         assert model[0].training
         assert nn.Module.train.__name__ == "train"
+
+
+class TestNoGrad:
+    @pytest.fixture
+    def model(self, pauses: Pauses, monkeypatch: pytest.MonkeyPatch) -> nn.Module:
+        for manager in (torch.no_grad, torch.inference_mode):
+            monkeypatch.setattr(manager, "__enter__", manager.__enter__)
+        model = nn.Linear(2, 1)
+        watch = EvaluationWatch(pauses, bare)
+        watch.follow(model)
+        on_every_no_grad(watch.entered_no_grad)
+        return model
+
+    def train(self, pauses: Pauses, model: nn.Module, *, steps: int) -> None:
+        for _ in range(steps):
+            model(torch.ones(1, 2))
+            with torch.no_grad():  # as where gradients are clipped
+                pass
+            pauses.drop()
+
+    @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+    def test_a_forward_is_evaluation_where_steps_do_not_enter(
+        self, pauses: Pauses, model: nn.Module, context: Callable[[], Any]
+    ) -> None:
+        for _ in range(3):
+            self.train(pauses, model, steps=10)
+            with context():
+                assert not pauses.kind
+                model(torch.ones(1, 2))
+            assert pauses.kind == NO_GRAD
+        self.train(pauses, model, steps=1)
+        assert [pause.kind for pause in pauses.take()] == [NO_GRAD] * 3
+        assert not model._forward_pre_hooks
+
+    def test_decorated_functions_and_stacks_of_contexts_are_known_by_their_callers(
+        self, pauses: Pauses, model: nn.Module
+    ) -> None:
+        @torch.no_grad()
+        def clip() -> None:
+            pass
+
+        @torch.no_grad()
+        def evaluate() -> None:
+            model(torch.ones(1, 2))
+
+        def evaluate_in_stack() -> None:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+                model(torch.ones(1, 2))
+
+        def step_in_stack() -> None:
+            with contextlib.ExitStack() as stack:
+                stack.enter_context(torch.no_grad())
+
+        for evaluation in (evaluate, evaluate_in_stack):
+            for _ in range(10):
+                self.train(pauses, model, steps=1)
+                clip()
+                step_in_stack()
+            assert not model._forward_pre_hooks
+            evaluation()
+            assert pauses.kind == NO_GRAD
+
+    def test_where_steps_enter_no_hook_is_put_on_the_model(self, pauses: Pauses, model: nn.Module) -> None:
+        self.train(pauses, model, steps=2)
+        for _ in range(50):
+            self.train(pauses, model, steps=1)
+            assert not model._forward_pre_hooks
+
+    def test_other_threads_do_not_count(self, pauses: Pauses, model: nn.Module) -> None:
+        self.train(pauses, model, steps=2)
+        thread = threading.Thread(target=lambda: torch.no_grad().__enter__())
+        thread.start()
+        thread.join()
+        assert not model._forward_pre_hooks
+
+    def test_contexts_and_decorators_do_what_they_did(self, model: nn.Module) -> None:
+        @torch.no_grad()
+        def evaluate(x: torch.Tensor) -> torch.Tensor:
+            return cast("torch.Tensor", model(x))
+
+        def within(x: torch.Tensor) -> torch.Tensor:
+            with torch.no_grad():
+                return x * 2
+
+        x = torch.ones(1, 2, requires_grad=True)
+        assert not evaluate(x).requires_grad
+        assert torch.is_grad_enabled()
+        assert not torch.compile(within, backend="eager", fullgraph=True)(x).requires_grad
+        with torch.inference_mode():
+            assert (x * 2).is_inference()
+        assert torch.no_grad.__enter__.__name__ == "__enter__"
+
+    @pytest.mark.filterwarnings("ignore:.torch.jit.script. is deprecated")
+    def test_scripts_are_compiled_as_ever(self, model: nn.Module) -> None:
+        del model  # beside which no_grad is watched
+        x = torch.ones(1, 2, requires_grad=True)
+        assert not torch.jit.script(doubled_without_gradients)(x).requires_grad
+
+
+def doubled_without_gradients(x: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return x * 2
 
 
 def test_torch_save_is_timed_and_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:

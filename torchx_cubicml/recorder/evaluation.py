@@ -1,7 +1,14 @@
-"""Sees evaluation where no hook is on the model: switches of its mode, and the first forward after one."""
+"""Sees evaluation where no hook is on the model: by switches of its mode, and by entries into ``no_grad``.
+
+A training enters it within its steps, too, as where gradients are clipped. From a place in the program from which none
+of the last steps did, it may be for evaluation. Whether it is, the next forward tells, for which hooks are put on the
+model.
+"""
 
 from __future__ import annotations
 
+import contextlib
+import sys
 import weakref
 from functools import wraps
 from typing import TYPE_CHECKING
@@ -11,6 +18,7 @@ from torchx_cubicml.recorder.module_hook import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from types import FrameType
 
     from torch import nn
 
@@ -18,8 +26,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.pauses import Pauses
 
 
+_RECENT_STEPS = 8
+_MOST_PLACES = 1000  # that are remembered
+
+
 class EvaluationWatch:
-    """Puts hooks on a model and its wrappers when they enter evaluation mode, and takes them off when training goes on.
+    """Puts hooks on a model and its wrappers when evaluation may begin, and takes them off when training goes on.
 
     Args:
         pauses: to which evaluation goes.
@@ -30,6 +42,8 @@ class EvaluationWatch:
         self.may_hook = True  # a compiler may have compiled for a model with the hooks that it has
         self._pauses = pauses
         self._guard = guard
+        self._expect_guarded = guard(self._expect)
+        self._entered: dict[tuple[int, int], int] = {}  # a place in the program -> the last step that entered from it
         self._followed: dict[int, weakref.ref[nn.Module]] = {}
         self._let_go: list[Callable[[], None]] = []
 
@@ -50,7 +64,20 @@ class EvaluationWatch:
     def switched(self, module: nn.Module, mode: object) -> None:
         """Note that the mode of any module was set: ``True`` is training."""
         followed = self._followed.get(id(module))
-        if mode or followed is None or followed() is not module or self._let_go or not self.may_hook:
+        if not mode and followed is not None and followed() is module:
+            self._expect()
+
+    def entered_no_grad(self, frame: FrameType) -> None:
+        """Note that code at the place where ``frame`` is entered ``no_grad``; it never raises."""
+        step, place = self._pauses.steps, (id(frame.f_code), frame.f_lasti)
+        before, self._entered[place] = self._entered.get(place), step
+        if before is None or step - before > _RECENT_STEPS:
+            if len(self._entered) > _MOST_PLACES:
+                self._entered.clear()
+            self._expect_guarded()
+
+    def _expect(self) -> None:
+        if self._let_go or not self.may_hook or not self._pauses.is_in_its_thread:
             return
         hook = _EvaluationHook(self._pauses, self.release, self._guard)
         for reference in self._followed.values():
@@ -60,7 +87,7 @@ class EvaluationWatch:
 
 
 class _EvaluationHook(ModuleHook):
-    """Runs before each forward from a switch to evaluation mode to the next training forward."""
+    """Runs before each forward from where evaluation may begin to the next training forward."""
 
     __slots__ = ("_is_grad_enabled", "_pauses", "_release")
 
@@ -93,3 +120,29 @@ def on_every_mode_switch(call: Callable[[object, object], None]) -> None:
         return switched
 
     Module.train = train  # type: ignore[assignment, method-assign]  # in its own place
+
+
+def on_every_no_grad(call: Callable[[FrameType], object]) -> None:
+    """Run ``call(frame)``, which must not raise, after each entry into ``torch.no_grad`` or ``torch.inference_mode``.
+
+    ``frame`` is that of the program, not of what calls a decorated function or enters several contexts for it.
+    """
+    from torch import inference_mode, no_grad
+
+    between = {each.__code__.co_filename for each in (contextlib.ExitStack.enter_context, no_grad.__call__)}
+    for manager in (no_grad, inference_mode):
+        _call_after_entry(manager, call, between)
+
+
+def _call_after_entry(manager: type, call: Callable[[FrameType], object], between: set[str]) -> None:
+    original = manager.__enter__  # type: ignore[attr-defined]
+
+    @wraps(original)
+    def enter(self: object) -> None:
+        original(self)
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename in between and frame.f_back is not None:
+            frame = frame.f_back
+        call(frame)
+
+    manager.__enter__ = enter  # type: ignore[attr-defined]  # in its own place

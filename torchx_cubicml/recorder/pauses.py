@@ -40,6 +40,8 @@ class Pause(NamedTuple):
 class Pauses:
     """The pauses since the step before; ``kind`` is that of the passage under way, empty without one.
 
+    ``steps`` counts those that have ended.
+
     Before ``now`` is set, when the first step ends, nothing is noted.
 
     Args:
@@ -61,11 +63,13 @@ class Pauses:
         "add",
         "kind",
         "now",
+        "steps",
     )
 
     def __init__(self, guard: Guard) -> None:
         self._begin_saving, self._end_saving = guard(self._begin), guard(self._end)
         self.kind = ""
+        self.steps = 0
         self.now: Callable[[], Moment] | None = None
         self._found: list[Pause] = []
         self.add: Callable[[Pause], object] = self._found.append  # a settled training notes them among its steps
@@ -98,6 +102,12 @@ class Pauses:
     def drop(self) -> None:
         """Note that a step has ended: a forward since the last training forward was a part of it."""
         self.kind = ""
+        self.steps += 1
+
+    @property
+    def is_in_its_thread(self) -> bool:
+        """Whether this is the thread that trains."""
+        return threading.get_ident() == self._thread
 
     def saving(self, save: Callable[[], object]) -> object:
         """Return what ``save`` returns, and note how long it took; in another call, or thread, it is not noted."""
@@ -134,14 +144,14 @@ class Pauses:
         return total
 
     def _begin(self) -> None:
-        if self.now is None or threading.get_ident() != self._thread:
+        if self.now is None or not self.is_in_its_thread:
             return
         self._saving += 1
         if self._saving == 1:
             self._save_began, self._save_began_s = self.now(), perf_counter()
 
     def _end(self) -> None:
-        if self.now is None or not self._saving or threading.get_ident() != self._thread:
+        if self.now is None or not self._saving or not self.is_in_its_thread:
             return
         self._saving -= 1
         if self._saving:

@@ -142,7 +142,7 @@ class Session:
             self._peers.post("log", as_word(measurement))
 
     def _on_torch(self) -> None:
-        from torchx_cubicml.recorder.evaluation import on_every_mode_switch
+        from torchx_cubicml.recorder.evaluation import on_every_mode_switch, on_every_no_grad
         from torchx_cubicml.recorder.module_hook import make_lookout
         from torchx_cubicml.recorder.peers import Peers
         from torchx_cubicml.recorder.saving import watch_saving
@@ -158,6 +158,7 @@ class Session:
         self._training.clipping.install()
         self._training.on_quiet_step = self._on_quiet_step
         on_every_mode_switch(self.guarded(self._training.switched))
+        on_every_no_grad(self._training.entered_no_grad)
         watch_saving(self._training.pauses.saving)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)

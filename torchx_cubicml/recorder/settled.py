@@ -177,6 +177,7 @@ def make_step_hook(
                     notes.left -= 1
                     notes.strangers, notes.is_between = 0, True
                     pauses.kind = ""
+                    pauses.steps += 1
                     notes.add((notes.now(),))
                     return
             elif notes.left:

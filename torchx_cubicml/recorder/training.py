@@ -28,6 +28,7 @@ from torchx_cubicml.recorder.watching import Watching
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
+    from types import FrameType
 
     from torch import nn
     from torch.optim import Optimizer
@@ -177,6 +178,10 @@ class Training:
     def switched(self, module: nn.Module, mode: object) -> None:
         """Note that a module was set to training or evaluation mode."""
         self._forwards.evaluation.switched(module, mode)
+
+    def entered_no_grad(self, frame: FrameType) -> None:
+        """Note that the program entered ``no_grad``, at the place where ``frame`` is."""
+        self._forwards.evaluation.entered_no_grad(frame)
 
     def measurement(self, *, others: RankWork | None = None) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.

@@ -11,6 +11,7 @@ from torchx_cubicml.masking import MASK, mask, names_secret
 SECRET = "hunter2Zq9"
 
 HIDES = {
+    "a secret that names another": f"client_secret:  api_key = {SECRET}",
     "assignment": f"password={SECRET}",
     "spaced assignment": f"api_key = {SECRET}",
     "colon": f"token: {SECRET}",

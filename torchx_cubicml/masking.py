@@ -112,12 +112,23 @@ def _mask_named(text: str) -> str:
     for match in _NAMED.finditer(text):
         if match.start() < done or not _introduces_secret(match):
             continue
-        value = _VALUE.match(text, match.end())
+        value = _value_after(text, match.end())
         if value is not None:
             quote = value["quote"] or ""
             parts += [text[done : match.end()], f"{quote}{MASK}{quote}"]
             done = value.end()
     return "".join((*parts, text[done:]))
+
+
+def _value_after(text: str, start: int) -> re.Match[str] | None:
+    """Return the value at ``start``; where that is the name of a secret itself, as in ``secret: api_key = x``, its."""
+    value = further = _VALUE.match(text, start)
+    while further is not None:
+        value, name = further, _NAMED.match(text, further.start())
+        if name is None or name.end() <= value.end() or name["space"] is not None or not names_secret(name["name"]):
+            break
+        further = _VALUE.match(text, name.end())
+    return value
 
 
 def _introduces_secret(match: re.Match[str]) -> bool:

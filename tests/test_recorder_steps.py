@@ -200,3 +200,15 @@ class TestBlocks:
         assert (both.steps, both.watched, both.samples, both.seconds) == (2, 1, 4, 3.0)
         assert (seen + Block(seconds=1.0)).samples is None
         assert (unseen + unseen).samples is None
+
+
+@pytest.mark.parametrize("moment", [60, 100, 140])
+@pytest.mark.parametrize("factor", [0.7, 1.4])
+def test_a_run_that_changes_its_pace_for_good_is_not_steady(moment: int, factor: float) -> None:
+    durations = [(factor if index > moment else 1.0) * (1.0 + 0.05 * (index % 3)) for index in range(200)]
+    assert not steady_state(steps(*durations)).is_steady
+
+
+def test_a_run_that_changes_its_pace_for_a_while_is_steady() -> None:
+    durations = [1.4 if 80 < index < 120 else 1.0 for index in range(200)]
+    assert steady_state(steps(*durations)).is_steady

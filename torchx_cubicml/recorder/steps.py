@@ -28,6 +28,7 @@ _NEIGHBOURS = 8  # watched steps on either side of those that were not
 _RECURS = 0.5  # share of the steps from which on what happens before them is part of the training
 _TREND_BLOCKS = 8
 _TREND = 0.7  # Kendall's tau of the medians of those: by chance in one run of seventy
+_BETWEEN = 0.9  # of the levels before and after a shift: none of either comes near to the other
 _DRIFTS = 0.05  # what is less is called steady
 _UNSURE = 0.05  # standard error of a share of the time, from which on it is not told
 
@@ -318,11 +319,21 @@ def _drift(by_step: Sequence[float]) -> float | None:
 
 
 def _has_trend(by_step: Sequence[float]) -> bool:
-    """Whether eighths of the run get slower, or faster, one after the other (Kendall's tau of their medians)."""
+    """Whether steps get slower, or faster, all along the run, or did so at some moment, for good.
+
+    By the medians of its eighths: the first shows in their order (Kendall's tau), the second where all of them on one
+    side of that moment are slower than all on the other.
+    """
     edges = [len(by_step) * part // _TREND_BLOCKS for part in range(_TREND_BLOCKS + 1)]
     medians = [median(by_step[begin:end]) for begin, end in pairwise(edges)]
     pairs = [(late > early) - (late < early) for early, late in combinations(medians, 2)]
-    return abs(sum(pairs)) >= _TREND * len(pairs)
+    splits = ((medians[:place], medians[place:]) for place in range(2, _TREND_BLOCKS - 1))
+    return abs(sum(pairs)) >= _TREND * len(pairs) or any(_are_apart(*each) for each in splits)
+
+
+def _are_apart(one: Sequence[float], other: Sequence[float]) -> bool:
+    low, high = sorted((one, other), key=median)
+    return max(low) < min(high) * _BETWEEN and median(high) > _SETTLED * median(low)
 
 
 def _share_outside(blocks: Sequence[Block], work: Sequence[_Work], evaluation: EvaluationKinds) -> float | None:

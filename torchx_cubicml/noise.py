@@ -125,7 +125,7 @@ def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]
 
 
 def usual_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
-    """Return the median of the same belief, for who learns from residuals besides how large the noise is.
+    """Return the median of the same belief, for a learner that fits the size of the noise to its residuals besides.
 
     >>> round(usual_noise([]), 3)
     0.03

@@ -317,7 +317,7 @@ def _with_block(changed: Rewritten, space: SearchSpace, current: Config, choice:
             f"predicted gain {statistic_text(space.statistic)}".rstrip(),
             as_gain(gain) if suggestion.throughput is not None else "unknown, which is why it is tried",
         ),
-        *([("measured", f"{doubt} by the surest run of each config, as it tells of itself")] if doubt else []),
+        *([("measured", f"{doubt} at the surest launch of each config")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)

@@ -97,12 +97,13 @@ class Measurement:
         statistic: what the throughput is of the steps, one of ``STATISTICS``: ``mean`` as above; ``p50``, at the median
             step, in records of releases that measured so; empty where nobody knows, as of imported numbers.
         relative_error: standard error of the logarithm of the throughput, as an estimate of what a longer run of the
-            same launch shows; from the blocks of this run alone (batch means). ``None`` where unknown.
+            same launch shows; from the steps of this run alone (``recorder/long_run``). ``None`` where unknown.
         evaluation_s: seconds of evaluation seen among the counted steps, and left out; ``None`` where nobody looked.
         checkpoint_s: seconds of saving, likewise.
         tokens_per_second_overall: over the whole time, evaluation and saving with it; ``None`` where unknown.
         samples_per_second_overall: likewise.
-        is_steady: whether the steps have settled: no warm-up beyond what may be left out, no drift beyond their noise.
+        is_steady: whether the steps have settled: no warm-up beyond what may be left out, no drift of over 5 % all
+            along the run, no change of pace for good.
         may_include_evaluation: whether evaluation may have gone unseen, and counts as time of training then.
         other_source: what tells a throughput that differs by more than a tenth; empty without one.
         other_tokens_per_second: what that says.

@@ -28,7 +28,7 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
         style = "" if before == value else "bold"
         table.add_row(Text(name, style), Text(value_text(before)), Text(value_text(value), style))
     table.add_section()
-    cells = [("median", _middle), ("lowest to highest", _span), ("each by itself", _doubt), ("launches", _count)]
+    cells = [("median", _middle), ("lowest to highest", _span), ("one launch by itself", _doubt), ("launches", _count)]
     for heading, cell in cells:
         told = cell(comparison.baseline), cell(comparison.best)
         if any(told):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from itertools import islice
 from random import Random
 from statistics import median
 
@@ -24,7 +23,7 @@ class Block:
         tokens: likewise.
         outside_s: seconds of the watched ones before their first forward (loading data, logging); ``None``: unknown.
         eval_mode_s: seconds of passages of the model in evaluation mode.
-        eval_mode_steps: before how many of the steps there was such a passage.
+        eval_mode_steps: before how many of the watched steps there was such a passage.
         no_grad_s: seconds of passages of the model in training mode without gradients.
         no_grad_steps: likewise.
         checkpoint_s: seconds of saving.
@@ -99,12 +98,12 @@ class Blocks:
         return [*self._whole, self._partial] if self._partial is not None else list(self._whole)
 
     def sampled_steps(self) -> list[Block]:
-        """Return single steps: all of them, or as many as are kept, each step of the run being as likely among them."""
-        return list(self._sampled or self._whole)
+        """Return some single steps, each of the run being as likely among them; none while the blocks are of one each."""
+        return list(self._sampled)
 
     def recent_s(self) -> float | None:
         """Return the median of the latest durations, seconds; ``None`` where fewer are known."""
-        return median(islice(self._recent, _RECENT)) if len(self._recent) == _RECENT else None
+        return median(self._recent) if len(self._recent) == _RECENT else None
 
     def _sample(self, step: Block) -> None:
         """Keep a step in the place of another, as often as makes all alike likely to be kept (reservoir sampling)."""

@@ -81,7 +81,7 @@ class HostClock:
                     tokens=step.tokens,
                     outside_s=outside,
                     compiled=step.is_compiled,
-                    **paused_s(step.pauses, _on_host),  # type: ignore[arg-type]  # counts among them
+                    **paused_s(step.pauses, _on_host, is_watched=step.is_watched),  # type: ignore[arg-type]  # counts among them
                 )
             )
         self._last = end
@@ -122,7 +122,7 @@ class CudaClock:
             before, step = self._pending.popleft(), self._pending[0]
             seconds = _on_device(before.end, step.end)
             outside = _on_device(before.end, step.began) if step.began is not None else None
-            paused = paused_s(step.pauses, _on_device)
+            paused = paused_s(step.pauses, _on_device, is_watched=step.is_watched)
             moments = [before.end, before.began, *(each for pause in before.pauses for each in pause[1:3])]
             self._spare += [event for event in moments if event is not None and not isinstance(event, float)]
             if seconds > 0:

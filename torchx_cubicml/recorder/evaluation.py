@@ -1,8 +1,7 @@
 """Sees evaluation where no hook is on the model: by switches of its mode, and by entries into ``no_grad``.
 
-A training enters it within its steps, too, as where gradients are clipped. From a place in the program from which none
-of the last steps did, it may be for evaluation. Whether it is, the next forward tells, for which hooks are put on the
-model.
+A training enters ``no_grad`` within its steps, too, as where gradients are clipped. An entry from a line of the program
+that none of the last steps came by may begin evaluation. Hooks are put on the model then: the next forward tells.
 """
 
 from __future__ import annotations
@@ -40,6 +39,7 @@ class EvaluationWatch:
 
     def __init__(self, pauses: Pauses, guard: Guard) -> None:
         self.may_hook = True  # a compiler may have compiled for a model with the hooks that it has
+        self.has_missed = False  # evaluation that a switch of mode announced
         self._pauses = pauses
         self._guard = guard
         self._expect_guarded = guard(self._expect)
@@ -65,6 +65,7 @@ class EvaluationWatch:
         """Note that the mode of any module was set: ``True`` is training."""
         followed = self._followed.get(id(module))
         if not mode and followed is not None and followed() is module:
+            self.has_missed = self.has_missed or not self.may_hook
             self._expect()
 
     def entered_no_grad(self, frame: FrameType) -> None:

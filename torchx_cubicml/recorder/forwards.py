@@ -89,6 +89,7 @@ class Forwards:
         self._tokens: int | None = 0
         self._sizes: list[tuple[int | None, int | None]] = []  # of each forward
         self._trains_others = False  # as a discriminator trains a generator
+        self._may_have_trained = False  # the last forward, in evaluation mode with gradients
 
     @property
     def model(self) -> nn.Module | None:
@@ -197,6 +198,11 @@ class Forwards:
         self._forget_step()
         return work
 
+    def may_have_trained(self) -> bool:
+        """Return whether a step that ends now goes by a forward in evaluation mode, as where nobody switched back."""
+        found, self._may_have_trained = self._may_have_trained, False
+        return found
+
     def _forget_step(self) -> None:
         self._count, self._samples, self._tokens = 0, 0, 0
         self._sizes.clear()
@@ -232,8 +238,10 @@ class Forwards:
         in_training_mode = unwrap(module).training  # a wrapper may be left in another mode, which changes nothing
         if not in_training_mode or not self._is_grad_enabled():
             if module is self.model:
+                self._may_have_trained = not in_training_mode and self._is_grad_enabled()
                 self._pauses.evaluate(in_training_mode=in_training_mode)
             return
+        self._may_have_trained = False
         self._pauses.train()
         if self._model is None:
             self._choose(module, args, kwargs)

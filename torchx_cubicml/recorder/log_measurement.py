@@ -23,6 +23,7 @@ _PROMPT = (
     0.9  # of the time that the steps of the lines took: lines that came within less did not come when they were due
 )
 _USUAL = 0.25  # quantile of the steps that lines tell of: evaluation may be in more than half of those
+_FEWEST = 5  # readings without which nothing is said of whether the run was steady
 STEPS = "optimizer steps"
 
 
@@ -84,9 +85,10 @@ def measure_readings(
         step_time_s=(quantile(steps, 0.1), quantile(steps, 0.5), quantile(steps, 0.9)) if whole else (),
         mean_step_time_s=sum(seconds) / sum(interval.steps for interval in known) if whole else None,
         source=source,
-        statistic=MEAN,
+        statistic="" if source in OF_WHOLE_RUN else MEAN,
         relative_error=relative_error(work, seconds) if work is not None else None,
-        is_steady=has_settled,
+        is_steady=has_settled if len(usable) >= _FEWEST else None,
+        may_include_evaluation=True if source in OF_WHOLE_RUN else None,
     )
 
 

@@ -7,7 +7,10 @@ training forward. Saving is a call of torch's own functions for that, or of a tr
 from __future__ import annotations
 
 import threading
-from collections import deque
+from bisect import bisect_right
+from collections import defaultdict, deque
+from functools import partial
+from itertools import accumulate
 from time import perf_counter
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -18,7 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.module_hook import Guard
 
 EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
-_MOST_KEPT = 4096  # pauses, for what is asked about the host's time
+_MOST_KEPT = 4096  # pauses of each kind, for what is asked about the host's time
 
 
 class Pause(NamedTuple):
@@ -80,7 +83,11 @@ class Pauses:
         self._save_began: Moment = None
         self._save_began_s = 0.0
         self._thread = threading.get_ident()
-        self._host: deque[tuple[str, float, float]] = deque(maxlen=_MOST_KEPT)
+        self._host: defaultdict[str, deque[tuple[float, float]]] = defaultdict(partial(deque, maxlen=_MOST_KEPT))
+
+    def begin(self, now: Callable[[], Moment]) -> None:
+        """Note pauses from now on, in this thread, which trains; ``now`` returns the moment on the clock of its steps."""
+        self.now, self._thread = now, threading.get_ident()
 
     def evaluate(self, *, in_training_mode: bool) -> None:
         """Note a forward of the model that is none of training."""
@@ -96,7 +103,7 @@ class Pauses:
         if not self.kind or self.now is None:
             return
         self.add(Pause(self.kind, self._began, self.now(), tuple(self._inner)))
-        self._host.append((self.kind, self._began_s, perf_counter()))
+        self._host[self.kind].append((self._began_s, perf_counter()))
         self.kind = ""
 
     def drop(self) -> None:
@@ -131,17 +138,26 @@ class Pauses:
         """Keep pauses here again, in place of among the steps of a settled training."""
         self.add = self._found.append
 
-    def host_seconds(self, begin: float, end: float, *, kinds: frozenset[str]) -> float:
-        """Return the seconds of pauses of these kinds between two moments of ``perf_counter``.
+    def host_seconds(self, kinds: frozenset[str]) -> Callable[[float, float], float]:
+        """Return what tells the seconds of pauses of these kinds between two moments of ``perf_counter``.
 
         Saving within evaluation counts once.
         """
-        spans = sorted((max(low, begin), min(high, end)) for kind, low, high in self._host if kind in kinds)
-        total, reached = 0.0, begin
-        for low, high in spans:
-            total += max(high - max(low, reached), 0.0)
-            reached = max(reached, high)
-        return total
+        begins: list[float] = []
+        ends: list[float] = []
+        for begin, end in sorted(span for kind in kinds for span in self._host.get(kind, ())):
+            if ends and begin <= ends[-1]:
+                ends[-1] = max(ends[-1], end)
+            else:
+                begins.append(begin)
+                ends.append(end)
+        sums = [0.0, *accumulate(end - begin for begin, end in zip(begins, ends, strict=True))]
+
+        def before(moment: float) -> float:
+            place = bisect_right(begins, moment)
+            return sums[place] - max(ends[place - 1] - moment, 0.0) if place else 0.0
+
+        return lambda begin, end: before(end) - before(begin)
 
     def _begin(self) -> None:
         if self.now is None or not self.is_in_its_thread:
@@ -158,17 +174,20 @@ class Pauses:
             return
         pause = Pause(CHECKPOINT, self._save_began, self.now())
         self.add(pause)
-        self._host.append((CHECKPOINT, self._save_began_s, perf_counter()))
+        self._host[CHECKPOINT].append((self._save_began_s, perf_counter()))
         if self.kind:
             self._inner.append(pause)
 
 
-def paused_s(pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], float]) -> dict[str, float]:
+def paused_s(
+    pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], float], *, is_watched: bool = True
+) -> dict[str, float]:
     """Return the fields of a ``Block`` that tell of pauses.
 
     Args:
         pauses: before the end of one step.
         elapsed: returns the seconds between two moments.
+        is_watched: whether all forwards of that step were: only such steps tell how often there are passages.
     """
     if not pauses:
         return {}
@@ -179,8 +198,8 @@ def paused_s(pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], floa
     kinds = {pause.kind for pause in pauses}
     return {
         "eval_mode_s": seconds[EVAL_MODE],
-        "eval_mode_steps": EVAL_MODE in kinds,
+        "eval_mode_steps": is_watched and EVAL_MODE in kinds,
         "no_grad_s": seconds[NO_GRAD],
-        "no_grad_steps": NO_GRAD in kinds,
+        "no_grad_steps": is_watched and NO_GRAD in kinds,
         "checkpoint_s": seconds[CHECKPOINT],
     }

@@ -56,9 +56,13 @@ class RankWork:
             None if tokens is None else fmean([tokens, *self.tokens]),
         )
 
-    def differs(self, samples: float | None) -> bool:
-        """Whether another rank has consumed more or less than ``samples`` a step."""
-        return samples is not None and any(abs(each - samples) > 1e-9 * samples for each in self.samples)
+    def differs(self, samples: float | None, tokens: float | None) -> bool:
+        """Whether another rank has consumed more or less than ``samples``, or ``tokens``, a step."""
+        return any(
+            own is not None and abs(each - own) > 1e-9 * own
+            for own, others in ((samples, self.samples), (tokens, self.tokens))
+            for each in others
+        )
 
 
 def rank_word(peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool) -> str:
@@ -114,11 +118,9 @@ class Peers:
         """Publish this rank's ``rank_word``."""
         self.post(f"rank/{self._job.rank}", word, within_s=within_s)
 
-    def work(self, *, within_s: float) -> RankWork:
-        """Return what the other ranks have posted of themselves by now."""
-        if not self.exist:
-            return RankWork()
-        return self._limited(self._read_work, within_s) or RankWork()
+    def work(self, *, within_s: float) -> RankWork | None:
+        """Return what the other ranks have posted of themselves by now; ``None`` past the limit."""
+        return self._limited(self._read_work, within_s) if self.exist else RankWork()
 
     def gather(self, names: Sequence[str], *, within_s: float = 0.0) -> list[str]:
         """Return what ranks have posted under the names, once all of it was found; empty before.
@@ -188,7 +190,8 @@ class Peers:
     def _read_work(self) -> RankWork:
         store = self._connect()
         keys = [f"{self._prefix}rank/{rank}" for rank in range(self._job.world_size) if rank != self._job.rank]
-        told = [json.loads(store.get(key)) for key in keys if store.check([key])]
+        known = keys if store.check(keys) else [key for key in keys if store.check([key])]
+        told = [json.loads(word) for word in (store.multi_get(known) if known else ())]
         return RankWork(
             peak_memory_gib=max((memory for memory, _, _, _ in told), default=0.0),
             samples=tuple(samples for _, samples, _, _ in told if samples is not None),

@@ -14,6 +14,8 @@ from torchx_cubicml.recorder.torch_hooks import once_imported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from torchx_cubicml.recorder.module_hook import Guard
+
 # Module -> what saves there: functions, or methods of classes.
 _PLACES = {
     "torch.serialization": ("save",),
@@ -30,10 +32,13 @@ _PLACES = {
 _ALSO_IN = {"torch.serialization": "torch"}  # where the same function is looked up, too
 
 
-def watch_saving(saving: Callable[[Callable[[], object]], object]) -> None:
-    """Run each saving from now on through ``saving``, which returns what it returns and raises nothing of its own."""
+def watch_saving(saving: Callable[[Callable[[], object]], object], guard: Guard) -> None:
+    """Run each saving from now on through ``saving``, which returns what it returns and raises nothing of its own.
+
+    ``guard`` is for what runs within the program's own imports.
+    """
     for module in _PLACES:
-        once_imported(module, partial(_stand_in, module, saving))
+        once_imported(module, guard(partial(_stand_in, module, saving)))
 
 
 def _stand_in(module: str, saving: Callable[[Callable[[], object]], object]) -> None:

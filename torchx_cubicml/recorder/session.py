@@ -159,7 +159,7 @@ class Session:
         self._training.on_quiet_step = self._on_quiet_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.entered_no_grad)
-        watch_saving(self._training.pauses.saving)
+        watch_saving(self._training.pauses.saving, self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
@@ -281,11 +281,11 @@ class Session:
         """Return what the other ranks have told; where their batches are of other sizes, wait for their last word."""
         if self._peers is None:
             return None
-        until, (own, _) = time.monotonic() + _GLANCE_S, training.work_of_this_rank()
+        until, own = time.monotonic() + _GLANCE_S, training.work_of_this_rank()
         work = self._peers.work(within_s=_ASK_S)
-        while work.differs(own) and not work.has_ended and time.monotonic() < until:
+        while work is not None and work.differs(*own) and not work.has_ended and time.monotonic() < until:
             time.sleep(_PAUSE_S)
-            work = self._peers.work(within_s=_GLANCE_S)
+            work = self._peers.work(within_s=_GLANCE_S) or work
         return work
 
     def _post_work(
@@ -314,13 +314,14 @@ class Session:
             return None
         if self._training is None:
             return self._lines.measurement(facts)
-        return self._lines.measurement(facts, paused_s=self._training.paused_s)
+        return self._lines.measurement(facts, paused_s=self._training.paused_s())
 
     def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None, *, is_declared: bool) -> None:
         if told is None and is_declared:
             warn("no line that this launch has printed is one that the space file's [log] describes")
         elif differs := disagreement(measured, told):
-            warn(f"{differs}; the {'former' if is_declared else 'latter'} is recorded, with the other beside it")
+            recorded, beside = ("lines", "steps") if is_declared else ("steps", "lines")
+            warn(f"{differs}; that of the {recorded} is recorded, with that of the {beside} beside it")
 
     def _post_lines(self, facts: Mapping[str, Value]) -> None:
         told = self._read_lines(facts)

@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.module_hook import Guard
     from torchx_cubicml.recorder.pauses import Pause, Pauses
 
-    # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; or a
-    # pause.
-    Entry: TypeAlias = tuple[Moment] | tuple[Moment, Sequence[int] | None] | Pause
+    # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; a
+    # pause; or nothing, for a forward in evaluation mode with gradients.
+    Entry: TypeAlias = tuple[()] | tuple[Moment] | tuple[Moment, Sequence[int] | None] | Pause
 
 _MAX_NOTED = 1 << 16
 _NOWHERE = ""
@@ -42,7 +42,7 @@ class NotedStep:
         end: when it ended.
         began: when its first forward began.
         shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step;
-            ``None`` where nobody watched the forwards.
+            ``None`` where nobody watched the forwards, or they were in evaluation mode with gradients.
         pauses: since the step before.
     """
 
@@ -132,8 +132,13 @@ class Notes:
         shapes: list[Sequence[int] | None] = []
         pauses: list[Pause] = []
         waiting: list[Entry] = []
+        may_have_trained = False
         while self.entries:
             entry = self.entries.popleft()
+            if not entry:
+                may_have_trained = True
+                waiting.append(entry)
+                continue
             if len(entry) > 2:
                 pauses.append(entry)
                 waiting.append(entry)
@@ -144,9 +149,10 @@ class Notes:
                 waiting.append(entry)
                 continue
             if complete:
-                seen = tuple(shapes) if self.is_watched else None
+                seen = tuple(shapes) if self.is_watched and (shapes or not may_have_trained) else None
                 yield NotedStep(end=entry[0], began=began, shapes=seen, pauses=tuple(pauses))
             complete, began, shapes, pauses, waiting = True, None, [], [], []
+            may_have_trained = False
         self.entries.extend(waiting)
 
 
@@ -236,6 +242,8 @@ class NotingHook(ModuleHook):
             in_training_mode = module.training if wrapped is None else wrapped.training
             if not in_training_mode or not self._is_grad_enabled():
                 self._pauses.evaluate(in_training_mode=in_training_mode)
+                if not in_training_mode and self._is_grad_enabled() and notes.entries and notes.entries[-1]:
+                    notes.add(())  # it may train all the same, where nobody has switched back
                 return
             if self._pauses.kind:
                 self._pauses.train()

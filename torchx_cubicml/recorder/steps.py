@@ -164,7 +164,7 @@ class EvaluationKinds:
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> EvaluationKinds:
         """Return the kinds of a training by its steps."""
-        most = _RECURS * sum(block.steps for block in blocks)
+        most = _RECURS * sum(block.watched for block in blocks)
         return cls(
             eval_mode=sum(block.eval_mode_steps for block in blocks) <= most,
             no_grad=sum(block.no_grad_steps for block in blocks) <= most,
@@ -248,10 +248,9 @@ def _scaled_up(block: Block) -> _Work:
 def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list[_Work]:
     """Return the work of steps that nobody watched, by the watched steps on either side of them."""
     around = [block for side in sides for block in side]
-    steps = sum(block.watched for block in around)
     samples, tokens = (_mean_per_step(around, name) for name in ("samples", "tokens"))
     outside = _mean_per_step(around, "outside_s")
-    inside_s = None if outside is None else sum(block.seconds for block in around) / steps - outside
+    inside_s = _inside_s(around)
     inside_variance = _variance_of_mean(sides, _inside_s) * (inside_s or 0.0) ** 2
     named = "samples" if tokens is None else "tokens"
     variance = _variance_of_mean(sides, partial(_mean_per_step, name=named))

@@ -10,6 +10,7 @@ learning rate, the real one): it has facts and times of its own, and the one wit
 from __future__ import annotations
 
 import weakref
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -192,12 +193,16 @@ class Training:
         if self.notes.left:
             self._read_notes()
         look, times = self._told()
-        return times.measurement(
+        is_watched = self._forwards.was_found and not self._is_explicit
+        measured = times.measurement(
             look.facts,
             is_of_whole_job=self._is_explicit,
             others=others,
-            may_include_evaluation=self._has_rested or self._is_explicit or not self._forwards.was_found,
+            may_include_evaluation=self._has_rested or not is_watched or self._forwards.evaluation.has_missed,
         )
+        if measured is not None and not self._forwards.was_found:
+            return replace(measured, evaluation_s=None)
+        return measured
 
     def work_of_this_rank(self) -> tuple[float | None, float | None]:
         """Return samples and tokens of a step of this process, in the mean; ``None`` where unknown."""
@@ -206,13 +211,11 @@ class Training:
         steady = self._told()[1].steady()
         return (steady.samples_per_step, steady.tokens_per_step) if steady is not None else (None, None)
 
-    def paused_s(self, begin: float, end: float) -> float:
-        """Return the seconds of evaluation and saving between two moments of ``perf_counter``."""
+    def paused_s(self) -> Callable[[float, float], float]:
+        """Return what tells the seconds of evaluation and saving between two moments of ``perf_counter``."""
         evaluation = self._told()[1].evaluation()
         kinds = {CHECKPOINT: True, EVAL_MODE: evaluation.eval_mode, NO_GRAD: evaluation.no_grad}
-        return self.pauses.host_seconds(
-            begin, end, kinds=frozenset(kind for kind, is_left_out in kinds.items() if is_left_out)
-        )
+        return self.pauses.host_seconds(frozenset(kind for kind, is_left_out in kinds.items() if is_left_out))
 
     def release(self) -> None:
         """Take every hook off the model."""
@@ -234,7 +237,7 @@ class Training:
             return self._is_due()
         self._unsettle_within_step()
         work = self._forwards.take()
-        if self._is_half_seen and has_rate(optimizer):
+        if (self._is_half_seen or (work is None and self._forwards.may_have_trained())) and has_rate(optimizer):
             self._is_half_seen = False
             self._tick(None, None, is_watched=False)
             return self._is_due()
@@ -281,7 +284,7 @@ class Training:
                 is_compiled=self._compiles,
             )
         )
-        self.pauses.now = clock.now
+        self.pauses.begin(clock.now)
         self._compiles = False
         self._times.steps += 1
         if self.steps % _STEPS_NOTED == 0:
@@ -369,6 +372,7 @@ class Training:
                 )
                 self._compiles = False
                 times.steps += 1
+        self.pauses.keep(waiting)
         times.read()
 
     def _begin_step(self) -> None:

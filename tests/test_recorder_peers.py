@@ -57,9 +57,10 @@ def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
     assert work == RankWork(peak_memory_gib=4.5, samples=(10.0, 20.0, 30.0), tokens=(), has_ended=False)
     assert work.mean_with(40.0, 7.0) == (25.0, 7.0)
     assert work.mean_with(None, None) == (None, None)
-    assert work.differs(10.0)
-    assert not RankWork(samples=(10.0,)).differs(10.0)
-    assert not work.differs(None)
+    assert work.differs(10.0, None)
+    assert not RankWork(samples=(10.0,)).differs(10.0, 640.0)
+    assert RankWork(samples=(10.0,), tokens=(600.0,)).differs(10.0, 640.0)
+    assert not work.differs(None, None)
     others[0].post_work(rank_word(1.5, 10.0, None, has_ended=True), within_s=60)
     assert first.work(within_s=60).has_ended
 
@@ -79,7 +80,7 @@ def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most() -> None:
         alone = peers(0, silent.getsockname()[1])
         start = time.monotonic()
         assert alone.ask("trial_id", within_s=0.3) == ""
-        assert alone.work(within_s=0.3) == RankWork()
+        assert alone.work(within_s=0.3) is None
         alone.meet(within_s=0.3)
         alone.post_work("[1, null, null, false]")
         assert time.monotonic() - start < 9  # its own limit on each of three calls is 3 s

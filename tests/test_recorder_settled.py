@@ -82,13 +82,17 @@ def test_the_batch_is_looked_for_in_its_place(
     assert list(notes.entries) == [(1.0, shape)]
 
 
-def test_forwards_of_evaluation_are_not_noted() -> None:
+def test_forwards_of_evaluation_are_noted_where_they_may_be_of_training() -> None:
     notes = open_notes(None)
     hook, model = NotingHook(notes, (0,), bare), nn.Linear(2, 1)
     with torch.no_grad():
         hook(model, (torch.zeros(3, 2),), {})
-    hook(model.eval(), (torch.zeros(3, 2),), {})
     assert not notes.entries
+    hook(model.eval(), (torch.zeros(3, 2),), {})
+    hook(model, (torch.zeros(3, 2),), {})
+    assert list(notes.entries) == [()]
+    notes.end_step()
+    assert [step.shapes for step in notes.take()] == [None]
 
 
 def test_steps_are_handed_on_when_it_is_time_to_look() -> None:

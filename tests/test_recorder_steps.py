@@ -100,6 +100,13 @@ def test_what_recurs_within_every_step_is_training() -> None:
     assert found.evaluation_s == 3.0
 
 
+def test_passages_recur_by_the_steps_that_were_watched() -> None:
+    teacher = Block(seconds=1.0, samples=8, no_grad_s=0.25, no_grad_steps=1)
+    found = steady_state([*[teacher] * 20, *[Block(seconds=1.0, watched=0)] * 80])
+    assert found.evaluation_s == 0.0
+    assert found.samples_per_second == pytest.approx(8.0)
+
+
 @pytest.mark.parametrize(("q", "expected"), [(0.0, 1.0), (0.5, 2.5), (0.9, 3.7), (1.0, 4.0)])
 def test_quantile(q: float, expected: float) -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], q) == pytest.approx(expected)
@@ -193,6 +200,19 @@ class TestBlocks:
         assert len(durations) == MOST_BLOCKS
         assert np.mean(durations) == pytest.approx(n / 2, rel=0.05)
         assert blocks.recent_s() == pytest.approx(n - 7.5)
+
+    def test_single_steps_are_those_of_the_steady_state_while_there_are_no_blocks_of_several(self) -> None:
+        blocks = Blocks()
+        for seconds in [20.0, 12.0, 12.0, 8.0, 5.0, *[1.0] * 30]:
+            blocks.add(Block(seconds=seconds, samples=8))
+        found = steady_state(blocks.all(), singly=blocks.sampled_steps())
+        assert found.step_time_s == (1.0, 1.0, 1.0)
+
+    def test_blocks_that_were_watched_in_part_tell_the_time_outside(self) -> None:
+        looks = Block(seconds=64.0, steps=64, watched=8, samples=64, outside_s=1.6)
+        rests = Block(seconds=64.0, steps=64, watched=0)
+        found = steady_state([looks, rests, rests] * 20)
+        assert found.share_outside == pytest.approx(0.2)
 
     def test_unwatched_steps_stay_unwatched_in_larger_blocks(self) -> None:
         unseen, seen = Block(seconds=1.0, watched=0), Block(seconds=2.0, samples=4)

@@ -92,6 +92,22 @@ def test_evaluation_and_steps_without_a_forward_are_not_steps(training: Training
     assert training.facts()["micro_batch_size"] == 4
 
 
+@pytest.mark.parametrize("before", [20, 3], ids=["settled", "seen in full"])
+def test_steps_of_a_model_that_nobody_switched_back_from_evaluation_count(training: Training, before: int) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(before):
+        take_step(training, model, optimizer)
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    for _ in range(20):
+        take_step(training, model, optimizer)
+    assert training.steps == before + 20
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(4 / measured.mean_step_time_s)
+
+
 def test_a_loader_that_fills_the_optimizers_state_takes_no_step(training: Training) -> None:
     model, optimizer = model_and_optimizer(rate=0.0)
     training.step(optimizer)

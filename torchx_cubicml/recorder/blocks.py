@@ -98,7 +98,7 @@ class Blocks:
         return [*self._whole, self._partial] if self._partial is not None else list(self._whole)
 
     def sampled_steps(self) -> list[Block]:
-        """Return some single steps, each of the run being as likely among them; none while the blocks are of one each."""
+        """Return some single steps, each step of the run being as likely; none while the blocks are of one each."""
         return list(self._sampled)
 
     def recent_s(self) -> float | None:

@@ -86,7 +86,7 @@ class Pauses:
         self._host: defaultdict[str, deque[tuple[float, float]]] = defaultdict(partial(deque, maxlen=_MOST_KEPT))
 
     def begin(self, now: Callable[[], Moment]) -> None:
-        """Note pauses from now on, in this thread, which trains; ``now`` returns the moment on the clock of its steps."""
+        """Note pauses from now on in this thread, which trains; ``now`` returns the moment on its clock of steps."""
         self.now, self._thread = now, threading.get_ident()
 
     def evaluate(self, *, in_training_mode: bool) -> None:

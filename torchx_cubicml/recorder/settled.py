@@ -241,9 +241,7 @@ class NotingHook(ModuleHook):
             wrapped = self._wrapped
             in_training_mode = module.training if wrapped is None else wrapped.training
             if not in_training_mode or not self._is_grad_enabled():
-                self._pauses.evaluate(in_training_mode=in_training_mode)
-                if not in_training_mode and self._is_grad_enabled() and notes.entries and notes.entries[-1]:
-                    notes.add(())  # it may train all the same, where nobody has switched back
+                self._evaluate(in_training_mode=in_training_mode)
                 return
             if self._pauses.kind:
                 self._pauses.train()
@@ -258,6 +256,12 @@ class NotingHook(ModuleHook):
             notes.add((began, None))
         except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
             self._tell(error)
+
+    def _evaluate(self, *, in_training_mode: bool) -> None:
+        self._pauses.evaluate(in_training_mode=in_training_mode)
+        entries = self._notes.entries
+        if not in_training_mode and self._is_grad_enabled() and not (entries and entries[-1] == ()):
+            self._notes.add(())  # it may be of training all the same, where nobody has switched back
 
 
 def has_rate(optimizer: Optimizer) -> bool:

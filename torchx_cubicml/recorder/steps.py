@@ -249,7 +249,6 @@ def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list
     """Return the work of steps that nobody watched, by the watched steps on either side of them."""
     around = [block for side in sides for block in side]
     samples, tokens = (_mean_per_step(around, name) for name in ("samples", "tokens"))
-    outside = _mean_per_step(around, "outside_s")
     inside_s = _inside_s(around)
     inside_variance = _variance_of_mean(sides, _inside_s) * (inside_s or 0.0) ** 2
     named = "samples" if tokens is None else "tokens"

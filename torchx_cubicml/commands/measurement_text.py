@@ -38,7 +38,7 @@ def measurement_lines(measurement: Measurement | None) -> list[str]:
         throughput_text(measurement),
         left_out,
         f"{apart} left out" if apart else "",
-        f"{overall} over the whole time, {apart} with it" if overall and apart else "",
+        f"{overall} over the whole time, evaluation and saving with it" if overall and apart else "",
         "evaluation may have gone unseen, and counts as training then" if measurement.may_include_evaluation else "",
         f"{measurement.other_source} tells {other}" if measurement.other_source and other else "",
     ]

@@ -8,7 +8,7 @@ TORCHX_TESTS := $(addprefix tests/test_,component_options.py components.py launc
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-random test-generated test-slurm test-kill test-integrations test-nightly check
+.PHONY: help demo test test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -19,6 +19,9 @@ demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine,
 
 test: setup ## format, lint, types, floors, tests
 	scripts/check
+
+test-end-to-end: setup ## the tune of the demo, whose speeds are compared: nothing else may run on the machine meanwhile
+	PYTHONHASHSEED=0 $(BIN)/pytest tests/test_end_to_end.py
 
 test-random: setup ## the property tests on new cases; SEED=n draws those of an earlier run
 	scripts/test-random

@@ -61,13 +61,15 @@ _UNMEANT = re.compile(r"\b[A-Z]\w*(Error|Exception|Warning|Interrupt|Iteration|E
 _RATES = ("throughput", "low", "high", "baseline_throughput", "gain", "gain_low", "gain_high")
 
 
-def generated(*strategies: st.SearchStrategy[object]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def generated(
+    *strategies: st.SearchStrategy[object], n_cases: int = CASES
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Run a test on so many cases drawn from ``strategies``, the same ones each time."""
 
     def decorate(test: Callable[..., None]) -> Callable[..., None]:
         checks = [HealthCheck.function_scoped_fixture, HealthCheck.too_slow, HealthCheck.data_too_large]
         chosen = settings(
-            max_examples=CASES,
+            max_examples=n_cases,
             deadline=None,
             database=None,
             suppress_health_check=checks,
@@ -184,7 +186,9 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
             assert not [value for value in worth.values() if isinstance(value, float) and not math.isfinite(value)]
 
 
-@generated(cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES))
+@generated(
+    cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES), n_cases=max(CASES // 3, 1)
+)
 def test_predictors(case: Case, name: str, objective: str) -> None:
     """Each on the trials of a case as one table, and on the rows of those trials that taught nothing."""
     tuned = {"micro_batch_size": (1, 2, 4), "mode": ("a", "b")} if len(case.trials) % 2 else {}

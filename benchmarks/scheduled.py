@@ -101,7 +101,7 @@ class SlowDisk(io.BytesIO):
     def write(self, data: object) -> int:
         """Write when the time has come."""
         self._pace.until(self._end)
-        return super().write(data)  # type: ignore[arg-type]
+        return super().write(data)  # type: ignore[arg-type]  # any buffer, as the base takes it
 
 
 class SlowWriter(checkpoint.FileSystemWriter):

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.pauses import Pauses
 
 
-_RECENT_STEPS = 8
+_RECENT_STEPS = 8  # whose entries are usual: hooks that were put on for each of them would be felt in short steps
 _MOST_PLACES = 1000  # that are remembered
 
 

@@ -4,11 +4,12 @@ VENV := .venv
 BIN := $(CURDIR)/$(VENV)/bin
 INTEGRATIONS := $(CURDIR)/.venv-integrations
 NIGHTLY := $(CURDIR)/.venv-nightly
-TORCHX_TESTS := $(addprefix tests/test_,component_options.py components.py launch_app.py launch_scheduler.py schedulers.py)
+TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cubicml.py launch/test_component.py \
+    launch/test_scheduler.py launch/test_schedulers.py)
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
+.PHONY: help demo test test-launches test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -17,8 +18,11 @@ help: ## say what each target does
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py
 
-test: setup ## format, lint, types, floors, tests
+test: setup ## format, lint, types, floors, and the tests that start no training
 	scripts/check
+
+test-launches: setup ## the tests that start real trainings, by torchrun and TorchX
+	scripts/test-launches
 
 test-end-to-end: setup ## the tune of the demo, whose speeds are compared: nothing else may run on the machine meanwhile
 	PYTHONHASHSEED=0 $(BIN)/pytest tests/test_end_to_end.py

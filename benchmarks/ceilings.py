@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 _DRAWS = 20
 

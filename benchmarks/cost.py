@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from methods import OBJECTIVE
 
-from torchx_cubicml.history import History
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from torchx_cubicml.predictors.features.history import History
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 COUNTS = (100, 1_000, 10_000, 100_000)
 _ASKED = 100_000  # configs that are scored

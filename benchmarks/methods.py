@@ -8,16 +8,16 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.features import UNSEEN
-from torchx_cubicml.history import History, training_row
 from torchx_cubicml.predictors import PREDICTORS, Feasibility
+from torchx_cubicml.predictors.features.columns import UNSEEN
+from torchx_cubicml.predictors.features.history import History, training_row
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 OBJECTIVE = "tokens_per_second"
 

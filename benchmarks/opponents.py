@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from optuna.samplers import BaseSampler
     from optuna.trial import FrozenTrial
 
+    from torchx_cubicml.records.trial import Config, Scalar, Trial
     from torchx_cubicml.space import Dimension, SearchSpace
-    from torchx_cubicml.trial import Config, Scalar, Trial
 
 optuna.logging.set_verbosity(optuna.logging.ERROR)
 warnings.filterwarnings("ignore", category=optuna.exceptions.ExperimentalWarning)

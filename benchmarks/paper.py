@@ -21,19 +21,20 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simulator import FAMILIES, Simulator
 
-from torchx_cubicml.history import History
 from torchx_cubicml.predictors import PREDICTORS, Feasibility
+from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.features.rows import VectorColumns
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.reinforce import Reinforce
-from torchx_cubicml.vectors import VectorColumns, config_at, vectors_of
+from torchx_cubicml.space.encoding import config_at, vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.records.trial import Config, Trial, Workload
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Workload
 
 RANDOM_JOBS = 100
 ROUNDS = 3

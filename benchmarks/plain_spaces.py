@@ -22,16 +22,16 @@ import numpy as np
 import plain_physics
 from plain_physics import GLOBAL_BATCH, GPUS
 
+from torchx_cubicml.records.trial import Config, State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.trial import Config, State, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from plain_physics import Column, Physics
 
-    from torchx_cubicml.trial import Scalar
+    from torchx_cubicml.records.trial import Scalar
 
 NOISE, PEAK_NOISE = 0.02, 0.005  # log standard deviations of one measurement and of one recorded peak
 FAILING = (0.1, 0.4)  # share of all configs that run out of memory

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from splits import Split
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 METHODS: dict[str, Method] = {**OURS, **LIBRARIES}
 PAIRED = (DEFAULT_PREDICTOR, *LIBRARIES)

@@ -31,9 +31,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor import Study
+from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.trial import Config, Measurement, State, Trial, Workload
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

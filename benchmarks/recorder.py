@@ -61,9 +61,9 @@ places = optimizers._global_optimizer_post_hooks, model._forward_pre_hooks, mode
 def hooks():
     return [[*place.values()] for place in places]
 assert hooks()[0], "the training is not recorded"
-from torchx_cubicml.recorder import watching
+from torchx_cubicml.recorder.steps import sampling
 def watch(share):
-    watching._SHARE = share  # of the time of steps
+    sampling._SHARE = share  # of the time of steps
     for _ in range(2000):
         step()
 """
@@ -126,6 +126,32 @@ for name, share in (("all", 1e9), ("few", 1e-9)):
         if not is_other:
             pairs.append(1e6 * (pair[True] - pair[False]))
     put(True)
+print(json.dumps(told))
+"""
+
+# An entry into no_grad in each step, and one in every other step, which puts hooks on the model to see what comes.
+ENTRIES = """
+enters = torch.no_grad.__enter__, torch.no_grad.__enter__.__wrapped__
+def clip():
+    with torch.no_grad():
+        pass
+def timed(every):
+    start = time.perf_counter()
+    for number in range(200):
+        if number % every == 0:
+            clip()
+        step()
+    return 1e6 * (time.perf_counter() - start) / 200
+told = {}
+watch(1e-9)
+for every in (1, 2):
+    told[every] = []
+    for _ in range(order["pairs"]):
+        pair = {}
+        for on in random.sample((True, False), 2):
+            torch.no_grad.__enter__ = enters[not on]
+            pair[on] = timed(every)
+        told[every].append(pair[True] - pair[False])
 print(json.dumps(told))
 """
 
@@ -238,6 +264,19 @@ def measure_hooks(folder: Path, steps: int) -> tuple[str, bool]:
     return "\n".join(rows), holds
 
 
+def measure_entries(folder: Path) -> tuple[str, bool]:
+    """Return what entries into ``no_grad`` cost more in a step and whether the bound holds."""
+    words = {"1": "each", "2": "every other"}
+    (line,) = recorded(TRAINING + ENTRIES, {"pairs": 200}, folder)
+    found = {every: interval(values) for every, values in json.loads(line).items()}
+    rows = [
+        f"  more where {words[every]:10s} step enters no_grad {middle:6.2f} us a step  ({low:.2f} to {high:.2f}), "
+        "200 pairs of 200 steps"
+        for every, (middle, low, high) in found.items()
+    ]
+    return "\n".join(rows), all(middle < HOOK_BOUND_US for middle, _, _ in found.values())
+
+
 def measure_pairs(folder: Path, step_s: float, seconds: float) -> tuple[str, bool]:
     """Return by how much steps of ``step_s`` grow and whether the bound holds for the whole interval."""
     order = {"step_s": step_s, "pairs": max(round(seconds / step_s / 2 / PROCESSES), 10)}
@@ -302,6 +341,7 @@ def main() -> int:
         folder = Path(name)
         results = [
             measure_hooks(folder, arguments.steps),
+            measure_entries(folder),
             measure_pairs(folder, 0.005, 2 * arguments.seconds),
             measure_pairs(folder, 0.05, arguments.seconds),
         ]

@@ -36,10 +36,10 @@ from tables import h100_jobs
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.winner import ranked
-from torchx_cubicml.history import config_key
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.trial import Config, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import MAX_SOURCE, parse_expression
-from torchx_cubicml.trial import Config, Trial
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

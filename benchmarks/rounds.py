@@ -20,7 +20,7 @@ import numpy as np
 from simulator import BATCH_SIZES, RESERVES, STRATEGIES, Simulator
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.trial import Measurement, State, Trial
+from torchx_cubicml.records.trial import Measurement, State, Trial
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

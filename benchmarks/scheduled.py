@@ -285,7 +285,7 @@ class Training:
             if kind.startswith("eval"):
                 model.eval()
                 stack.callback(model.train)
-            stack.enter_context(torch.no_grad())
+            stack.enter_context(torch.inference_mode() if kind.startswith("inference") else torch.no_grad())
             for left in (0.6, 0.3, 0.0):
                 model(batch)
                 self._pace.until(end - left * (end - time.perf_counter()))

@@ -39,7 +39,7 @@ from plain_spaces import PlainModel
 from simulator import Simulator
 
 from torchx_cubicml.advisor import best_known, suggest
-from torchx_cubicml.trial import Config, State, Trial
+from torchx_cubicml.records.trial import Config, State, Trial
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -18,8 +18,8 @@ from pathlib import Path
 
 import numpy as np
 
+from torchx_cubicml.records.trial import Config, State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
-from torchx_cubicml.trial import Config, State, Trial
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 BATCH_SIZES = tuple(range(128, 428, 12))

@@ -10,7 +10,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 Split: TypeAlias = "tuple[list[Trial], list[Trial]]"
 Cell: TypeAlias = "tuple[str, int]"

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.event import Event, EventKind
-from torchx_cubicml.trial import Measurement, Origin, State
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import Measurement, Origin, State
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-    from torchx_cubicml.trial import Config, Workload
+    from torchx_cubicml.records.trial import Config, Workload
 
 N_LAYERS = 4
 OWN: Workload = {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 from pathlib import Path
 
-from torchx_cubicml.trial import Config, Measurement, State, Trial, Workload
+from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"

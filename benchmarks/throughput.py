@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
     from trainings import Schedule
 
-    from torchx_cubicml.trial import Measurement
+    from torchx_cubicml.records.trial import Measurement
 
     Name: TypeAlias = tuple[str, int, int]  # family, seed, number
 
@@ -108,8 +108,8 @@ def estimate(durations_s: Sequence[float], work: Sequence[int]) -> tuple[float, 
 
     The one place where the recorder's estimator is called.
     """
-    from torchx_cubicml.recorder.blocks import Block
-    from torchx_cubicml.recorder.steps import steady_state
+    from torchx_cubicml.recorder.steps.blocks import Block
+    from torchx_cubicml.recorder.steps.steady_state import steady_state
 
     pairs = zip(durations_s, work, strict=True)
     state = steady_state([Block(seconds=seconds, samples=amount, outside_s=0.0) for seconds, amount in pairs])
@@ -178,7 +178,7 @@ def launch(
     (place / "schedules.json").write_text(f"{{{', '.join(f'{json.dumps(k)}: {v}' for k, v in schedules.items())}}}")
     mode = [] if "--cubicml-mode" in options else ["--cubicml-mode", "record"]
     command = [
-        *(sys.executable, "-m", "torchx_cubicml.torchrun", *options, *mode, "--cubicml-store", str(place / "store")),
+        *(sys.executable, "-m", "torchx_cubicml.cubicrun", *options, *mode, "--cubicml-store", str(place / "store")),
         *("--standalone", "--nproc_per_node", str(processes), str(SCRIPT)),
         *("--schedules", str(place / "schedules.json"), "--log", str(place / f"{loader}.json"), "--loader", loader),
     ]

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     Floats = NDArray[np.float64]
 
-EVALUATIONS = ("eval", "eval_unwrapped", "no_grad", "no_grad_unwrapped")
+EVALUATIONS = ("eval", "eval_unwrapped", "no_grad", "no_grad_unwrapped", "inference", "inference_unwrapped")
 SAVES = ("save", "distributed_save")
 STYLES = ("two_optimizers", "alternating", "gan", "teacher", "ema", "own_target")
 _LEAST_EVENTS = 6  # of what makes a run vary, on the average: fewer say nothing of their rate
@@ -287,9 +287,11 @@ def correlated(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
 
 
 def networks(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
-    """Return trainings of several optimizers or networks."""
+    """Return trainings of several optimizers or networks, some with evaluation."""
     style, longer_s = str(rng.choice(STYLES)), max(mean_s, 0.01)
     drawn = _finish(rng, "networks", _even(rng, n, longer_s), style=style)
+    if rng.random() < 0.4:
+        drawn = replace(drawn, pauses=_pauses(rng, n, [str(rng.choice(EVALUATIONS))], total_s=1.5))
     return replace(drawn, processes=1) if style == "gan" else drawn
 
 
@@ -311,11 +313,12 @@ def warm_up(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
 
 
 def short(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
-    """Return thousands of very short steps, some with varying batches and some with evaluation."""
+    """Return thousands of very short steps, some with varying batches, some with targets, some with evaluation."""
     step_s = math.exp(rng.uniform(math.log(0.6e-3), math.log(3e-3)))
     count = round(rng.uniform(2.5, 4.0) / step_s)
     steps = _varying(rng, count, step_s) if rng.random() < 0.4 else _even(rng, count, step_s)
-    drawn = _finish(rng, "short", steps, processes=1)
+    style = str(rng.choice(["plain", "teacher", "own_target"], p=[0.6, 0.2, 0.2]))
+    drawn = _finish(rng, "short", steps, processes=1, style=style)
     if rng.random() < 0.4:
         drawn = replace(drawn, pauses=_pauses(rng, count, [str(rng.choice(EVALUATIONS))], total_s=1.5))
     return drawn

@@ -26,10 +26,10 @@ from typing import TYPE_CHECKING
 
 from stores import fill
 
-from torchx_cubicml.launch.jobs import JobRunner
 from torchx_cubicml.tuner import Begun, Budget, Ended, Launching, TuneRequest, prepare, tune
 from torchx_cubicml.tuner.clock import instant
 from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent / "tests" / "tune"))

@@ -14,7 +14,7 @@ if find_spec("torchx_cubicml") is None:
     # inside a module of its own, where __file__ is not ours; then the command line says where we are.
     for name in (__file__, *(word[: -len(":cubicml")] for word in sys.argv if word.endswith("cubicml.py:cubicml"))):
         checkout = Path(name).resolve().parent.parent
-        if (checkout / "torchx_cubicml" / "rewriter.py").is_file():
+        if (checkout / "torchx_cubicml" / "cubicrun.py").is_file():
             sys.path.append(str(checkout))
 
 
@@ -37,7 +37,8 @@ def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None
     """
     from torchx.specs.finder import ComponentValidationException
 
-    from torchx_cubicml import errors, rewriter
+    from torchx_cubicml import errors
+    from torchx_cubicml.rewrite import rewriter
 
     options = rewriter.Options.settled(space=space or "", store=store or "", mode=mode or "")
     try:

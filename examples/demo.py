@@ -76,10 +76,10 @@ def run(*command: str, quiet: bool = False) -> None:
 def compare_launches() -> None:
     """Compare the launches that were made outside the tune: the user's own config and the rewritten one."""
     from torchx_cubicml import Origin, TrialStore
-    from torchx_cubicml.commands.base import wide_console
-    from torchx_cubicml.commands.tables import comparison_table
-    from torchx_cubicml.comparison import Repeats, compare
-    from torchx_cubicml.noise import repeat_noise
+    from torchx_cubicml.advisor.noise import repeat_noise
+    from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.cli.tables import comparison_table
+    from torchx_cubicml.tuner.comparison import Repeats, compare
 
     trials = sorted(TrialStore(str(ROOT / STORE)), key=lambda trial: trial.started_at)
     objective = "tokens_per_second"

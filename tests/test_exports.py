@@ -19,6 +19,7 @@ PUBLIC = {
     "Trial",
     "TrialStore",
     "evaluate",
+    "load_space",
     "measure",
     "suggest",
 }

@@ -30,25 +30,25 @@ from hypothesis import strategies as st
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
 from torchx_cubicml.cli import CubicMLCommand
-from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
-from torchx_cubicml.event import trial_events
-from torchx_cubicml.history import History, training_row
-from torchx_cubicml.launch.jobs import JobRunner
+from torchx_cubicml.cubicrun import own_options, plan_of
 from torchx_cubicml.predictors import PREDICTORS, Feasibility
-from torchx_cubicml.predictors.gaussian_process import GaussianProcess
-from torchx_cubicml.predictors.memory_wall import MemoryWall
-from torchx_cubicml.rewriter import Options, rewrite_component
+from torchx_cubicml.predictors.features.history import History, training_row
+from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
+from torchx_cubicml.predictors.memory.per_workload import MemoryWall
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.event import trial_events
+from torchx_cubicml.records.trial import OBJECTIVES
+from torchx_cubicml.rewrite.rewriter import Options, rewrite_component
 from torchx_cubicml.searchers import SEARCHERS
-from torchx_cubicml.space_file import parse_space, read_space
+from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore, read_trials
-from torchx_cubicml.torchrun import own_options, plan_of
-from torchx_cubicml.trial import OBJECTIVES
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchx_cubicml.contract import Contract
-    from torchx_cubicml.trial import Config, Measurement
+    from torchx_cubicml.records.contract import Contract
+    from torchx_cubicml.records.trial import Config, Measurement
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "generated"), str(HERE / "tune")]
@@ -172,7 +172,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
             assert told.out.startswith("the next launch would run:")
             return
         found = strictly(told.out)
-        space = read_space("space.toml")
+        space = load_space("space.toml")
         legal = {item.name: set(map(repr, item.choices)) for item in space.parameters if item.choices}
         assert len(found["worth_trying"]) <= int(count)
         for row in found["worth_trying"]:
@@ -330,7 +330,7 @@ MAPPINGS = (
 
 
 def _print_trials(path: Path, rng: random.Random) -> None:
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
     lines = ["some output", "CUBICML_TRIAL", "CUBICML_TRIAL {", "CUBICML_TRIAL " + "[" * 2000, "CUBICML_TRIAL 1"]
     for place in range(3):
@@ -386,7 +386,7 @@ def _launched(case: Case, options: Options) -> tuple[object, Contract | None]:
 def _check_contract(contract: Contract, case: Case) -> None:
     if contract.suggestion is not None:
         check_promise(dict(contract.suggestion))
-        space = read_space("space.toml")
+        space = load_space("space.toml")
         free = {item.name: item for item in space.parameters if item.choices and item.when is None}
         own = set(case.words)
         for name, value in contract.config.items():

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from torchx_cubicml import settings
-from torchx_cubicml.contract import CONTRACT_VARIABLE
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE
 
 UNDER_TORCHRUN = {
     CONTRACT_VARIABLE: "abc",

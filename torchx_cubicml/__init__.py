@@ -12,12 +12,13 @@ TYPE_CHECKING = False  # as typing has it; in a job that module may be looked fo
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Method, suggest
     from torchx_cubicml.errors import CubicMLError
-    from torchx_cubicml.evaluation import ReportCard, evaluate
-    from torchx_cubicml.recorder.measure import measure
+    from torchx_cubicml.predictors.evaluation import ReportCard, evaluate
+    from torchx_cubicml.recorder.steps.measure_api import measure
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
     from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import TrialStore
-    from torchx_cubicml.suggestion import Suggestion
-    from torchx_cubicml.trial import Measurement, Origin, State, Trial
 
 __all__ = [
     "CubicMLError",
@@ -31,23 +32,25 @@ __all__ = [
     "Trial",
     "TrialStore",
     "evaluate",
+    "load_space",
     "measure",
     "suggest",
 ]
 
 _HOMES = {
     "CubicMLError": "errors",
-    "Measurement": "trial",
+    "Measurement": "records.trial",
     "Method": "advisor",
-    "Origin": "trial",
-    "ReportCard": "evaluation",
+    "Origin": "records.trial",
+    "ReportCard": "predictors.evaluation",
     "SearchSpace": "space",
-    "State": "trial",
-    "Suggestion": "suggestion",
-    "Trial": "trial",
+    "State": "records.trial",
+    "Suggestion": "records.suggestion",
+    "Trial": "records.trial",
     "TrialStore": "store",
-    "evaluate": "evaluation",
-    "measure": "recorder.measure",
+    "evaluate": "predictors.evaluation",
+    "load_space": "space.toml",
+    "measure": "recorder.steps.measure_api",
     "suggest": "advisor",
 }
 

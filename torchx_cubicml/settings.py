@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.contract import CONTRACT_VARIABLE
 from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

@@ -12,7 +12,7 @@ if find_spec("torchx_cubicml") is None:  # from a bare checkout, as in component
     typed = [word[: -len(":pretrain_gpt")] for word in sys.argv if word.endswith("megatron_lm.py:pretrain_gpt")]
     for name in (__file__, *typed):
         checkout = Path(name).resolve().parent.parent.parent
-        if (checkout / "torchx_cubicml" / "rewriter.py").is_file():
+        if (checkout / "torchx_cubicml" / "cubicrun.py").is_file():
             sys.path.append(str(checkout))
 
 
@@ -52,7 +52,7 @@ def pretrain_gpt(
         store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
         mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
     """
-    from torchx_cubicml import trainer_component
+    from torchx_cubicml.rewrite import trainer_component
 
     variables = {"CUDA_DEVICE_MAX_CONNECTIONS": "1", **(env or {})}
     job = {"j": j, "h": h, "name": name, "image": image, "env": variables, "mounts": mounts, "max_retries": max_retries}

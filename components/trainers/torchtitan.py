@@ -12,7 +12,7 @@ if find_spec("torchx_cubicml") is None:  # from a bare checkout, as in component
     typed = [word[: -len(":train")] for word in sys.argv if word.endswith("torchtitan.py:train")]
     for name in (__file__, *typed):
         checkout = Path(name).resolve().parent.parent.parent
-        if (checkout / "torchx_cubicml" / "rewriter.py").is_file():
+        if (checkout / "torchx_cubicml" / "cubicrun.py").is_file():
             sys.path.append(str(checkout))
 
 
@@ -52,7 +52,7 @@ def train(
         store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
         mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
     """
-    from torchx_cubicml import trainer_component
+    from torchx_cubicml.rewrite import trainer_component
 
     job = {"j": j, "h": h, "name": name, "image": image, "env": env, "mounts": mounts, "max_retries": max_retries}
     ours = {"space": space, "store": store, "mode": mode}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.history import History
 from torchx_cubicml.predictors import PREDICTORS
-from torchx_cubicml.trial import Trial
+from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.records.trial import Trial
 
 if TYPE_CHECKING:
     from collections.abc import Callable

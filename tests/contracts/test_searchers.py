@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers import Searcher
-    from torchx_cubicml.trial import Config
 
 STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")
 

@@ -11,9 +11,9 @@ import pytest
 from fsspec.implementations.asyn_wrapper import AsyncFileSystemWrapper
 from fsspec.implementations.local import LocalFileSystem
 
-from torchx_cubicml.event import Event, EventKind
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
-from torchx_cubicml.trial import Measurement, Origin, State, Trial
 
 if TYPE_CHECKING:
     from pathlib import Path

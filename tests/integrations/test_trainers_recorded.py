@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 pytestmark = pytest.mark.launch
 
@@ -40,7 +40,7 @@ def launched(folder: Path, job: str, *words: str, options: tuple[str, ...] = ())
     """Return the trial of a launch on two processes, and what the job itself says that it did."""
     store, told = folder / "store", folder / "told.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHX_CUBICML_STORE": str(store), "HF_HUB_OFFLINE": "1"}
-    cubicrun = (sys.executable, "-m", "torchx_cubicml.torchrun", *options, "--standalone", "--nproc_per_node", "2")
+    cubicrun = (sys.executable, "-m", "torchx_cubicml.cubicrun", *options, "--standalone", "--nproc_per_node", "2")
     command = [*cubicrun, str(JOBS / job), *words, "--told", str(told)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.launch.app import materialize
-from torchx_cubicml.launch.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.launch.jobs import JobRunner, tells_out_of_memory
+from torchx_cubicml.launch.component import materialize
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner, tells_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

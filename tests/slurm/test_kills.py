@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml import State, TrialStore
-from torchx_cubicml.contract import decode_contract
+from torchx_cubicml.records.contract import decode_contract
 from torchx_cubicml.tuner.journal import Journal, NoteKind
 
 if TYPE_CHECKING:
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 TUNE = Path(__file__).resolve().parent.parent / "tune"
 KILLS = int(os.environ.get("CUBICML_KILLS", "10"))

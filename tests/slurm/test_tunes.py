@@ -16,7 +16,7 @@ from torchx_cubicml import State, TrialStore
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPONENTS = ROOT / "tests" / "tune" / "components.py"

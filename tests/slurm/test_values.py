@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch import ComponentLaunch, read_config
-from torchx_cubicml.launch.job_state import JobEnd, JobPhase
-from torchx_cubicml.launch.jobs import JobRunner
-from torchx_cubicml.rewriter import place_config
-from torchx_cubicml.space_file import parse_space
+from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.trial import Origin
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     import pytest

@@ -14,18 +14,18 @@ from torchx.schedulers.api import DescribeAppResponse, Scheduler
 from torchx.specs import AppDryRunInfo, AppState, runopts
 from torchx.workspace import WorkspaceMixin
 
-from torchx_cubicml.contract import CONTRACT_VARIABLE, decode_contract
-from torchx_cubicml.event import Event, EventKind
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.trial import Measurement, State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from torchx.specs import AppDef, Role
 
-    from torchx_cubicml.contract import Contract
-    from torchx_cubicml.trial import Config, Value
+    from torchx_cubicml.records.contract import Contract
+    from torchx_cubicml.records.trial import Config, Value
 
 
 class StatusError(Exception):

@@ -9,18 +9,18 @@ from typing import TYPE_CHECKING
 from cluster import runner_of
 
 from torchx_cubicml.advisor import Suggestion
-from torchx_cubicml.history import config_key
-from torchx_cubicml.launch.jobs import JobRunner
+from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.store import read_trials
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare, tune
-from torchx_cubicml.tuner.advisor import Account
+from torchx_cubicml.tuner.proposer import Account
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from cluster import SimulatedCluster
 
-    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner import Step
-    from torchx_cubicml.tuner.advisor import Advisor, Moment
+    from torchx_cubicml.tuner.proposer import Advisor, Moment
 
 TUNE = Path(__file__).resolve().parent
 SPACE = """

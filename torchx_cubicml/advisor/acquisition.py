@@ -9,14 +9,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.vectors import vectors_of
+from torchx_cubicml.space.encoding import vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor.knowledge import Forecast
     from torchx_cubicml.advisor.outlook import Outlook
-    from torchx_cubicml.trial import Config
+    from torchx_cubicml.advisor.surrogates.knowledge import Forecast
+    from torchx_cubicml.records.trial import Config
 
 Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
 """Maps log gains over the best measured config and their spreads to a logarithm of worth, ``[n]`` each."""

@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.searchers.moves import ladder
+from torchx_cubicml.searchers.neighbourhood import ladder
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 _NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
 _NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades

@@ -10,20 +10,20 @@ import numpy as np
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition
 from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.advisor.favourites import favourites
-from torchx_cubicml.advisor.knowledge import JointKnowledge
+from torchx_cubicml.advisor.surrogates.knowledge import JointKnowledge
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import Starting, identity
-from torchx_cubicml.searchers.design import first_batch, screens
 from torchx_cubicml.searchers.exhaustive import Exhaustive
+from torchx_cubicml.searchers.initial_design import first_batch, screens
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers import Score
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 _DESIGNED = 8  # configs of a workload that were tried, after which the predictor alone chooses
 # The same where they screen plain parameters, if enough of them ran: from then on each launch is worth more where the

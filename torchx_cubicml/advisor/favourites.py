@@ -10,8 +10,8 @@ from torchx_cubicml.advisor.acquisition import weighed
 from torchx_cubicml.advisor.apart import pick_apart
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
-from torchx_cubicml.searchers.design import DesignPoint
-from torchx_cubicml.vectors import config_at, drawn_rows
+from torchx_cubicml.searchers.initial_design import DesignPoint
+from torchx_cubicml.space.encoding import config_at, drawn_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.trial import Trial, Workload
+    from torchx_cubicml.records.trial import Trial, Workload
 
 
 def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:

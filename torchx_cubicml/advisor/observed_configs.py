@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.same_workload import matches
-from torchx_cubicml.trainers import STANDARD_PARAMETERS
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from torchx_cubicml.records.trial import Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Trial, Value, Workload
 
 
 def with_observed_configs(trials: Sequence[Trial], *, workload: Workload, space: SearchSpace) -> list[Trial]:
@@ -23,7 +23,7 @@ def with_observed_configs(trials: Sequence[Trial], *, workload: Workload, space:
     runs NO_SHARD. A trial of which one value is not known so stays as it is.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
-    >>> from torchx_cubicml.trial import Trial
+    >>> from torchx_cubicml.records.trial import Trial
     >>> space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)),))
     >>> told, seen = (Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2))
     >>> told = replace(told, config={"micro_batch_size": 1}, observed={"micro_batch_size": 1})

@@ -9,31 +9,32 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.formulas import cover
-from torchx_cubicml.advisor.knowledge import JointKnowledge
-from torchx_cubicml.advisor.learning import learn
-from torchx_cubicml.advisor.lesson import FEWEST_ELSEWHERE, Lesson
+from torchx_cubicml.advisor.noise import Belief, believe, pooled_noise, repeats_of, usual_noise
 from torchx_cubicml.advisor.observed_configs import with_observed_configs
 from torchx_cubicml.advisor.records import Record, narrowed, pinned_choices, records_of
+from torchx_cubicml.advisor.surrogates.formulas import cover
+from torchx_cubicml.advisor.surrogates.knowledge import JointKnowledge
+from torchx_cubicml.advisor.surrogates.lesson import FEWEST_ELSEWHERE, Lesson
+from torchx_cubicml.advisor.surrogates.select import learn
 from torchx_cubicml.advisor.withheld import always_the_same, consequences, latest_observed, not_as_requested, without
-from torchx_cubicml.history import ineffective_parameters
-from torchx_cubicml.noise import Belief, believe, pooled_noise, repeats_of, usual_noise
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from torchx_cubicml.same_ground import same_ground, under_way
-from torchx_cubicml.same_workload import matches
+from torchx_cubicml.predictors.features.history import ineffective_parameters
+from torchx_cubicml.predictors.features.rows import FactRows
+from torchx_cubicml.records.same_ground import same_ground, under_way
+from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.searchers.moves import Moves
-from torchx_cubicml.searchers.ranking import as_legal
-from torchx_cubicml.vectors import FactRows, distinct_rows, drawn_rows, vectors_of
+from torchx_cubicml.searchers.neighbourhood import Moves
+from torchx_cubicml.searchers.scored_rows import as_legal
+from torchx_cubicml.space.encoding import distinct_rows, drawn_rows, vectors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.knowledge import Forecast, Knowledge
+    from torchx_cubicml.advisor.surrogates.knowledge import Forecast, Knowledge
+    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Trial, Value, Workload
 
 # Configs at which a Thompson draw is told: drawn ones, and two changes of each of the fastest.
 _ANCHORS, _ANCHORS_AROUND = 60, 60

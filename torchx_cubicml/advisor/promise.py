@@ -7,15 +7,15 @@ from heapq import nsmallest
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, without_effect
+from torchx_cubicml.records.suggestion import NearTrial, Suggestion
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.suggestion import NearTrial, Suggestion
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from torchx_cubicml.advisor.noise import Belief
     from torchx_cubicml.advisor.outlook import Outlook
-    from torchx_cubicml.noise import Belief
-    from torchx_cubicml.trial import Config
+    from torchx_cubicml.records.trial import Config
 
 
 def promised(

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from torchx_cubicml.trial import Config, Value
+    from torchx_cubicml.records.trial import Config, Value
 
 
 def against_baseline(gain: float, low: float, high: float) -> str:

@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
+    from torchx_cubicml.records.trial import Config, Scalar, Trial
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Scalar, Trial
 
 _SETTLES_AT_ONCE, _SETTLES_TWICE = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
 

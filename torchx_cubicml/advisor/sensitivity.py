@@ -13,10 +13,10 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from torchx_cubicml.advisor.advisor import Study
     from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.advisor.study import Study
+    from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Value
 
 _MOST_CHOICES = 6  # of one parameter; of a longer list every other is left out until it fits
 

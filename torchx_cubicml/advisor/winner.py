@@ -11,7 +11,7 @@ from torchx_cubicml.advisor.records import with_choices
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.outlook import Outlook
-    from torchx_cubicml.trial import Config
+    from torchx_cubicml.records.trial import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

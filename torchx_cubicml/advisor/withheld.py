@@ -6,12 +6,12 @@ from collections import defaultdict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.history import training_row
+from torchx_cubicml.predictors.features.history import training_row
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.trial import Trial, Value
+    from torchx_cubicml.records.trial import Trial, Value
 
 # What a launch finds, whatever its config: the latest value stands for the next launch.
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.launch.app import ComponentLaunch, Materialized, materialize
-from torchx_cubicml.launch.bind import PLACES, change_for_profiling, read_config, write_config
-from torchx_cubicml.launch.file_place import patches_of
+from torchx_cubicml.launch.bindings.config_file import patches_of
+from torchx_cubicml.launch.bindings.spelling import same_value
+from torchx_cubicml.launch.component import ComponentLaunch, Materialized, materialize
+from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.launch import Launch, workload_of
-from torchx_cubicml.launch.spelling import same_value
 from torchx_cubicml.launch.torchrun_launch import TorchrunLaunch
 
 __all__ = [
-    "PLACES",
     "ComponentLaunch",
     "Launch",
     "Materialized",

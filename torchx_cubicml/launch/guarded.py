@@ -6,10 +6,10 @@ import re
 import shlex
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.contract import CONTRACT_VERSION
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.shell_words import quote
+from torchx_cubicml.launch.shell import quote
 from torchx_cubicml.launch.torchrun_command import RECORDER
+from torchx_cubicml.records.contract import CONTRACT_VERSION
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -21,7 +21,7 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 # One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
 PROBE = (
     "import sys; sys.excepthook = lambda kind, error, trace: print(error); "
-    f"import {RECORDER}; from torchx_cubicml.contract import CONTRACT_VERSION as version; "
+    f"import {RECORDER}; from torchx_cubicml.records.contract import CONTRACT_VERSION as version; "
     f"sys.exit(version != {CONTRACT_VERSION} and "
     f'f"its recorder reads contract version {{version}}, this launch wrote {CONTRACT_VERSION}")'
 )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.guarded import PROBE, check_variables
-from torchx_cubicml.launch.shell_words import with_macro_escape
+from torchx_cubicml.launch.shell import with_macro_escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

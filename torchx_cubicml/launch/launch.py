@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.trial import Value, Workload
+    from torchx_cubicml.records.trial import Value, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.shell_words import Word, keep_texts, with_macro_escape, without_macro_escape
+from torchx_cubicml.launch.shell import Word, keep_texts, with_macro_escape, without_macro_escape
 from torchx_cubicml.launch.torchrun_command import (
     TORCHRUN_WITH_VALUE,
     TORCHRUN_WITHOUT_VALUE,

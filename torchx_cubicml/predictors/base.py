@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
+from torchx_cubicml.records.trial import LEAST_THROUGHPUT, MOST_THROUGHPUT
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.predictors.features.history import History
 
 _ENDS = math.log(LEAST_THROUGHPUT), math.log(MOST_THROUGHPUT)
 MOST_SPREAD = 10.0  # log standard deviation; one that is larger says no more: nothing is known

@@ -14,8 +14,8 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.conformal import FEWEST, NOISE_FLOOR, conformal_scale, prior_variance
-from torchx_cubicml.predictors.forest import Forest
-from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.extra_trees import Forest
+from torchx_cubicml.predictors.features.learner_inputs import Inputs
 from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.trend import Trend
@@ -24,7 +24,7 @@ from torchx_cubicml.predictors.weighted import weighted_quantile
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import History, MeasuredRows
 
 
 class Boosting:

@@ -16,8 +16,8 @@ import numpy as np
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale, prior_variance
-from torchx_cubicml.predictors.forest import Forest
-from torchx_cubicml.predictors.inputs import Inputs
+from torchx_cubicml.predictors.extra_trees import Forest
+from torchx_cubicml.predictors.features.learner_inputs import Inputs
 from torchx_cubicml.predictors.roofline.predictor import (
     Roofline,
     variance_of_modes,
@@ -28,7 +28,7 @@ from torchx_cubicml.predictors.threads import on_all_cores, one_thread
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History
+    from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.roofline.predictor import Outline
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident

@@ -15,7 +15,7 @@ import numpy as np
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.features import Columns
+    from torchx_cubicml.predictors.features.columns import Columns
 
 _USUAL = 0.15  # log difference between two devices, releases or programs beyond what is predicted
 _CATEGORIES = 2.0  # as many of a fact as that belief weighs

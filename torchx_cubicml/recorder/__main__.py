@@ -6,7 +6,7 @@ import sys
 
 if __name__ == "__main__":
     before = frozenset(sys.modules)
-    from torchx_cubicml.own_path import library_first
+    from torchx_cubicml.recorder.process.import_path import library_first
 
     path = library_first()
     from torchx_cubicml.recorder.start import main

@@ -10,30 +10,30 @@ import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
-from torchx_cubicml.recorder.assignment import known_at_start, read_assignment, trial_id_of
-from torchx_cubicml.recorder.failures import reason_of, state_of, state_of_exit
-from torchx_cubicml.recorder.log_lines import LogLines
-from torchx_cubicml.recorder.log_measurement import as_word, disagreement, from_word, has_throughput, merged
-from torchx_cubicml.recorder.measure import measure
-from torchx_cubicml.recorder.memory import peak_memory_gib
-from torchx_cubicml.recorder.notice import notice, warn
-from torchx_cubicml.recorder.pipeline import add_up
-from torchx_cubicml.recorder.reporter import Reporter
-from torchx_cubicml.recorder.torch_hooks import on_every_step, once_imported, once_torch_is_imported
+from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.events.reporter import Reporter
+from torchx_cubicml.recorder.host.memory import peak_memory_gib
+from torchx_cubicml.recorder.logs.measurement import as_word, disagreement, from_word, has_throughput, merged
+from torchx_cubicml.recorder.logs.stream import LogLines
+from torchx_cubicml.recorder.model.pipeline import add_up
+from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
+from torchx_cubicml.recorder.process.console import notice, warn
+from torchx_cubicml.recorder.steps.measure_api import measure
+from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
+from torchx_cubicml.records.trial import State
 from torchx_cubicml.settings import read_job_environment
-from torchx_cubicml.trial import State
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from torch.optim import Optimizer
 
-    from torchx_cubicml.recorder.assignment import Assignment
-    from torchx_cubicml.recorder.hooks import Hook
-    from torchx_cubicml.recorder.peers import Peers, RankWork
-    from torchx_cubicml.recorder.run_program import Program
-    from torchx_cubicml.recorder.training import Training
-    from torchx_cubicml.trial import Measurement, Value
+    from torchx_cubicml.recorder.apply.hooks import Hook
+    from torchx_cubicml.recorder.process.assignment import Assignment
+    from torchx_cubicml.recorder.process.run_program import Program
+    from torchx_cubicml.recorder.ranks.peers import Peers, RankWork
+    from torchx_cubicml.recorder.steps.training import Training
+    from torchx_cubicml.records.trial import Measurement, Value
 
 _ASK_S = 3.0  # for what another rank has posted, where this process is about to end
 _GLANCE_S = 0.5  # for what was posted long before, if at all
@@ -142,12 +142,12 @@ class Session:
             self._peers.post("log", as_word(measurement))
 
     def _on_torch(self) -> None:
-        from torchx_cubicml.recorder.evaluation import on_every_mode_switch, on_every_no_grad
-        from torchx_cubicml.recorder.module_hook import make_lookout
-        from torchx_cubicml.recorder.peers import Peers
-        from torchx_cubicml.recorder.saving import watch_saving
-        from torchx_cubicml.recorder.scripting import keep_out_of_scripts
-        from torchx_cubicml.recorder.settled import make_step_hook
+        from torchx_cubicml.recorder.ranks.peers import Peers
+        from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
+        from torchx_cubicml.recorder.steps.evaluation import on_every_mode_switch, on_every_no_grad
+        from torchx_cubicml.recorder.steps.module_hook import make_lookout
+        from torchx_cubicml.recorder.steps.saving import watch_saving
+        from torchx_cubicml.recorder.steps.scripting import keep_out_of_scripts
 
         self._is_looked_at = make_lookout()
         self._peers = Peers(self._assignment.job)
@@ -167,7 +167,7 @@ class Session:
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _on_compiler(self) -> None:
-        from torchx_cubicml.recorder.quiet_steps import on_every_compilation
+        from torchx_cubicml.recorder.steps.quiet_steps import on_every_compilation
 
         on_every_compilation(self._on_compiled)
 
@@ -186,7 +186,7 @@ class Session:
     def _install_hooks(self, peers: Peers) -> None:
         if not self._assignment.contract.hooks:
             return
-        from torchx_cubicml.recorder.hooks import installed
+        from torchx_cubicml.recorder.apply.hooks import installed
 
         self._hooks = installed(self._assignment.contract.hooks, peers=peers, guard=self.guarded)
 
@@ -194,7 +194,7 @@ class Session:
         """Take the hooks from where the program wraps its layers, and note what they have left undone."""
         if not self._hooks:
             return
-        from torchx_cubicml.recorder.hooks import tell_refusal
+        from torchx_cubicml.recorder.apply.hooks import tell_refusal
 
         hooks, self._hooks = self._hooks, {}
         for name, hook in hooks.items():
@@ -202,7 +202,7 @@ class Session:
             self._hook_facts |= tell_refusal(name, hook, leads=self._assignment.leads)
 
     def _new_training(self) -> Training:
-        from torchx_cubicml.recorder.training import Training
+        from torchx_cubicml.recorder.steps.training import Training
 
         told = self._assignment
         return Training(
@@ -291,7 +291,7 @@ class Session:
     def _post_work(
         self, peers: Peers, training: Training | None, *, has_ended: bool = False, within_s: float = 0.0
     ) -> None:
-        from torchx_cubicml.recorder.peers import rank_word
+        from torchx_cubicml.recorder.ranks.peers import rank_word
 
         samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
         peers.post_work(rank_word(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)

@@ -6,12 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.run_program import execute, hide_own_frames, parse_program, take_place
+from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, take_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.recorder.run_program import Program
+    from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.recorder.session import Session
 
 
@@ -80,11 +80,11 @@ def _load() -> Callable[[Program], Session | None] | None:
 def _with_config_files(program: Program) -> Program:
     """Return the program as its launch wants it; as it came, and one warning, where that fails."""
     try:
-        from torchx_cubicml.recorder.config_files import with_config_files
+        from torchx_cubicml.recorder.apply.config_files import with_config_files
 
         return with_config_files(program)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
-        from torchx_cubicml.recorder.notice import warn
+        from torchx_cubicml.recorder.process.console import warn
 
         warn(f"config files stay as they are: {error}")
         return program
@@ -102,6 +102,6 @@ def _open(open_session: Callable[[Program], Session | None] | None, program: Pro
 
 
 def _warn(error: Exception) -> None:
-    from torchx_cubicml.recorder.notice import warn
+    from torchx_cubicml.recorder.process.console import warn
 
     warn(f"this launch is not recorded: {error}")

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Protocol, TypeAlias, runtime_checkable
 import numpy as np
 from numpy.typing import NDArray
 
-from torchx_cubicml.trial import Config
-from torchx_cubicml.vectors import config_at
+from torchx_cubicml.records.trial import Config
+from torchx_cubicml.space.encoding import config_at
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -31,7 +31,7 @@ class VectorScore(Protocol):
         """Return the scores of legal rows of the space searched, float64 ``[n]``; the same as of their configs.
 
         Args:
-            vectors: choice index per dimension, ``[n, n_dimensions]``; see ``torchx_cubicml.vectors``.
+            vectors: choice index per dimension, ``[n, n_dimensions]``; see ``torchx_cubicml.space.encoding``.
         """
 
 

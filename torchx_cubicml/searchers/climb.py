@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.moves import Moves
-from torchx_cubicml.searchers.ranking import RowRanking, rows_of
+from torchx_cubicml.searchers.neighbourhood import Moves
+from torchx_cubicml.searchers.scored_rows import RowRanking, rows_of
 
 if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers.base import Score
-    from torchx_cubicml.searchers.moves import Vectors
+    from torchx_cubicml.searchers.neighbourhood import Vectors
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 _LISTED = 2000  # legal configs that are rather listed
 

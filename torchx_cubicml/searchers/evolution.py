@@ -1,7 +1,7 @@
 """Evolution of configs: parents of high score, children by crossing and mutation, then a climb from the best.
 
 After the evolution of Real et al. (arXiv 1802.01548) in kind, but nothing ages: the best ever met stay parents. The
-moves know that layers of one parameter belong together (``moves``).
+moves know that layers of one parameter belong together (``neighbourhood``).
 """
 
 from __future__ import annotations
@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.moves import Moves
-from torchx_cubicml.searchers.ranking import RowRanking, rows_of
+from torchx_cubicml.searchers.neighbourhood import Moves
+from torchx_cubicml.searchers.scored_rows import RowRanking, rows_of
 
 if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers.base import Score
-    from torchx_cubicml.searchers.moves import Vectors
+    from torchx_cubicml.searchers.neighbourhood import Vectors
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

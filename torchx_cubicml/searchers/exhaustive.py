@@ -10,12 +10,12 @@ import numpy as np
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.base import scores_of
-from torchx_cubicml.vectors import config_at
+from torchx_cubicml.space.encoding import config_at
 
 if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 _BATCH = 4096  # configs scored at once
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.vectors import drawn_rows, legal_rows
+from torchx_cubicml.space.encoding import drawn_rows, legal_rows
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.ranking import RowRanking
+from torchx_cubicml.searchers.scored_rows import RowRanking
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

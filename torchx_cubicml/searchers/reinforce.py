@@ -14,15 +14,15 @@ import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.policies import Policies
-from torchx_cubicml.searchers.ranking import RowRanking
-from torchx_cubicml.vectors import config_at, distinct_rows, drawn_rows
+from torchx_cubicml.searchers.scored_rows import RowRanking
+from torchx_cubicml.space.encoding import config_at, distinct_rows, drawn_rows
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers.base import Score
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

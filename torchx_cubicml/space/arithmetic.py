@@ -17,8 +17,8 @@ from torchx_cubicml.errors import SpaceError
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from torchx_cubicml.records.trial import Value
     from torchx_cubicml.space.unknown import Unknown
-    from torchx_cubicml.trial import Value
 
     Number: TypeAlias = int | float | Fraction
     Operand: TypeAlias = "Value | Fraction | Unknown"

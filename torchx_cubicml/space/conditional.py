@@ -15,8 +15,8 @@ from torchx_cubicml.space.unknown import Unknown, postponed
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping
 
+    from torchx_cubicml.records.trial import Value
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.trial import Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,8 +18,8 @@ from torchx_cubicml.space.unknown import Unknown, postponed
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space.arithmetic import Operand
-    from torchx_cubicml.trial import Scalar, Value
 
     _Values: TypeAlias = Mapping[str, Value | Unknown]
     _Evaluate: TypeAlias = Callable[[_Values], Operand]

@@ -11,7 +11,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.conditional import OneIdleChoice
 from torchx_cubicml.space.diagram import Check
-from torchx_cubicml.space.legal_choices import LegalChoices
+from torchx_cubicml.space.enumeration import LegalChoices
 from torchx_cubicml.space.rules import (
     NOT_DATA_PARALLEL,
     derived_value,
@@ -26,10 +26,10 @@ from torchx_cubicml.space.unknown import Unknown
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
+    from torchx_cubicml.records.trial import Config, Scalar, Value
     from torchx_cubicml.space.conditional import Conditional
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.rules import Derivation, Rule
-    from torchx_cubicml.trial import Config, Scalar, Value
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.rules import is_count
 
 if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.trial import Scalar, Value
 
 
 class LandingKind(StrEnum):
-    """The kinds of places of which some rule speaks; ``torchx_cubicml.launch.PLACES`` has all."""
+    """Kinds of bindings: the keys of a space file that say where a value stands in a command."""
 
     FLAG = "flag"
     ENV = "env"

@@ -13,7 +13,7 @@ from torchx_cubicml.space.unknown import Unknown
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
 
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.records.trial import Value
 
 Derivation: TypeAlias = Expression | Conditional
 

@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.conditional import Conditional
 from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
@@ -23,19 +24,17 @@ from torchx_cubicml.space.rules import (
     in_dependency_order,
     is_count,
 )
-from torchx_cubicml.trial import MAX_ITEMS, MEAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     import numpy as np
 
-    from torchx_cubicml.log_pattern import LogPattern
+    from torchx_cubicml.records.log_pattern import LogPattern
+    from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
     from torchx_cubicml.space.rules import Derivation
-    from torchx_cubicml.trial import Config, Scalar, Value, Workload
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -121,17 +120,6 @@ class SearchSpace:
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
             raise SpaceError(f"a parameter is declared once; {', '.join(repeated)} is declared again")
-
-    @classmethod
-    def from_toml(cls, path: str | Path) -> SearchSpace:
-        """Return the space that a file describes.
-
-        Raises:
-            SpaceError: the file cannot be read or breaks a rule; the text names key, value, rule and legal values.
-        """
-        from torchx_cubicml.space_file import read_space
-
-        return read_space(path)
 
     def bind(self, *, workload: Workload, current: Config) -> Self:
         """Return this space for one workload: facts fixed, per-layer sizes and ``global_batch_size`` known.

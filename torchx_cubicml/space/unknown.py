@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Hashable, Sequence
 
-    from torchx_cubicml.trial import Scalar
+    from torchx_cubicml.records.trial import Scalar
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,16 +5,16 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.deadline import within
 from torchx_cubicml.errors import LaunchError, StoreError
-from torchx_cubicml.masking import mask
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.store.time_limit import within
 from torchx_cubicml.store.trial_store import TrialStore
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from torchx_cubicml.store.reading import Reading
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.store.reader import Reading
 
 _LEFT_TO_KEEP = 0.4  # of the time: to write down what was read, where it is not all
 _NOBODY_WAITS_S = 1.0  # any more
@@ -46,7 +46,7 @@ def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> Re
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
-    from torchx_cubicml.store.reading import read_store  # most launches find that nothing has changed
+    from torchx_cubicml.store.reader import read_store  # most launches find that nothing has changed
 
     store = TrialStore(url)
     end = time.monotonic() + (deadline_s * (1 - _LEFT_TO_KEEP) if cache is not None else deadline_s + _NOBODY_WAITS_S)

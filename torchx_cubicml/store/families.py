@@ -9,13 +9,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.event import fold_events
+from torchx_cubicml.records.event import fold_events
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from torchx_cubicml.event import Event
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.event import Event
+    from torchx_cubicml.records.trial import Trial
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

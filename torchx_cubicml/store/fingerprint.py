@@ -6,13 +6,13 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.store.folder import Shelf
+from torchx_cubicml.store.backend import Shelf
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-    from torchx_cubicml.store.folder import Folder
+    from torchx_cubicml.store.backend import Folder
 
 Fingerprint: TypeAlias = "dict[str, tuple[int | None, str]]"
 """Place of each folder -> its stamp, and a digest of the names in it."""

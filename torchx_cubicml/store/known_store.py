@@ -6,18 +6,18 @@ import hashlib
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.cache import read_cache, write_cache
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.event import SCHEMA_VERSION
+from torchx_cubicml.records.event import SCHEMA_VERSION
+from torchx_cubicml.store.backend import Shelf
 from torchx_cubicml.store.families import Family
-from torchx_cubicml.store.folder import Shelf
+from torchx_cubicml.store.file_cache import read_cache, write_cache
 from torchx_cubicml.store.trial_table import from_table, to_table
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 FORMAT = [1, SCHEMA_VERSION]  # what is refused today may be legal tomorrow
 UNREAD, REFUSED = -1, -2  # in place of the number of a family

@@ -10,7 +10,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.store.folder import is_object
+from torchx_cubicml.store.backend import is_object
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

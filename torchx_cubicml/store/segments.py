@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
-from torchx_cubicml.store.folder import Listing, Shelf
+from torchx_cubicml.store.backend import Listing, Shelf
 from torchx_cubicml.store.segment import decode_segment, segment_of
 
 if TYPE_CHECKING:

@@ -8,16 +8,16 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, NoReturn
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.event import Event, fold_events, trial_events
-from torchx_cubicml.masking import mask
-from torchx_cubicml.store.folder import MAX_OBJECT_BYTES, Folder, Listing
+from torchx_cubicml.records.event import Event, fold_events, trial_events
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Folder, Listing
 from torchx_cubicml.store.local import LocalFolder
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
 
 TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
 _MAX_NAMED = 5  # objects that a warning names; the rest is counted

@@ -8,12 +8,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.records.trial import Value
 
 _MAPPINGS = ("workload", "config", "observed")
 _MEASURED = tuple(Measurement.__dataclass_fields__)

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.masking import mask
+from torchx_cubicml.records.redaction import mask
 
 LOCAL_PROTOCOLS = ("", "file", "local")
 # Object stores publish one object whole or not at all; elsewhere a file is written beside its name and then moved.

@@ -1,7 +1,7 @@
 """CubicML's outer loop (arXiv 2409.04585, section 3): suggest, launch, record, refit, round after round.
 
 The truth is in the store and on the scheduler. ``request`` checks what the user asks; ``lease`` says which tune a
-process leads; ``ledger`` and ``journal`` are what the store holds, ``books`` both for one tune; ``adoption`` takes over
+process leads; ``trials`` and ``journal`` are what the store holds, ``state`` both for one tune; ``resume`` takes over
 what a process that died has left, ``outage`` asks a store again; ``plan`` says what to launch next, ``foresight``
 before a slot is free; ``flights`` launches and watches, with ``patience``; ``endings`` says how a launch ended,
 ``glance`` what is shown; ``failures`` and ``hopeless`` say when to stop; ``tuner`` is the loop.

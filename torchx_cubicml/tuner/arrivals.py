@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torchx_cubicml.store.folder import Folder, Shelf
+    from torchx_cubicml.store.backend import Folder, Shelf
 
 
 class Arrivals:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.trial import State
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 
 if TYPE_CHECKING:
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.flight import Flight
 
 _BY_THE_MACHINES = {

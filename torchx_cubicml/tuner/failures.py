@@ -6,14 +6,14 @@ import re
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.history import config_key
-from torchx_cubicml.masking import mask
-from torchx_cubicml.trial import OBJECTIVES, State
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.trial import OBJECTIVES, State
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.trial import Trial
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.flight import Landed
     from torchx_cubicml.tuner.request import Prepared
 

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.launch.job_state import JobState
-    from torchx_cubicml.trial import Config, State, Trial
+    from torchx_cubicml.records.trial import Config, State, Trial
+    from torchx_cubicml.tuner.scheduler.job_state import JobState
 
 _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 

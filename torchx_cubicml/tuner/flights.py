@@ -8,24 +8,24 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.launch.jobs import tells_out_of_memory
-from torchx_cubicml.rewriter import place_config
-from torchx_cubicml.trial import Origin, State
-from torchx_cubicml.tuner.books import Cost
+from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.endings import state_by_trial, verdict_of
 from torchx_cubicml.tuner.flight import Doom, Flight, Landed
 from torchx_cubicml.tuner.patience import pause_s
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.jobs import tells_out_of_memory
+from torchx_cubicml.tuner.state import Cost
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.launch.jobs import JobRunner
-    from torchx_cubicml.trial import Trial
-    from torchx_cubicml.tuner.books import Books
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.request import Prepared
+    from torchx_cubicml.tuner.scheduler.jobs import JobRunner
+    from torchx_cubicml.tuner.state import Books
 
 _LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
 _ASK_AGAIN = timedelta(seconds=30)  # to cancel

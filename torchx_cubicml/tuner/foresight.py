@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.trial import State
+from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion

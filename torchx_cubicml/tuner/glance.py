@@ -9,12 +9,12 @@ from torchx_cubicml.tuner.steps import InFlight, Waiting
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx_cubicml.trial import Trial
-    from torchx_cubicml.tuner.books import Books
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.flight import Flight
     from torchx_cubicml.tuner.flights import Flights
     from torchx_cubicml.tuner.request import Prepared
+    from torchx_cubicml.tuner.state import Books
 
 
 def glance(prepared: Prepared, books: Books, flights: Flights, *, spent: Spent, best: Trial | None) -> Waiting:

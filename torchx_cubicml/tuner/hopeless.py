@@ -6,13 +6,13 @@ import math
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.history import config_key
-from torchx_cubicml.noise import repeat_noise
+from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.predictors.features.history import config_key
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.trial import Measurement, Trial
+    from torchx_cubicml.records.trial import Measurement, Trial
 
 _FEWEST_STEPS = 10  # counted after warm-up
 _SIGMAS = 3.0  # by which it must stand under the best; before repeats, the noise is believed to be large
@@ -51,7 +51,7 @@ def own_noise(measurement: Measurement) -> float:
 
     Where it did not, that of the median from the spread of the steps, as if each were a chance of its own, counts too.
 
-    >>> from torchx_cubicml.trial import Measurement
+    >>> from torchx_cubicml.records.trial import Measurement
     >>> steps = Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))
     >>> round(own_noise(steps), 4), own_noise(Measurement(tokens_per_second=9.0, relative_error=0.03))
     (0.0098, 0.03)

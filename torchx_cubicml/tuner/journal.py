@@ -15,8 +15,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.masking import mask
-from torchx_cubicml.store.folder import MAX_OBJECT_BYTES
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.store.backend import MAX_OBJECT_BYTES
 from torchx_cubicml.store.trial_store import open_folder
 from torchx_cubicml.tuner.arrivals import Arrivals
 from torchx_cubicml.tuner.outage import StorePatience

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.trial import new_id
+from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.tuner.clock import instant
 from torchx_cubicml.tuner.journal import Note, NoteKind
 

@@ -8,20 +8,20 @@ from functools import partial
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.comparison import Comparison, Repeats, compare
-from torchx_cubicml.history import config_key
-from torchx_cubicml.noise import repeat_noise
-from torchx_cubicml.same_ground import same_ground, under_way
-from torchx_cubicml.same_workload import matches
-from torchx_cubicml.suggestion import Suggestion
-from torchx_cubicml.trial import State
-from torchx_cubicml.tuner.advisor import Moment, StudyingAdvisor
+from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.same_ground import same_ground, under_way
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.suggestion import Suggestion
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
+from torchx_cubicml.tuner.proposer import Moment, StudyingAdvisor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.trial import Config, Measurement, Trial
-    from torchx_cubicml.tuner.advisor import Advisor
+    from torchx_cubicml.records.trial import Config, Measurement, Trial
+    from torchx_cubicml.tuner.proposer import Advisor
     from torchx_cubicml.tuner.request import Prepared
 
 _MOST_RIVALS = 2  # measured again before a gain is claimed

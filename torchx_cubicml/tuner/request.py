@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.advisor import DEFAULT_METHOD, Method
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import read_config
-from torchx_cubicml.launch.app import ComponentLaunch
-from torchx_cubicml.space_file import read_space
+from torchx_cubicml.launch.component import ComponentLaunch
+from torchx_cubicml.space.toml import load_space
 from torchx_cubicml.store import absolute_url
 from torchx_cubicml.tuner.budget import Budget
 
 if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Config, Workload
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.trial import Config, Workload
 
 FEWEST_STEPS = 5  # under it nothing is left after warm-up
 
@@ -114,7 +114,7 @@ def prepare(request: TuneRequest) -> Prepared:
     Raises:
         CubicMLError: something in it is not legal.
     """
-    space = read_space(request.space)
+    space = load_space(request.space)
     parsed = ComponentLaunch.parse(request.component, request.component_args)
     component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
     workload, current = read_config(component.launch, space)

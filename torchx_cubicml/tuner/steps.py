@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import ParameterWorth, Suggestion
-    from torchx_cubicml.comparison import Comparison
-    from torchx_cubicml.trial import Config, Trial
+    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.tuner.comparison import Comparison
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

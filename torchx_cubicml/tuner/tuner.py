@@ -8,14 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, StoreError
-from torchx_cubicml.history import config_key
-from torchx_cubicml.launch.jobs import JobRunner, interruptions
-from torchx_cubicml.rewriter import place_config
-from torchx_cubicml.same_workload import matches
-from torchx_cubicml.trial import Origin, State
-from torchx_cubicml.tuner.adoption import adopt_all
-from torchx_cubicml.tuner.advisor import Account, StudyingAdvisor
-from torchx_cubicml.tuner.books import Books
+from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.clock import SystemClock
 from torchx_cubicml.tuner.failures import refuse_to_go_on
 from torchx_cubicml.tuner.flight import Landed
@@ -25,20 +21,24 @@ from torchx_cubicml.tuner.glance import glance, throughput_of
 from torchx_cubicml.tuner.hopeless import why_hopeless
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
-from torchx_cubicml.tuner.ledger import Ledger
 from torchx_cubicml.tuner.outage import StorePatience
 from torchx_cubicml.tuner.plan import moment_of, next_launch, winner_of
+from torchx_cubicml.tuner.proposer import Account, StudyingAdvisor
+from torchx_cubicml.tuner.resume import adopt_all
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
+from torchx_cubicml.tuner.state import Books
 from torchx_cubicml.tuner.steps import Begun, Ended, Launching, Step, TuneResult
+from torchx_cubicml.tuner.trials import Ledger
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.trial import Trial
-    from torchx_cubicml.tuner.advisor import Advisor
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.proposer import Advisor
     from torchx_cubicml.tuner.request import Prepared
 
 _POLL_S = 0.2

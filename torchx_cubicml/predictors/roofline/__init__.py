@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.hardware import Hardware, find_hardware
+from torchx_cubicml.predictors.features.hardware import Hardware, find_hardware
 from torchx_cubicml.predictors.roofline.predictor import Outline, Roofline
 
 __all__ = ["Hardware", "Outline", "Roofline", "find_hardware"]

@@ -19,8 +19,8 @@ from torchx_cubicml.predictors.roofline.step_time import step_time
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.predictors.roofline.layout import Array, Layout
     from torchx_cubicml.predictors.roofline.step_time import StepTime
+    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
 
 _NOISE = 0.2  # log error up to which a misfit counts squared, beyond it linearly
 _TAIL = 4.0  # degrees of freedom of the distribution that tells the modes apart

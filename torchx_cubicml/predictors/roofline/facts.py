@@ -8,15 +8,15 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.features import UNSEEN, unseen_word
+from torchx_cubicml.predictors.features.columns import UNSEEN, unseen_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.features import Columns
-    from torchx_cubicml.trial import Scalar, Value
+    from torchx_cubicml.predictors.features.columns import Columns
+    from torchx_cubicml.records.trial import Scalar, Value
 
 NUMBERS = (
     "cp_degree",

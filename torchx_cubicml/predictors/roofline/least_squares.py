@@ -9,7 +9,7 @@ import numpy as np
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.predictors.roofline.layout import Array
+    from torchx_cubicml.predictors.roofline.training_layout import Array
 
 _DAMPING, _LESS, _MORE = 1e-3, 0.2, 4.0  # at first, after a step that helped, after one that did not
 _SHIFT = 1e-7  # of a difference that stands for a slope

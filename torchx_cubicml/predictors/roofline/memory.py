@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 if TYPE_CHECKING:
-    from torchx_cubicml.predictors.roofline.layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "reserved")
 

@@ -17,7 +17,7 @@ from torchx_cubicml.predictors.threads import one_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.predictors.roofline.layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
 
 # Parts that one factor scales -> standard deviation of its logarithm.
 _GROUPS: dict[tuple[str, ...], float] = {

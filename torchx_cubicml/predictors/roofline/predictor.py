@@ -11,14 +11,14 @@ from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.conformal import NOISE_FLOOR, PRIOR_TRIALS, conformal_scale
 from torchx_cubicml.predictors.novelty import Novelty
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
+from torchx_cubicml.predictors.roofline.category_offsets import Levels
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
-from torchx_cubicml.predictors.roofline.layout import Layout
-from torchx_cubicml.predictors.roofline.levels import Levels
 from torchx_cubicml.predictors.roofline.memory import memory_parts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
 from torchx_cubicml.predictors.roofline.recommender_time import calibrate_recommenders
 from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.roofline.training_layout import Layout
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.history import History, MeasuredRows
+    from torchx_cubicml.predictors.features.history import History, MeasuredRows
     from torchx_cubicml.predictors.roofline.calibration import Expected
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.records.trial import Value
 
 _PRIOR_ERROR = 0.5  # log error of the formulas alone, believed before anything was measured
 _SPENT = 10.0  # constants that a calibration makes use of, about: its errors on its own rows are that much too small

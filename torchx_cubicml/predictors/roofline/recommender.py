@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeGuard
 
-from torchx_cubicml.hardware import REFERENCE, find_hardware
+from torchx_cubicml.predictors.features.hardware import REFERENCE, find_hardware
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import MOST
 from torchx_cubicml.predictors.roofline.recommender_time import EACH_TIME, NUMBER, ONCE, WEIGHT, step_seconds
@@ -19,9 +19,9 @@ from torchx_cubicml.predictors.roofline.recommender_time import EACH_TIME, NUMBE
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.hardware import Hardware
+    from torchx_cubicml.predictors.features.hardware import Hardware
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.trial import Value
+    from torchx_cubicml.records.trial import Value
 
 _GRADIENT, _OPTIMIZER = 4.0, 12.0  # bytes per parameter, as for transformers
 

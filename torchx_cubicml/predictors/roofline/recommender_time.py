@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.predictors.roofline.layout import Array
     from torchx_cubicml.predictors.roofline.recommender import Recommender
+    from torchx_cubicml.predictors.roofline.training_layout import Array
 
 EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")  # gathered for forward and again for backward
 ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")

@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.predictors.roofline.layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
 
 PARTS = (
     "compute",

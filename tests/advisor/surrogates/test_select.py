@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor.near_trials import nearest, telling
+from torchx_cubicml.advisor.surrogates.agreement import Agreement
+from torchx_cubicml.advisor.surrogates.all_workloads import AllWorkloads
+from torchx_cubicml.advisor.surrogates.knowledge import JointKnowledge
+from torchx_cubicml.advisor.surrogates.lesson import Lesson
+from torchx_cubicml.advisor.surrogates.other_workloads import taught_by
+from torchx_cubicml.advisor.surrogates.per_workload import OwnWorkload
+from torchx_cubicml.advisor.surrogates.select import learn
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
+from torchx_cubicml.predictors.boosting import Boosting
+from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.records.trial import Trial, Value
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.advisor.surrogates.knowledge import Knowledge
+
+WORKLOAD = {"program": "a.py", "world_size": 1}
+
+
+def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> Lesson:
+    """The trials of one workload, none of them repeated."""
+    return Lesson(
+        everything=trials,
+        own=trials,
+        objective="tokens_per_second",
+        observe={},
+        compare=[],
+        tuned=tuned,
+        noise=None,
+    )
+
+
+def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.0) -> Trial:
+    speed = scale * batch**0.5 * (1.5 if kind == "b" else 1.0)
+    workload = {**WORKLOAD, "program": program}
+    return Trial.completed(workload=workload, config={"batch": batch, "kind": kind}, tokens_per_second=speed)
+
+
+def knowledge_of(own: list[Trial], others: list[Trial]) -> Knowledge:
+    lesson = Lesson(
+        everything=[*own, *others],
+        own=own,
+        objective="tokens_per_second",
+        observe={},
+        compare=["program", "batch", "kind"],
+        tuned={"batch": (1, 2, 4, 8, 16), "kind": ("a", "b")},
+        noise=None,
+    )
+    return learn(lesson, rng=np.random.default_rng(0))
+
+
+def row(batch: int, kind: str) -> dict[str, object]:
+    return {**WORKLOAD, "batch": batch, "kind": kind}
+
+
+ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 8, 16) for kind in "ab"] * 3
+
+
+def test_a_workload_hardly_measured_is_told_by_all() -> None:
+    assert isinstance(knowledge_of([], ELSEWHERE), AllWorkloads)
+    assert not isinstance(knowledge_of([], ELSEWHERE), JointKnowledge)
+    assert isinstance(knowledge_of([ran(1), ran(2)], []), AllWorkloads)
+
+
+def test_three_measurements_speak_for_themselves() -> None:
+    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
+    assert isinstance(knowledge, OwnWorkload)
+    assert isinstance(knowledge, JointKnowledge)
+    assert knowledge.elsewhere is None
+    assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
+
+
+def test_what_others_teach_remains_where_it_helps() -> None:
+    own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
+    knowledge = knowledge_of(own, ELSEWHERE)
+    assert isinstance(knowledge, OwnWorkload)
+    assert knowledge.elsewhere is not None
+    # Kind b was never launched here.
+    assert np.exp(knowledge.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
+
+
+def test_what_others_teach_is_dropped_where_it_misleads() -> None:
+    rng = np.random.default_rng(0)
+    misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
+    knowledge = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
+    assert isinstance(knowledge, OwnWorkload)
+    assert knowledge.elsewhere is None
+
+
+def test_believing_takes_the_doubt_of_a_row() -> None:
+    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
+    (before,) = knowledge.forecast([row(16, "b")]).spread
+    (after,) = knowledge.believing([row(16, "b")]).forecast([row(16, "b")]).spread
+    assert after < 0.5 * before
+    assert knowledge.believing([]) is knowledge
+
+
+def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
+    workload: dict[str, Value] = {"program": "a.py", "world_size": 8, "n_layers": 4}
+    kinds = [workload, {**workload, "n_layers": 2}, {"program": "b.py", "world_size": 8}, {"program": "c.py"}]
+    trials = [
+        replace(
+            Trial.completed(workload=facts, config={"batch": day}, tokens_per_second=1.0),
+            ended_at=f"2026-01-{day:02}T00:00:00+00:00",
+        )
+        for day in range(1, 11)
+        for facts in kinds
+    ]
+    found = nearest(reversed(trials), workload, count=15)
+    assert found == nearest(trials, workload, count=15)
+    assert [trial.workload for trial in found].count(workload) == 10
+    assert sorted(trial.config["batch"] for trial in found if trial.workload == kinds[1]) == [6, 7, 8, 9, 10]
+    assert nearest(trials, workload, count=40) == trials
+
+
+def test_failures_however_near_leave_room_for_what_was_measured() -> None:
+    workload: dict[str, Value] = {"program": "a.py"}
+    slow = [Trial.completed(workload={}, config={"batch": each}, tokens_per_second=1.0) for each in range(30)]
+    lost = [Trial.infeasible(workload=workload, config={"batch": each}) for each in range(100)]
+    found = telling([*slow, *lost], workload, count=40)
+    assert [trial.measurement is not None for trial in found].count(True) == 20
+    assert len(found) == 40
+    assert telling([*slow[:3], *lost], workload, count=40)[:3] == slow[:3]
+    assert telling([*slow, *lost], workload, count=200) == [*slow, *lost]
+
+
+@pytest.mark.parametrize(("n_own", "asked"), [(0, True), (2, True), (301, False)])
+def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
+    own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
+    knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
+    assert isinstance(knowledge, AllWorkloads)
+    assert bool(knowledge.others) is asked
+
+
+@pytest.mark.parametrize(
+    ("program", "one", "count"),
+    [("b.py", True, 1), ("b.py", False, 1), ("c.py", True, 1), ("c.py", False, 3)],
+    ids=["all facts seen", "for a batch", "a fact never seen", "that for a batch"],
+)
+def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: str, one: bool, count: int) -> None:
+    elsewhere = [
+        replace(trial, workload={**trial.workload, "world_size": 1 + place % 2})
+        for place, trial in enumerate(ELSEWHERE)
+    ]
+    seen = [replace(trial, workload={"program": "a.py", "world_size": 2}) for trial in ELSEWHERE]
+    lesson = replace(lesson_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
+    lesson = replace(lesson, everything=[trial for trial in lesson.everything if trial.workload != lesson.workload])
+    knowledge = learn(lesson, rng=np.random.default_rng(0))
+    opinions = knowledge.opinions(one=one)
+    assert len(opinions) == count
+    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in opinions]
+    alone = knowledge.forecast([row(2, "a"), row(16, "b")]).logarithm
+    assert (told[0] == alone).all() == (program == "c.py")
+
+
+def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
+    class Fixed:
+        def __init__(self, *throughput: float) -> None:
+            self.throughput = np.array(throughput)
+
+        def predict(self, features: NDArray[np.float64]) -> Prediction:
+            return Prediction(throughput=self.throughput, spread=0.01 * self.throughput)
+
+    first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
+    told = Agreement(first=first, others=[other]).predict(np.empty((3, 0)))
+    assert told.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
+    assert np.isnan(told.throughput[2])
+    assert told.spread[:2].tolist() == [0.01, 0.04]
+
+
+def test_a_chosen_predictor_is_not_outvoted() -> None:
+    lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
+    (told,) = learn(lesson, rng=np.random.default_rng(0)).opinions(one=True)
+    assert isinstance(told, AllWorkloads)
+    assert isinstance(told.predictor, Boosting)
+
+
+def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked_before() -> None:
+    history, more = (
+        History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
+    )
+    first = taught_by(history, DEFAULT_PREDICTOR)
+    assert taught_by(history, DEFAULT_PREDICTOR) is first
+    assert taught_by(more, DEFAULT_PREDICTOR) is not first
+    assert taught_by(history, "boosting") is not first
+    again = taught_by(history, DEFAULT_PREDICTOR)
+    assert again is not first  # which was forgotten meanwhile
+    assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
+
+
+def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
+    def measured(batch: int) -> Trial:
+        config = {"micro_batch_size": batch, "kind": "a"}
+        return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=100.0)
+
+    trials = [measured(1), measured(2), measured(3)]
+    tuned = {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")}
+    lesson = lesson_of(trials, tuned)
+    sober = learn(lesson, rng=np.random.default_rng(0))
+    untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
+    assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
+    assert sober.hoping().forecast(untried).logarithm[0] > np.log(105.0)
+    assert sober.hoping().hoping().forecast(untried).logarithm == sober.hoping().forecast(untried).logarithm
+
+
+def test_a_search_hopes_that_memory_buys_speed() -> None:
+    def of(sharding: str, checkpointing: str) -> dict[str, Value]:
+        return {"sharding_strategy": (sharding,) * 4, "activation_checkpointing": checkpointing}
+
+    trials = [
+        Trial.completed(workload=WORKLOAD, config=of("FULL_SHARD", "full"), tokens_per_second=speed)
+        for speed in (99.0, 100.0, 101.0)
+    ]
+    tuned = {
+        "sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+        "activation_checkpointing": ("full", "none"),
+    }
+    lesson = lesson_of(trials, tuned)
+    knowledge = learn(lesson, rng=np.random.default_rng(0))
+    asked = [
+        {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))
+    ]
+    assert knowledge.forecast(asked).logarithm == pytest.approx([np.log(100.0)] * 3, abs=0.02)
+    sharded_less, not_sharded, kept = knowledge.hoping().forecast(asked).logarithm
+    assert np.log(101.0) < sharded_less < not_sharded
+    assert kept > np.log(101.0)

@@ -1,0 +1,105 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor.noise import Belief, believe, pooled_noise, repeat_noise
+from torchx_cubicml.records.trial import State, Trial
+
+
+def runs(speeds: list[float], *, batch: int = 1, program: str = "a.py") -> list[Trial]:
+    return [
+        Trial.completed(workload={"program": program}, config={"batch": batch}, tokens_per_second=speed)
+        for speed in speeds
+    ]
+
+
+class TestRepeatNoise:
+    def test_without_repeats_it_is_wide(self) -> None:
+        assert repeat_noise([*runs([100.0]), *runs([200.0], batch=2)]) == repeat_noise([]) > 0.05
+
+    def test_many_repeats_outweigh_the_belief(self) -> None:
+        rng = np.random.default_rng(0)
+        trials = [trial for batch in range(50) for trial in runs(list(np.exp(5 + rng.normal(0, 0.1, 4))), batch=batch)]
+        # 150 degrees of freedom: the estimate's standard deviation is about .006.
+        assert repeat_noise(trials) == pytest.approx(0.1, abs=0.02)
+
+    def test_configs_and_workloads_are_kept_apart(self) -> None:
+        apart = [*runs([100.0, 100.0]), *runs([900.0, 900.0], batch=2), *runs([500.0, 500.0], program="b.py")]
+        assert repeat_noise(apart) < 0.02
+
+    def test_of_other_workloads_much_is_learned_and_the_own_outweigh_them(self) -> None:
+        quiet = [trial for batch in range(30) for trial in runs([100.0, 101.0], batch=batch, program="b.py")]
+        wild = runs([80.0, 100.0, 125.0])
+        assert repeat_noise([], elsewhere=quiet) < 0.5 * repeat_noise([])
+        assert repeat_noise(wild, elsewhere=quiet) > 0.04
+        assert repeat_noise(quiet, elsewhere=wild) < 0.02
+
+    def test_a_program_that_was_changed_says_little_of_the_machines(self) -> None:
+        changed = runs([1.0, 5.0, 20.0, 34.0], program="changed.py")
+        assert repeat_noise([], elsewhere=changed) < 2 * repeat_noise([])
+
+    def test_what_runs_doubt_of_themselves_is_no_noise_between_them(self) -> None:
+        """Over 60 groups of four; the estimate's standard deviation is about 0.003."""
+        rng = np.random.default_rng(0)
+        doubts = rng.choice([0.01, 0.05, 0.3], size=(60, 4))
+        logs = rng.normal(0.0, 0.03, size=(60, 4)) + rng.normal(0.0, doubts)
+        told = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
+        assert pooled_noise(told) == pytest.approx(0.03, abs=0.012)
+        assert pooled_noise((values, (0.0,) * 4) for values, _ in told) > 0.1
+
+    def test_launches_of_an_unknown_config_are_no_repeats(self) -> None:
+        bare = [
+            Trial.completed(workload={"program": "a.py"}, config={}, tokens_per_second=speed) for speed in (1.0, 9.0)
+        ]
+        assert repeat_noise(bare) == repeat_noise([])
+
+    def test_what_was_not_measured_in_the_objective_says_nothing(self) -> None:
+        failed = Trial.infeasible(workload={}, config={})
+        assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == repeat_noise([])
+
+
+class TestBelieve:
+    def test_more_measurements_weigh_more(self) -> None:
+        predicted = Belief(100.0, 0.1)
+        once, often = (believe(predicted, [200.0] * count, [0.0] * count, noise=0.1) for count in (1, 20))
+        assert once is not None
+        assert often is not None
+        assert once.throughput == pytest.approx((100.0 * 200.0) ** 0.5)
+        assert once.throughput < often.throughput < 200.0
+        assert often.spread < once.spread < 0.1
+
+    def test_measurements_alone_are_their_mean(self) -> None:
+        belief = believe(None, [90.0, 100.0, 111.0], [0.0] * 3, noise=0.1)
+        assert belief is not None
+        assert belief.throughput == pytest.approx((90.0 * 100.0 * 111.0) ** (1 / 3))
+        assert belief.spread == pytest.approx(0.1 / 3**0.5)
+
+    def test_a_run_that_is_unsure_of_itself_weighs_less(self) -> None:
+        belief = believe(None, [100.0, 200.0], [0.0, 0.3], noise=0.1)
+        assert belief is not None
+        assert belief.throughput == pytest.approx(100.0 * 2.0 ** (0.01 / (0.1 + 0.01)))
+        assert belief.spread == pytest.approx((1 / 0.01 + 1 / 0.1) ** -0.5)
+
+    def test_a_prediction_alone_is_kept_and_nothing_stays_nothing(self) -> None:
+        assert believe(Belief(100.0, 0.1), [], [], noise=0.1) == Belief(100.0, 0.1)
+        assert believe(None, [], [], noise=0.1) is None
+
+    def test_quantiles_are_log_normal(self) -> None:
+        belief = Belief(100.0, 0.1)
+        assert belief.quantile(0.5) == pytest.approx(100.0)
+        assert belief.quantile(0.9) * belief.quantile(0.1) == pytest.approx(100.0**2)
+
+
+def test_a_trial_stopped_early_is_a_measurement() -> None:
+    early = [
+        Trial(
+            trial_id=str(index),
+            workload={},
+            config={"batch": 1},
+            state=State.STOPPED_EARLY,
+            measurement=trial.measurement,
+        )
+        for index, trial in enumerate(runs([50.0, 100.0]))
+    ]
+    assert repeat_noise(early) > 0.1

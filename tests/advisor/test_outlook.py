@@ -1,0 +1,180 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.space import Parameter, SearchSpace
+
+WORKLOAD = {"program": "a.py", "world_size": 1}
+SPACE = SearchSpace(
+    parameters=(
+        Parameter(name="micro_batch_size", choices=(1, 2, 4)),
+        Parameter(name="sharding_strategy", choices=("FULL_SHARD", "NO_SHARD")),
+    )
+)
+CURRENT = {"micro_batch_size": 1, "sharding_strategy": "FULL_SHARD"}
+
+
+def trial(batch: int, speed: float | None = None, **fields: object) -> Trial:
+    config = {"micro_batch_size": batch, "sharding_strategy": fields.pop("sharding", "FULL_SHARD")}
+    state = fields.pop("state", State.COMPLETED if speed else State.OUT_OF_MEMORY)
+    measurement = Measurement(tokens_per_second=speed) if speed else None
+    identity_ = f"{batch}-{speed}-{state}-{config['sharding_strategy']}"
+    given = {"trial_id": identity_, "workload": WORKLOAD, "config": config, "state": state, **fields}
+    return Trial(measurement=measurement, **given)
+
+
+def outlook_of(*trials: Trial, space: SearchSpace = SPACE, current: dict[str, object] = CURRENT) -> Outlook:
+    bound = space.bind(workload=WORKLOAD, current=current)
+    return Outlook.of(bound, workload=WORKLOAD, current=current, trials=trials, rng=np.random.default_rng(0))
+
+
+class TestRecords:
+    def test_trials_of_one_config_make_one_record(self) -> None:
+        outlook = outlook_of(trial(2, 120.0), trial(2, 110.0), trial(4), trial(1, state=State.RUNNING))
+        records = {record.config["micro_batch_size"]: record for record in outlook.records.values()}
+        assert records[2].measured == (110.0, 120.0)
+        assert records[4].out_of_memory
+        assert records[1].open
+        assert outlook.n_trials == 3
+
+    def test_other_workloads_and_other_spaces_have_no_records(self) -> None:
+        elsewhere = trial(2, 100.0, workload={"program": "b.py", "world_size": 1})
+        older = trial(3, 100.0)
+        assert outlook_of(elsewhere, older).records == {}
+
+    def test_configs_come_from_the_space_and_not_from_the_store(self) -> None:
+        stored = trial(2, 100.0, config={"micro_batch_size": 2.0, "sharding_strategy": "FULL_SHARD", "old": 1})
+        (record,) = outlook_of(stored).records.values()
+        assert list(record.config) == ["micro_batch_size", "sharding_strategy"]
+        assert isinstance(record.config["micro_batch_size"], int)
+
+    @pytest.mark.parametrize(
+        ("state", "settles_after"),
+        [
+            (State.OUT_OF_MEMORY, 1),
+            (State.TIMEOUT, 1),
+            (State.COMPLETED, 1),
+            (State.USER_ERROR, 2),
+            (State.UNKNOWN, 2),
+            (State.INFRASTRUCTURE, None),
+            (State.STOPPED_EARLY, None),
+        ],
+    )
+    def test_a_failure_settles_where_it_is_likely_to_repeat(self, state: State, settles_after: int | None) -> None:
+        lost = [trial(2, state=state, trial_id=f"lost-{number}") for number in range(4)]
+        settled = [outlook_of(*lost[:count]).settled(lost[0].config) for count in range(1, 5)]
+        assert settled == [settles_after is not None and count >= settles_after for count in range(1, 5)]
+
+    def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
+        told = trial(2, state=State.COMPLETED)
+        (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).records.values()
+        assert record.settled
+        assert not record.measured
+
+
+class TestForecast:
+    def test_measurements_move_the_belief(self) -> None:
+        outlook = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(2, 150.0))
+        beliefs = outlook.beliefs([{**CURRENT, "micro_batch_size": 2}])
+        assert beliefs[0] is not None
+        assert beliefs[0].throughput == pytest.approx(150.0, rel=0.05)
+
+    def test_without_measurements_there_is_no_belief(self) -> None:
+        outlook = outlook_of(trial(4))
+        assert outlook.beliefs([CURRENT]) == [None]
+        assert np.isnan(outlook.forecast([CURRENT]).logarithm[0])
+
+    def test_what_a_run_alone_knows_is_no_feature(self) -> None:
+        trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
+        outlook = outlook_of(*trials)
+        assert "peak" not in outlook.knowledge.history.columns.names
+        assert outlook.rows.of({})["n_params"] == 7
+
+    def test_a_new_software_version_is_kept_at_its_latest(self) -> None:
+        old = trial(1, 100.0, observed={"torch_version": "2.4"}, started_at="2026-01-01T00:00:00Z")
+        new = trial(2, 150.0, observed={"torch_version": "2.5"}, started_at="2026-02-01T00:00:00Z")
+        outlook = outlook_of(new, old)
+        assert outlook.rows.of({})["torch_version"] == "2.5"
+        assert "torch_version" in outlook.knowledge.history.columns.names
+
+    def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
+        trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]
+        forecast = outlook_of(*trials).forecast([{**CURRENT, "micro_batch_size": batch} for batch in (1, 2, 4)])
+        assert np.exp(forecast.logarithm) == pytest.approx([100.0, 200.0, 400.0], rel=0.15)
+
+
+class TestParametersWithoutEffect:
+    # FSDP on one rank runs NO_SHARD, whatever is asked for.
+    TRIALS = (
+        trial(1, 100.0, observed={"sharding_strategy": "NO_SHARD"}),
+        trial(2, 200.0, sharding="NO_SHARD", observed={"sharding_strategy": "NO_SHARD"}),
+    )
+
+    def test_they_are_named_and_not_tuned(self) -> None:
+        outlook = outlook_of(*self.TRIALS)
+        assert outlook.ineffective == ("sharding_strategy",)
+        assert {config["sharding_strategy"] for config in outlook.space.configs()} == {"FULL_SHARD"}
+
+    def test_trials_that_differ_in_them_alone_are_of_one_config(self) -> None:
+        outlook = outlook_of(*self.TRIALS)
+        assert {record.config["micro_batch_size"] for record in outlook.records.values()} == {1, 2}
+        assert identity({**CURRENT, "micro_batch_size": 2}) in outlook.records
+
+    def test_for_a_user_who_has_another_value_they_are_left_as_typed(self) -> None:
+        outlook = outlook_of(*self.TRIALS, current={"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
+        assert {config["sharding_strategy"] for config in outlook.space.configs()} == {"NO_SHARD"}
+
+
+@pytest.mark.parametrize(
+    "config",
+    [{"micro_batch_size": 3, "sharding_strategy": "NO_SHARD"}, {"micro_batch_size": 2}, {}],
+    ids=["value", "missing", "empty"],
+)
+def test_a_config_outside_the_space_has_no_record(config: dict[str, object]) -> None:
+    assert outlook_of(trial(1, 100.0, config=config)).records == {}
+
+
+class TestLaunchesWithoutConfig:
+    # Recorded before there was a space file: nobody knows of which config they were.
+    BARE = tuple(trial(1, speed, config={}, trial_id=f"bare-{speed}") for speed in (10.0, 60.0, 100.0))
+
+    def test_they_are_no_repeats_of_one_config(self) -> None:
+        ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0)]
+        assert outlook_of(*ran, *self.BARE).noise == outlook_of(*ran).noise < 0.04
+
+    def test_they_hide_no_gain(self) -> None:
+        ran = [trial(1, 100.0), trial(1, 101.0), trial(2, 150.0), trial(4, 140.0), trial(4, 100.0, sharding="NO_SHARD")]
+        gains = [
+            outlook_of(*trials).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)[0]
+            for trials in (ran, [*ran, *self.BARE])
+        ]
+        assert gains[1] == gains[0]
+        assert gains[0].quantile(0.05) > 1.2
+
+    def test_from_them_alone_nothing_is_known_of_what_a_parameter_does(self) -> None:
+        (gain,) = outlook_of(*self.BARE).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)
+        assert gain is None or gain.spread > 0.05
+
+    def test_a_parameter_that_no_trial_names_may_yet_matter(self) -> None:
+        older = [trial(size, 100.0 * size, config={"micro_batch_size": size}) for size in (1, 2, 4)]
+        (gain,) = outlook_of(*older).gains([{**CURRENT, "sharding_strategy": "NO_SHARD"}], CURRENT)
+        assert gain.spread > 0.01
+
+
+def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
+    run = Measurement(
+        tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean", relative_error=0.1
+    )
+    told = [replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)]
+    for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
+        outlook = outlook_of(*told, space=replace(SPACE, statistic=statistic))
+        record = outlook.records[identity(CURRENT)]
+        assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
+        assert outlook.knowledge.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
+        assert outlook.knowledge.history.uncertainty.tolist() == [0.1] * 3

@@ -1,0 +1,409 @@
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.cli.starter import script_help, starter, starter_space, unredirected_outputs
+from torchx_cubicml.cli.starter.from_help import parse_help
+from torchx_cubicml.launch import Launch, change_for_profiling, read_config
+from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from torchx_cubicml.space import SearchSpace
+
+ROOT = Path(__file__).parents[3]
+COMMANDS = json.loads((Path(__file__).parents[2] / "data" / "trainers.json").read_text())
+EXAMPLE = str(ROOT / "examples" / "train_gpt.py")
+
+HELP = """\
+usage: train.py [-h] [--batch_size BATCH_SIZE]
+
+Trains.
+
+options:
+  -h, --help            show this help message and exit
+  -b BATCH_SIZE, --batch_size BATCH_SIZE
+                        samples per forward pass (default: 8)
+  --accumulate ACCUMULATE
+                        micro batches per step
+                        (default: 2)
+  --n_layer N_LAYER     layers (default: 4)
+  --sharding STRATEGY[,STRATEGY...]
+                        one per layer: NO_SHARD, FULL_SHARD or, with care,
+                        SHARD_GRAD_OP (default: FULL_SHARD)
+  --activation_checkpointing {none,full}
+  --precision {fp32,bf16}
+                        number format (default: fp32)
+  --compile, --no-compile
+                        compile (default: False)
+  --resume RESUME       checkpoint to go on from (default: None)
+  --out_dir OUT_DIR     where the checkpoint goes (default: out)
+  --log_every LOG_EVERY
+  --save_model {yes,no}
+"""
+
+
+def launch(command: str = "", **more: object) -> Launch:
+    args = tuple(shlex.split(command))
+    return Launch(program="train.py", script_args=args, **({"world_size": 2} | more))
+
+
+def started(command: str, help_text: str = HELP, **more: object) -> SearchSpace:
+    """The starter of a command, read back; the command must fit it."""
+    user = launch(command, **more)
+    space = parse_space(starter_space(user, help_text), where="starter.toml")
+    workload, config = read_config(user, space)
+    bound = space.bind(workload=workload, current=config)
+    assert bound.why_illegal(config) is None
+    return bound
+
+
+def choices(space: SearchSpace) -> dict[str, tuple[object, ...]]:
+    return {parameter.name: parameter.choices for parameter in space.parameters}
+
+
+class TestParameters:
+    def test_from_command_and_help(self) -> None:
+        space = started("--batch_size 4 --accumulate 8 --activation_checkpointing none")
+        assert choices(space) == {
+            "micro_batch_size": (1, 2, 4, 8, 16, 32),
+            "gradient_accumulation_steps": (),
+            "sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
+            "activation_checkpointing": ("none", "full"),
+        }
+        assert space.parameters[2].per_layer == "n_layers"
+        assert [fact.name for fact in space.workload] == ["n_layers"]
+        assert space.facts["global_batch_size"] == 64
+        assert space.size() == 6 * 3**4 * 2
+
+    def test_from_the_command_alone(self) -> None:
+        space = started("--batch_size=6 --accumulate=2 --sharding=FULL_SHARD,NO_SHARD,NO_SHARD", "")
+        assert choices(space)["micro_batch_size"] == (1, 2, 4, 6, 8)
+        assert space.parameters[2].per_layer == 3
+
+    def test_from_the_help_alone(self) -> None:
+        assert choices(started(""))["micro_batch_size"] == (1, 2, 4, 8, 16)
+
+    def test_one_strategy_for_all_where_nothing_says_per_layer(self) -> None:
+        assert started("--sharding NO_SHARD --n_layer 4", "").parameters[0].per_layer is None
+
+    def test_a_list_of_another_length_than_the_layers(self) -> None:
+        assert started("--sharding NO_SHARD,FULL_SHARD --n_layer 4", "").parameters[0].per_layer == 2
+
+    def test_what_changes_the_training_is_not_tuned(self) -> None:
+        text = starter_space(launch("--compile --precision bf16"), HELP)
+        assert "# [parameters.precision] # changes the numerics of the training: uncomment it knowingly\n" in text
+        assert "# [parameters.compile]" in text
+        assert not {"precision", "compile"} & choices(parse_space(text, where="x")).keys()
+
+    def test_uncommented_it_is_tuned(self) -> None:
+        text = starter_space(launch("--compile --precision bf16"), HELP)
+        lines = [line.removeprefix("# ") if line.startswith("# [") else line for line in text.splitlines()]
+        lines = [
+            line.removeprefix("# ") if line.startswith(("# choices", "# flag", "# default")) else line for line in lines
+        ]
+        space = parse_space("\n".join(lines), where="x")
+        assert choices(space)["precision"] == ("fp32", "bf16")
+        assert choices(space)["compile"] == (False, True)
+        assert read_config(launch("--compile --precision bf16"), space)[1]["compile"] is True
+
+    def test_the_micro_batch_is_fixed_where_nothing_makes_up_for_it(self) -> None:
+        space = started("--batch_size 4 --tensor-model-parallel-size 2", "")
+        assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,)}
+
+    def test_a_mesh(self) -> None:
+        space = started(
+            "--micro-batch-size 2 --grad-accum 4 --tensor-model-parallel-size 2 --pipeline-model-parallel-size 1 "
+            "--num-layers 6 --num-attention-heads 4",
+            "",
+            world_size=16,
+        )
+        assert choices(space)["tp_degree"] == choices(space)["pp_degree"] == (1, 2, 4, 8)
+        assert [rule.source for rule in space.constraints] == ["n_heads % tp_degree == 0", "n_layers % pp_degree == 0"]
+        degrees = {(config["tp_degree"], config["pp_degree"]) for config in space.configs()}
+        assert degrees == {(tp, pp) for tp in (1, 2, 4) for pp in (1, 2)}
+
+    def test_switches(self) -> None:
+        space = started("--gradient_checkpointing", "")
+        assert choices(space) == {"activation_checkpointing": (False, True)}
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "--batch_size auto --accumulate 2",
+            "--sharding zero3",
+            "--activation_checkpointing blocks",
+            "--compile inductor",
+            "--n_layer deep",
+            "--batch_size",
+            "--tp 2",
+            "train here",
+            "",
+        ],
+    )
+    def test_what_is_not_understood_is_left_alone(self, command: str) -> None:
+        space = started(command, "")
+        assert choices(space).keys() <= {"omp_num_threads", "gradient_accumulation_steps"}
+
+    def test_two_flags_of_one_meaning(self) -> None:
+        space = started("--micro_batch_size 4 --batch_size 64 --accumulate 2", "")
+        assert space.parameters[0].landing is not None
+        assert space.parameters[0].landing.name == "--micro_batch_size"
+
+    def test_flags_left_as_they_are_are_named(self) -> None:
+        assert "# Left as they are: --lr, --seed\n" in starter_space(launch("--lr 0.1 --seed 3 --batch_size 2"), "")
+
+
+class TestTune:
+    @pytest.mark.parametrize(
+        ("command", "help_text", "args"),
+        [
+            ("", HELP, {"--out_dir": "{scratch}/{launch_id}"}),
+            ("--out_dir=/runs/7", HELP, {"--out_dir": "{scratch}/{launch_id}"}),
+            (
+                "--save /a --log-file b.log",
+                "",
+                {"--save": "{scratch}/{launch_id}", "--log-file": "{scratch}/{launch_id}-2.log"},
+            ),
+            ("--run_name best", "", {"--run_name": "{launch_id}"}),
+            ("--resume a.pt --log_every 10 --save_steps 5 --max_out 3 --load x", "", {}),
+        ],
+    )
+    def test_outputs_are_redirected(self, command: str, help_text: str, args: dict[str, str]) -> None:
+        assert started(command, help_text).tune.args == args
+
+    def test_wandb_is_kept_out(self) -> None:
+        assert started("--wandb_project p", "").tune.env == {"WANDB_MODE": "disabled"}
+        assert started("", "", env={"WANDB_PROJECT": "p"}).tune.env == {"WANDB_MODE": "disabled"}
+
+
+class TestUnredirectedOutputs:
+    @pytest.mark.parametrize(
+        ("command", "flags"),
+        [
+            ("--out_dir runs", ("--out_dir",)),
+            ("--outputDir=runs --lr 3", ("--outputDir",)),
+            ("--resume --save x", ("--resume", "--save")),
+            ("--trainer.log-path=p", ("--trainer.log-path",)),
+            ("hydra.output.dir=p lr=3", ("hydra.output.dir",)),
+            ("--run_name a --tensorboard", ("--run_name", "--tensorboard")),
+            ("--steps 3 --batch_size 4 --about x --sharding NO_SHARD", ()),
+            ("--save_interval 10 --log_level info --max_out 5 --no-save --wandb false --logdir /dev/null", ()),
+            ("--activation_checkpointing full --gradient_checkpointing", ()),
+        ],
+    )
+    def test_what_looks_like_a_destination(self, command: str, flags: tuple[str, ...]) -> None:
+        space = parse_space('[parameters.a]\nchoices = [1]\nenv = "A"\n', where="x")
+        assert unredirected_outputs(launch(command), space) == flags
+
+    def test_what_is_declared_or_redirected_is_none(self) -> None:
+        space = parse_space(
+            '[workload]\nwidth = { flag = "--out_width" }\n[parameters.a]\nchoices = ["x"]\nflag = "--log_to"\n'
+            '[tune]\nargs = { "--save" = "x" }\nenv = { WANDB_MODE = "disabled" }\n',
+            where="x",
+        )
+        command = launch("--out_width wide --log_to x --save y --wandb_project p --resume r")
+        assert unredirected_outputs(command, space) == ("--resume",)
+
+    def test_the_starter_leaves_none_but_what_is_read(self) -> None:
+        command = launch("--out_dir runs --logging-dir l --wandb --resume r.pt")
+        space = parse_space(starter_space(command, HELP), where="x")
+        assert unredirected_outputs(command, space) == ("--resume",)
+
+
+class TestScriptHelp:
+    def script(self, tmp_path: Path, text: str) -> Launch:
+        path = tmp_path / "train.py"
+        path.write_text(textwrap.dedent(text))
+        return Launch(program=str(path))
+
+    def test_of_a_script(self, tmp_path: Path) -> None:
+        told: list[str] = []
+        user = self.script(
+            tmp_path,
+            """\
+            import argparse, os
+            parser = argparse.ArgumentParser()
+            parser.add_argument("--batch_size", default=os.environ["SIZE"], help="(default: %(default)s)")
+            parser.parse_args()
+            """,
+        )
+        user = Launch(program=user.program, env={"SIZE": "7"})
+        assert parse_help(script_help(user, tell=told.append))[1].default == "7"
+        assert told == []
+
+    def test_of_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        (tmp_path / "pkg").mkdir()
+        (tmp_path / "pkg" / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
+        monkeypatch.chdir(tmp_path)
+        assert "usage: train.py" in script_help(Launch(program="pkg.train", is_module=True))
+
+    @pytest.mark.parametrize(
+        ("text", "reason"),
+        [
+            ("import sys\nopen('trained', 'w')", "no argument parser is to be seen"),
+            ("import argparse\nraise ValueError('no GPU')", "exit code 1, ValueError: no GPU"),
+            ("import argparse, time\ntime.sleep(60)", "timed out"),
+            ("import argparse\ninput()", "exit code 1, EOFError"),
+        ],
+        ids=["no parser", "raises", "hangs", "asks"],
+    )
+    def test_why_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str) -> None:
+        monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
+        monkeypatch.chdir(tmp_path)
+        told: list[str] = []
+        assert script_help(self.script(tmp_path, text), tell=told.append) == ""
+        assert reason in told[0]
+        assert not (tmp_path / "trained").exists()
+
+    @pytest.mark.parametrize(
+        "user", [Launch(program=""), Launch(program="gone.py"), Launch(program="gone", is_module=True)]
+    )
+    def test_no_file(self, user: Launch) -> None:
+        told: list[str] = []
+        assert script_help(user, tell=told.append) == ""
+        assert "not to be found" in told[0]
+
+
+def test_the_example_script() -> None:
+    user = Launch(program=EXAMPLE, script_args=("--batch_size", "4", "--steps", "20"), world_size=2)
+    help_text = script_help(user)
+    space = parse_space(starter_space(user, help_text), where="starter.toml")
+    workload, config = read_config(user, space)
+    shipped = parse_space((ROOT / "examples" / "gpt.toml").read_text(), where="gpt.toml")
+    assert (workload, config) == read_config(user, shipped)
+    assert space.tune == shipped.tune
+    assert {item.name for item in space.parameters} == {item.name for item in shipped.parameters}
+    known = {flag.name for flag in parse_help(help_text)}
+    places = [item.landing for item in (*shipped.parameters, *shipped.workload)]
+    assert {place.name for place in places if place} <= known
+
+
+WORDS = [
+    "--batch_size",
+    "--accumulate=3",
+    "4",
+    "0",
+    "-1",
+    "FULL_SHARD,NO_SHARD",
+    "--sharding",
+    "--n_layer",
+    "--out_dir",
+]
+WORDS += ["--compile", "--precision", "--wandb", "--", "a=b", "--resume", "-x", "#", "é", "'", '"', "\\", "a b"]
+WORDS += ["--save=\x7f", "--log=\n"]
+
+
+@settings(max_examples=200)
+@given(
+    st.lists(st.sampled_from(WORDS), max_size=10),
+    st.text(max_size=200) | st.just(HELP),
+    st.none() | st.integers(1, 64),
+)
+def test_every_starter_is_a_space_file(args: list[str], help_text: str, world_size: int | None) -> None:
+    user = Launch(program="tr\nain.py", script_args=tuple(args), world_size=world_size)
+    space = parse_space(starter_space(user, help_text), where="starter.toml")
+    _, config = read_config(user, space)
+    assert config.keys() == {parameter.name for parameter in space.parameters}
+
+
+def test_help_of_other_tools() -> None:
+    text = subprocess.run(
+        [sys.executable, "-m", "pip", "install", "--help"], capture_output=True, text=True, check=True
+    ).stdout
+    flags = {flag.name: flag for flag in parse_help(text)}
+    assert flags["--requirement"].takes_value
+    assert not flags["--no-deps"].takes_value
+
+
+class TestTrainers:
+    @pytest.mark.parametrize("trainer", COMMANDS)
+    def test_a_documented_command_is_recognised(self, trainer: str, tmp_path: Path) -> None:
+        script = tmp_path / "train.py"
+        script.write_text("exec(open('configurator.py').read())" if trainer == "nanogpt" else "import argparse")
+        user = Launch(program=str(script), script_args=tuple(shlex.split(COMMANDS[trainer]["command"])), world_size=8)
+        text = starter_space(user, "")
+        assert f'trainer = "{trainer}"' in text
+        space = parse_space(text, where="starter.toml")
+        workload, config = read_config(user, space)
+        bound = space.bind(workload=workload, current=config)
+        assert config in bound
+        assert bound.size() > 3
+        assert text.count("not yet") == (trainer == "torchtitan")  # of what its command does not say
+        assert unredirected_outputs(user, space) == ()
+
+    def test_megatron(self) -> None:
+        command = (
+            COMMANDS["megatron-lm"]["command"]
+            .replace("--micro-batch-size 2", "--micro-batch-size 6")
+            .replace("128", "96")
+        )
+        text = starter_space(launch(command, world_size=8), "")
+        assert "micro_batch_size = [1, 2, 4, 6, 8, 16, 32] # now 6\n" in text
+        assert 'tp_degree = "auto" # 1, 2, 4, 8; now 2\n' in text
+        assert 'activation_checkpointing = "auto" # "none", "selective", "full"; now "none"\n' in text
+        assert "[tune] # what a profiling launch changes besides" in text
+        assert 'args = { "--save" = "{scratch}/{launch_id}" }' in text
+
+    def test_what_the_command_hides_is_told(self) -> None:
+        user = Launch(
+            program="torchtitan.train",
+            is_module=True,
+            script_args=("--module", "llama3", "--activation_checkpoint.mode", "full"),
+            world_size=8,
+        )
+        text = starter_space(user, "")
+        assert '# tp_degree = "auto" # not yet: flag --training.local_batch_size of workload fact micro_batch' in text
+        space = parse_space(text, where="x")
+        assert choices(space) == {"activation_checkpointing": ("none", "selective", "full")}
+
+    def test_nothing_fits_so_the_command_is_read_as_any(self) -> None:
+        user = Launch(program="torchtitan.train", is_module=True, script_args=("--module", "llama3"), world_size=8)
+        assert choices(parse_space(starter_space(user, ""), where="x")) == {"omp_num_threads": (1, 2, 4)}
+
+    def test_nanogpt_writes_elsewhere_while_profiled(self, tmp_path: Path) -> None:
+        (tmp_path / "train.py").write_text("exec(open('configurator.py').read())")
+        for args, tuned in (((), {"--out_dir="}), (("--out_dir=mine", "--log=x"), {"--out_dir=", "--log="})):
+            user = Launch(program=str(tmp_path / "train.py"), script_args=args, world_size=1)
+            space = parse_space(starter_space(user, ""), where="x")
+            assert set(space.tune.args) == tuned
+            changed = change_for_profiling(user, space, {"scratch": "s", "launch_id": "1"})
+            assert changed.script_args == ("--out_dir=s/1", "--log=s/1-2")[: len(tuned)]
+
+    @pytest.mark.parametrize(
+        "command",
+        [
+            "--micro-batch-size 2",
+            "--batch_size=8 --gradient_accumulation_steps=4",
+            "--output_dir x",
+            "--zero_stage 2",
+            "",
+        ],
+    )
+    def test_others_are_not(self, command: str) -> None:
+        assert "trainer =" not in starter_space(launch(command), HELP)
+
+
+@pytest.mark.parametrize(
+    ("source", "objective"),
+    [
+        ("loss = cross_entropy(net(images), labels)", "samples_per_second"),
+        ("tokens = tokenizer(text)", "tokens_per_second"),
+        ("", "tokens_per_second"),
+    ],
+    ids=["images", "text", "unknown"],
+)
+def test_a_script_that_knows_no_tokens_is_measured_in_samples(source: str, objective: str, tmp_path: Path) -> None:
+    script = tmp_path / "fit.py"
+    script.write_text(source)
+    text = starter_space(Launch(program=str(script), script_args=("--batch_size", "4"), world_size=2), "")
+    assert parse_space(text, where="fit.toml").objective == objective

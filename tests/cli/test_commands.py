@@ -1,0 +1,322 @@
+from __future__ import annotations
+
+import json
+import os
+import re
+import shlex
+import signal
+import subprocess
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from torchx_cubicml import State, Trial, TrialStore
+from torchx_cubicml.advisor import Method, suggest
+from torchx_cubicml.launch import ComponentLaunch, read_config
+from torchx_cubicml.records.event import Event, EventKind, trial_events
+from torchx_cubicml.space.toml import load_space
+
+ROOT = Path(__file__).resolve().parents[2]
+GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
+
+
+def torchx(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        ["torchx", "cubicml", *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False, timeout=600
+    )
+
+
+@pytest.fixture(autouse=True)
+def default_store(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(tmp_path / "default"))
+
+
+@pytest.fixture(scope="module")
+def store(tmp_path_factory: pytest.TempPathFactory) -> str:
+    url = str(tmp_path_factory.mktemp("store"))
+    trials = TrialStore(url)
+    workload = {"program": "train.py", "world_size": 2}
+    for size in range(1, 13):
+        trials.add(
+            Trial.completed(
+                workload=workload,
+                config={"micro_batch_size": size},
+                tokens_per_second=100.0 * size,
+                peak_memory_gib=1.5,
+            )
+        )
+    trials.add(Trial.infeasible(workload=workload, config={"micro_batch_size": 64}))
+    return url
+
+
+def test_history_list_is_a_table_and_json(store: str) -> None:
+    shown = torchx("history", "list", "--store", store)
+    assert shown.returncode == 0, shown.stderr
+    assert "13 of 13 trials" in shown.stdout
+    listed = torchx("history", "list", "--store", store, "--json")
+    trials = json.loads(listed.stdout)
+    assert len(trials) == 13
+    assert {trial["state"] for trial in trials} == {"completed", "out_of_memory"}
+    assert trials == json.loads(torchx("history", "list", "--store", store, "--json", "--limit", "0").stdout)
+
+
+def test_history_show_takes_the_beginning_of_an_id(store: str) -> None:
+    trial = json.loads(torchx("history", "list", "--store", store, "--json").stdout)[0]
+    shown = torchx("history", "show", trial["trial_id"][:15], "--store", store, "--json")
+    assert json.loads(shown.stdout) == trial
+    text = torchx("history", "show", trial["trial_id"], "--store", store)
+    assert "workload.program" in text.stdout
+    assert "train.py" in text.stdout
+
+
+def test_evaluate_prints_report_cards(store: str) -> None:
+    done = torchx("evaluate", "--store", store, "--predictor", "greybox", "boosting", "--curve", "--json")
+    assert done.returncode == 0, done.stderr
+    cards = json.loads(done.stdout)
+    assert [card["predictor"] for card in cards] == ["greybox", "boosting"]
+    for card in cards:
+        assert -1 <= card["tau"] <= 1
+        assert card["n_train"] + card["n_test"] >= 12
+        assert card["learning_curve"][0]["n_train"] == 10
+    told = torchx("evaluate", "--store", store)
+    assert "too few measured trials to compare them" in told.stdout
+
+
+def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    workload = {"program": "train.py", "world_size": 2}
+    for size in range(1, 13):
+        config = {"micro_batch_size": size}
+        trials.add(Trial.completed(workload=workload, config=config, samples_per_second=100.0 * size))
+    done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["n_test"] > 0
+
+
+def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> None:
+    trials = TrialStore(str(tmp_path))
+    speeds = [100.0 * size for size in range(1, 12)] + [1e300, 1e-300, 1e300]
+    for size, speed in enumerate(speeds):
+        workload = {"program": "train.py", "world_size": 2}
+        trials.add(Trial.completed(workload=workload, config={"micro_batch_size": size + 1}, tokens_per_second=speed))
+    done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == "torchx-cubicml: 3 trials left out: no training makes 1e+300 tokens/s or 1e-300 tokens/s\n"
+    card = json.loads(done.stdout)
+    assert card["n_train"] + card["n_test"] == 11
+    assert card["median_error"] < 2.0
+
+
+def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    assert "the next launch would run" in done.stdout
+    assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 1 + 3
+    listed = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--json", "--", *GPT)
+    found = json.loads(listed.stdout)
+    assert not found["next"]["rewritten"]
+    assert found["next"]["command"] == ["torchx", "run", *GPT]
+    (row,) = found["worth_trying"]
+    assert row["config"]["micro_batch_size"] in {1, 2, 4, 8, 16, 32}
+    assert row["command"][:3] == ["torchx", "run", "dist.ddp"]
+    assert found["sensitivity"] == []  # nothing was measured yet
+
+
+def test_suggest_tells_what_was_measured_near_by(tmp_path: Path) -> None:
+    component = ComponentLaunch.parse(GPT[0], GPT[1:])
+    workload, current = read_config(component.launch, load_space("examples/gpt.toml"))
+    trial = Trial.completed(workload=workload, config=current, tokens_per_second=41_000.0, samples_per_second=40.0)
+    TrialStore(str(tmp_path)).add(trial)
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    (told,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
+    assert re.search(r"near: (41,000 tokens|40\.0 samples)/s with \w+ .+ in place of ", told)
+
+
+def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
+    component = ComponentLaunch.parse(GPT[0], GPT[1:])
+    space = load_space("examples/gpt.toml")
+    workload, current = read_config(component.launch, space)
+    bound = space.bind(workload=workload, current=current)
+    store = TrialStore(str(tmp_path))
+    trials = [
+        Trial.completed(workload=workload, config=config, tokens_per_second=1e4 + 1e3 * place, samples_per_second=10.0)
+        for place, config in enumerate(bound.sample(12, rng=np.random.default_rng(0)))
+    ]
+    for trial in trials:
+        store.add(trial)
+    named = ("--searcher", "random", "--acquisition", "mean", "--count", "4")
+    done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, *named, "--json", "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    found = [row["config"] for row in json.loads(done.stdout)["worth_trying"]]
+    asked = {"workload": workload, "current": current, "trials": trials, "count": 4}
+    by_name = suggest(space, **asked, method=Method(searcher="random", acquisition="mean"))
+    assert found == [suggestion.to_json()["config"] for suggestion in by_name]
+    assert found != [suggestion.to_json()["config"] for suggestion in suggest(space, **asked)]
+
+
+def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
+    space = tmp_path / "gpt.toml"
+    done = torchx("init", "-o", space, "--", *GPT)
+    assert done.returncode == 0, done.stderr
+    again = torchx("init", "-o", space, "--", *GPT)
+    assert again.returncode == 2
+    assert "exists already" in again.stderr
+    suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    assert suggested.returncode == 0, suggested.stderr
+    assert torchx("init", "--", *GPT).stdout == space.read_text()
+
+
+def test_tune_wants_yes_before_it_writes_where_the_user_does(tmp_path: Path) -> None:
+    space = tmp_path / "space.toml"
+    space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    for words in (GPT, (*GPT, "--out_dir", "precious")):  # the script has a destination whether it is typed or not
+        done = torchx("tune", "--space", space, "--store", tmp_path / "store", "--", *words)
+        assert done.returncode == 2
+        assert "--out_dir" in done.stderr
+        assert "--yes" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.launch
+def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(
+        "import argparse, os, time\n"
+        "parser = argparse.ArgumentParser()\n"
+        "parser.add_argument('--batch_size', type=int)\n"
+        "parser.parse_args()\n"
+        "open(f'pid{os.environ[\"RANK\"]}', 'w').write(str(os.getpid()))\n"
+        "time.sleep(600)\n"
+    )
+    (tmp_path / "space.toml").write_text('[parameters.a]\nchoices = [1, 2]\nflag = "--batch_size"\n')
+    words = shlex.split("tune --space space.toml --store store -- dist.ddp -j 1x1 --script train.py -- --batch_size 1")
+    tune = subprocess.Popen(["torchx", "cubicml", *words], cwd=tmp_path, stderr=subprocess.PIPE, text=True)
+    end = time.monotonic() + 300
+    while not ((tmp_path / "pid0").exists() and (tmp_path / "pid0").read_text()):
+        assert time.monotonic() < end, "no job starts"
+        time.sleep(0.1)
+    tune.send_signal(signal.SIGINT)
+    _, told = tune.communicate(timeout=600)
+    assert tune.returncode == 130
+    assert "interrupted" in told
+    assert "Traceback" not in told
+    assert not Path(f"/proc/{(tmp_path / 'pid0').read_text()}").exists()
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.state is State.STOPPED_EARLY
+    assert trial.reason == "interrupted by the user"
+
+
+SUGGEST = ("suggest", "--space", "examples/gpt.toml")
+BAD = {
+    "unknown-protocol": ((*SUGGEST, "--store", "nosuch://x", "--", *GPT), "nosuch"),
+    "no-component": ((*SUGGEST, "--"), "a component is wanted"),
+    "unknown-component": ((*SUGGEST, "--", "dist.nothing"), "dist.nothing"),
+    "refused-j": ((*SUGGEST, "--", "dist.ddp", "-j", "2y2", "--script", "examples/train_gpt.py"), "2y2"),
+    "no-space-file": (("suggest", "--space", "missing.toml", "--", *GPT), "missing.toml"),
+    "count": ((*SUGGEST, "--count", "0", "--", *GPT), "--count must be >= 1"),
+    "searcher": ((*SUGGEST, "--searcher", "nosuch", "--", *GPT), "reinforce"),
+    "acquisition": (("tune", "--space", "examples/gpt.toml", "--acquisition", "best", "--", *GPT), "upper_bound"),
+    "too-large": (
+        ("tune", "--space", "examples/gpt.toml", "--searcher", "exhaustive", "--", *GPT[:-4], "--n_layer", "40"),
+        "at most 1000000",
+    ),
+    "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
+    "scheduler-option": (
+        ("tune", "--space", "examples/gpt.toml", "-cfg", "foo=bar", "--yes", "--", *GPT),
+        "'foo' is unknown to local_cwd; legal are log_dir",
+    ),
+    "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
+    "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
+    "seed": ((*SUGGEST, "--seed", "-1", "--", *GPT), "a whole number from 0 on"),
+    "seed-of-evaluate": (("evaluate", "--seed", "9" * 30), "a whole number from 0 on"),
+    "no-day": (
+        ("history", "compact", "--before", "yesterday", "--store", "examples"),
+        "--before must be a day such as",
+    ),
+    "no-trial": (("history", "show", "nothing", "--store", "examples"), "no trial 'nothing'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_told_in_words(case: str) -> None:
+    words, expected = BAD[case]
+    done = torchx(*words)
+    assert done.returncode not in {0, 1}
+    assert expected in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+BAD_SPACES = {
+    "unknown-key": ("[parameters.a]\nchoises = [1, 2]\nflag = '--batch_size'\n", ("choises", "choices")),
+    "flag-not-there": ("[parameters.a]\nchoices = [1, 2]\nflag = '--batch'\n", ("--batch", "--batch_size")),
+    "impossible": (
+        "[parameters.a]\nchoices = [1, 2]\nflag = '--batch_size'\n[[constraints]]\nrequire = 'a > 2'\n",
+        ("a > 2",),
+    ),
+    "empty": ("", ("parameters",)),
+}
+
+
+@pytest.mark.parametrize("case", BAD_SPACES)
+def test_a_bad_space_is_told_with_place_and_legal_values(case: str, tmp_path: Path) -> None:
+    text, expected = BAD_SPACES[case]
+    space = tmp_path / "space.toml"
+    space.write_text(text)
+    done = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    assert done.returncode == 2
+    assert all(word in done.stderr for word in expected), done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None:
+    (tmp_path / "jobs.csv").write_text("n_gpus,tp,speed\n8,1,100\n8,2,oops\n8,4,120\n")
+    given = ("--workload", "n_gpus", "--parameters", "tp", "--throughput", "speed", "--store", str(tmp_path / "store"))
+    told = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
+    assert told.stdout.strip() == "2 trials brought in, 0 known already, 1 lines left out"
+    assert "line 3: speed must be a positive number, got 'oops'" in told.stderr
+    assert "of 2 rows 2 were measured and 0 ran out of memory" in told.stderr
+    assert "the analytic formulas cover 0 of 2 trials, the others lack n_layers (2)" in told.stderr
+    (first, _) = TrialStore(str(tmp_path / "store"))
+    begin, end = trial_events(replace(first, trial_id="printed"))
+    (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")
+    for n_new in (1, 0):
+        told = torchx(
+            "history", "import", "--log", str(tmp_path / "job.log"), "--store", str(tmp_path / "store"), "--json"
+        )
+        assert json.loads(told.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
+    assert len(list(TrialStore(str(tmp_path / "store")))) == 3
+
+
+def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number in range(3):
+        event = Event(kind=EventKind.STARTED, trial_id=f"t{number}")
+        store.folder.publish("2026-01-01", f"{number}.json", json.dumps(event.to_json()).encode())
+    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-01", "--json")
+    assert json.loads(told.stdout) == {"events": 0, "segments": 0}
+    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
+    assert told.stdout == f"3 events of {store.url} are in 1 segments now\n"
+    assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
+
+
+def test_letters_that_the_terminal_has_not_are_told_by_their_numbers(tmp_path: Path) -> None:
+    """A file name that is no UTF-8 is half a surrogate, which no encoding has; some terminals have ASCII alone."""
+    trial = Trial.completed(workload={"program": "tr\udcffin.py"}, config={"größe": "🙂"}, tokens_per_second=1.0)
+    TrialStore(str(tmp_path)).add(trial)
+    for encoding in ("utf-8", "ascii"):
+        for words in (("list",), ("list", "--json"), ("show", trial.trial_id)):
+            done = subprocess.run(
+                ["torchx", "cubicml", "history", *words, "--store", str(tmp_path)],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=120,
+                env={**os.environ, "PYTHONIOENCODING": encoding},
+            )
+            assert done.returncode == 0, done.stderr[-2000:]
+            assert r"tr\udcffin.py" in done.stdout
+            if "--json" in words:
+                assert json.loads(done.stdout)[0]["workload"] == trial.workload

@@ -1,0 +1,46 @@
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.cli import init
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space.toml import load_space, parse_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    init.add_arguments(parser)
+    return init.run(parser.parse_args(words))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "train.py").write_text("exec(open('configurator.py').read())")
+    return tmp_path
+
+
+COMMAND = ["--", "dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch_size=8", "--compile=False"]
+
+
+def test_why_the_help_was_not_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(*COMMAND) == 0
+    written = capsys.readouterr()
+    assert written.err == (
+        "torchx-cubicml: --help of train.py was not read: no argument parser is to be seen in its file\n"
+    )
+    assert parse_space(written.out, where="x").parameters
+
+
+def test_a_trainer_is_recognised(folder: Path) -> None:
+    assert run("-o", "gpt.toml", *COMMAND) == 0
+    assert 'trainer = "nanogpt"' in (folder / "gpt.toml").read_text()
+    assert load_space("gpt.toml").tune.args == {"--out_dir=": "{scratch}/{launch_id}"}
+    with pytest.raises(SpaceError, match=r"gpt.toml exists already"):
+        run("-o", "gpt.toml", *COMMAND)

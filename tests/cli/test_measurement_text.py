@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
+from torchx_cubicml.cli.tables import comparison_table
+from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.tuner.comparison import Repeats, compare
+
+FULL = Measurement(
+    tokens_per_second=1830.0,
+    steps_counted=33,
+    warmup_steps=8,
+    statistic="mean",
+    relative_error=0.024,
+    is_steady=False,
+    evaluation_s=12.3,
+    checkpoint_s=3.0,
+    tokens_per_second_overall=1700.0,
+    may_include_evaluation=True,
+    other_source="Hugging Face",
+    other_samples_per_second=2.1,
+)
+
+
+def test_a_throughput_is_told_with_its_doubt_and_what_it_is_of() -> None:
+    old = Measurement(samples_per_second=100.0, statistic="p50", step_time_s=(0.49, 0.7, 0.94), drift=-0.49)
+    assert throughput_text(old) == "100.0 samples/s within a factor of 3.5 at the median step"
+    assert throughput_text(Measurement(tokens_per_second=5.0, statistic="mean", relative_error=0.001)) == "5 tokens/s"
+    assert throughput_text(Measurement(peak_memory_gib=1.0)) == throughput_text(None) == "-"
+
+
+def test_what_is_to_be_known_of_a_throughput_is_told_line_by_line() -> None:
+    assert measurement_lines(FULL) == [
+        "1,830 tokens/s ± 4 %, not steady",
+        "8 of 41 steps left out as warm-up",
+        "12.3 s of evaluation, 3.0 s of saving left out",
+        "1,700 tokens/s over the whole time, evaluation and saving with it",
+        "evaluation may have gone unseen, and counts as training then",
+        "Hugging Face tells 2.1 samples/s",
+    ]
+    assert measurement_lines(None) == []
+    assert measurement_lines(Measurement(tokens_per_second=5.0)) == ["5 tokens/s"]
+
+
+def test_a_comparison_shows_the_doubt_of_each_run_where_it_is_known() -> None:
+    def rows(doubts: tuple[float, ...]) -> list[str]:
+        sides = [Repeats(config={"a": 1}, throughputs=(9.0, 9.5), uncertainties=doubts) for _ in range(2)]
+        table = comparison_table(compare(*sides, objective="tokens_per_second", noise=0.02), statistic="p50")
+        assert table.title == "tokens_per_second at the median step, whole job"
+        return list(table.columns[1].cells)
+
+    assert "± 4 %" in rows((0.024, 0.024))
+    assert len(rows(())) == len(rows((0.0, 0.0))) == len(rows((0.024, 0.024))) - 1

@@ -1,0 +1,148 @@
+"""The command ``tune`` on real local launches: on a terminal and off it, what it writes, and what it ends early."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml import State, Trial, TrialStore
+
+pytestmark = pytest.mark.launch
+TUNE = Path(__file__).resolve().parents[1] / "tune"
+QUICK = [f"{TUNE}/components.py:quick", "--script", f"{TUNE}/quick.py"]
+SPACE = """
+objective = "samples_per_second"
+[parameters.micro_batch_size]
+choices = [1, 2, 4]
+flag = "--batch_size"
+changes_training = true
+"""
+SLOW = """
+import argparse, time
+from torchx_cubicml import measure
+parser = argparse.ArgumentParser()
+parser.add_argument("--batch_size", type=int)
+slow = parser.parse_args().batch_size == 2
+for _ in range(3000 if slow else 60):
+    time.sleep(0.2 if slow else 0.02)
+    measure.step(samples=100.0)
+"""
+_CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+@dataclass(frozen=True)
+class Told:
+    status: int
+    screen: str
+
+    @property
+    def lines(self) -> list[str]:
+        return [line.rstrip() for line in re.split(r"[\r\n]+", _CONTROL.sub("", self.screen))]
+
+
+def on_a_terminal(words: list[str], cwd: Path) -> Told:
+    """Run a command whose every stream is a terminal, and return all that it wrote there."""
+    leader, follower = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
+    process = subprocess.Popen(words, cwd=cwd, stdin=follower, stdout=follower, stderr=follower, env=environment)
+    os.close(follower)
+    screen = b""
+    while True:
+        try:
+            piece = os.read(leader, 65536)
+        except OSError:  # so Linux tells that nobody holds the other end any more
+            break
+        if not piece:
+            break
+        screen += piece
+    os.close(leader)
+    return Told(process.wait(timeout=600), screen.decode(errors="replace"))
+
+
+def quick_tune(*options: str, args: str = "--batch_size 1 --seconds 0.6") -> list[str]:
+    fixed = ["--space", "space.toml", "--store", "store", "--scratch", "scratch", "--repeats", "2"]
+    return ["torchx", "cubicml", "tune", *fixed, *options, "--", *QUICK, "--", *args.split()]
+
+
+@pytest.fixture(scope="module")
+def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("tune")
+    (folder / "space.toml").write_text(SPACE)
+    (folder / ".torchxconfig").write_text("[cli:run]\nscheduler = local_cwd\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def told(workspace: Path) -> Told:
+    options = ("--budget", "8 launches", "--parallel", "2", "--write-config", ".torchxconfig")
+    return on_a_terminal(quick_tune(*options), workspace)
+
+
+def test_a_terminal_shows_what_is_in_flight_and_what_is_left(told: Told) -> None:
+    assert told.status == 0, told.screen[-3000:]
+    assert "\x1b[" in told.screen
+    heads = [line for line in told.lines if line.split() == ["why", "config", "state", "for", "predicted", "measured"]]
+    assert len(heads) > 3  # drawn again and again
+    both = [line.split() for line in told.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
+    assert {words[0] for words in both} >= {"1", "2", "3"}
+    assert any("running" in words for words in both)
+    assert any(re.search(r"best [\d,]+ samples_per_second; \d of 8 launches left", line) for line in told.lines)
+    assert any("about" in line and "launches left" in line for line in told.lines)
+
+
+def test_a_terminal_keeps_the_ends_and_the_result(told: Told) -> None:
+    ends = [line for line in told.lines if re.match(r"\s*\d+   -> micro_batch_size=", line)]
+    assert len(ends) == len({line.split()[0] for line in ends}) >= 6
+    rest = "\n".join(told.lines)
+    assert "the command to run:" in rest
+    assert "device hours" in rest
+
+
+def test_the_winner_is_the_default_of_the_next_launch(told: Told, workspace: Path) -> None:
+    assert "[cli:run]" in (workspace / ".torchxconfig").read_text()  # what stood there stays
+    words = ["torchx", "run", "--dryrun", "cubicml", "--mode", "record", "--store", "store", QUICK[0]]
+    done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert re.search(r"--batch_size\W+4\b", done.stdout), done.stdout[-3000:]
+    assert "quick.py" in done.stdout
+
+
+def test_without_a_terminal_lines_are_plain(workspace: Path, tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(SPACE)
+    words = quick_tune("--budget", "2 launches", "--write-config", "defaults", args="--batch_size 4 --seconds 0.2")
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "\x1b" not in done.stdout + done.stderr
+    lines = done.stderr.splitlines()
+    assert sum("->" in line for line in lines) == 2
+    assert "  1 baseline micro_batch_size=4" in lines
+    # Nothing was found to be faster, and so nothing is written.
+    assert not (tmp_path / "defaults").exists()
+    assert "defaults is left as it was" in done.stderr
+
+
+def test_a_hopeless_launch_of_torchrun_is_ended_early(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text(SPACE.replace("[1, 2, 4]", "[1, 2]"))
+    (tmp_path / "train.py").write_text(SLOW)
+    options = "--space space.toml --store store --budget 2 --repeats 1 --json --scratch scratch"
+    training = "dist.ddp -j 1x1 --script train.py -- --batch_size 1"
+    words = f"torchx cubicml tune {options} -- {training}".split()
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=600)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert json.loads(done.stdout)["launches"] == 2
+    trials: dict[object, Trial] = {trial.config["micro_batch_size"]: trial for trial in TrialStore(f"{tmp_path}/store")}
+    assert trials[1].state is State.COMPLETED
+    slow = trials[2]
+    assert slow.state is State.STOPPED_EARLY
+    assert slow.reason.startswith("ended early: ")
+    assert "under the best" in slow.reason
+    assert slow.measurement is not None
+    assert 10 <= slow.measurement.steps_counted < 3000
+    assert slow.measurement.samples_per_second == pytest.approx(500.0, rel=0.3)

@@ -1,0 +1,108 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.bindings.argv import (
+    Form,
+    abbreviation_of,
+    append,
+    find_flag,
+    flags_in,
+    looks_like_value,
+    negation,
+    replace,
+    set_flag,
+    usual_form,
+    write_value,
+)
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "form", "texts"),
+    [
+        (["--lr", "0.1"], "--lr", Form.SEPARATE, ("0.1",)),
+        (["--lr=0.1"], "--lr", Form.JOINED, ("0.1",)),
+        (["--lr="], "--lr", Form.JOINED, ("",)),
+        (["-b", "4"], "-b", Form.SEPARATE, ("4",)),
+        (["-b4"], "-b", Form.ATTACHED, ("4",)),
+        (["-b=4"], "-b", Form.JOINED, ("4",)),
+        (["-lr", "4"], "-lr", Form.SEPARATE, ("4",)),
+        (["--shift", "-1"], "--shift", Form.SEPARATE, ("-1",)),
+        (["--compile", "--lr", "1"], "--compile", Form.SWITCH, ()),
+        (["--no-compile"], "--compile", Form.NEGATED, ()),
+        (["--no_compile"], "--compile", Form.NEGATED, ()),
+        (["--compile.no-enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--compile.no_enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--no-compile.enable"], "--compile.enable", Form.NEGATED, ()),
+        (["--compile.enable=true"], "--compile.enable", Form.JOINED, ("true",)),
+        (["model.width=4"], "model.width=", Form.JOINED, ("4",)),
+        (["--width==4"], "--width=", Form.JOINED, ("=4",)),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_every_form_is_found(args: list[str], flag: str, form: Form, texts: tuple[str, ...]) -> None:
+    (found,) = find_flag(["train", *args], flag, is_value=looks_like_value)
+    assert (found.form, found.texts, found.start) == (form, texts, 1)
+
+
+def test_what_must_follow_at_once_is_not_found_apart() -> None:
+    assert find_flag(["--lr", "1", "lr", "2", "xlr=3", "--no-lr"], "--lr=", is_value=looks_like_value) == []
+    assert write_value("lr=", ["-1"], Form.SEPARATE) == ("lr=-1",)
+
+
+@pytest.mark.parametrize(
+    "args", [["--lrx", "1"], ["--lr-decay=1"], ["x", "--", "--lr", "1"], ["lr", "1"]], ids=" ".join
+)
+def test_a_flag_is_not_found_where_argparse_would_see_none(args: list[str]) -> None:
+    assert find_flag(args, "--lr", is_value=looks_like_value) == []
+
+
+def test_repeated_flags_are_all_found_in_order() -> None:
+    found = find_flag(["--x", "1", "--x=2", "--x", "--y"], "--x", is_value=looks_like_value)
+    assert [occurrence.texts for occurrence in found] == [("1",), ("2",), ()]
+
+
+def test_a_list_of_words_stops_at_the_first_that_is_no_value() -> None:
+    (found,) = find_flag(["--s", "A", "B", "data.bin"], "--s", is_value={"A", "B"}.__contains__, most_values=4)
+    assert (found.texts, found.stop) == (("A", "B"), 3)
+
+
+def test_flags_are_added_before_the_positional_separator() -> None:
+    assert append(["--a", "--", "x"], ["--b", "1"]) == ("--a", "--b", "1", "--", "x")
+
+
+def test_replace_touches_nothing_else() -> None:
+    args = ["a b", "--x", "1", "$HOME"]
+    (found,) = find_flag(args, "--x", is_value=looks_like_value)
+    assert replace(args, found, ["--x", "2"]) == ("a b", "--x", "2", "$HOME")
+
+
+def test_a_value_with_a_dash_is_joined_so_that_argparse_takes_it() -> None:
+    assert write_value("--opt", ["-O3"], Form.SEPARATE) == ("--opt=-O3",)
+    assert write_value("--shift", ["-3"], Form.SEPARATE) == ("--shift", "-3")
+    assert write_value("-b", ["8"], Form.ATTACHED) == ("-b8",)
+
+
+def test_added_flags_look_like_the_others() -> None:
+    assert usual_form(["--a=1", "--b"]) is Form.JOINED
+    assert usual_form(["--a", "1", "key=value"]) is Form.SEPARATE
+
+
+def test_set_flag_replaces_or_adds() -> None:
+    assert set_flag(["--out", "a", "--lr", "1"], "--out", "b c") == ("--out", "b c", "--lr", "1")
+    assert set_flag(["--lr=1"], "--out", "b") == ("--lr=1", "--out=b")
+
+
+def test_names_of_flags_carry_no_values() -> None:
+    assert flags_in(["--token=hunter2", "-v", "--lr", "1", "--lr", "2", "-1"]) == ["--token", "-v", "--lr"]
+
+
+def test_an_abbreviation_is_seen() -> None:
+    assert abbreviation_of(["--batch=4", "--b", "--other"], "--batch_size") == "--batch"
+    assert abbreviation_of(["--batch_size=4", "--", "--batch"], "--batch_size") is None
+
+
+def test_a_short_flag_has_no_negation() -> None:
+    with pytest.raises(LaunchError, match="only a long flag"):
+        negation("-c")

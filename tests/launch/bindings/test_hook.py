@@ -1,0 +1,76 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.launch import Launch, read_config, write_config
+from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.records.contract import decode_contract, encode_contract
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.space.toml import parse_space
+
+SPACE = """
+[workload]
+n_layers = { flag = "--layers" }
+[parameters.sharding_strategy]
+choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]
+per_layer = "n_layers"
+hook = "fsdp"
+"""
+LAUNCH = Launch(program="train.py", script_args=("--layers", "3"), world_size=2)
+MIXED = ("NO_SHARD", "FULL_SHARD", "SHARD_GRAD_OP")
+
+
+def test_a_script_without_a_word_on_it_does_what_torch_does_by_default() -> None:
+    _, config = read_config(LAUNCH, parse_space(SPACE, where="space.toml"))
+    assert config == {"sharding_strategy": ("FULL_SHARD",) * 3}
+
+
+def test_the_file_states_what_another_script_does() -> None:
+    space = parse_space(f'{SPACE}default = "SHARD_GRAD_OP"', where="space.toml")
+    assert read_config(LAUNCH, space)[1] == {"sharding_strategy": ("SHARD_GRAD_OP",) * 3}
+
+
+def test_what_is_written_is_read_back_and_the_scripts_own_leaves_no_hook() -> None:
+    space = parse_space(SPACE, where="space.toml")
+    written = write_config(LAUNCH, space, {"sharding_strategy": MIXED})
+    assert written.script_args == LAUNCH.script_args
+    assert read_config(written, space)[1] == {"sharding_strategy": MIXED}
+    assert write_config(written, space, read_config(LAUNCH, space)[1]) == LAUNCH
+
+
+def test_the_contract_takes_it_to_the_job() -> None:
+    space = parse_space(SPACE, where="space.toml")
+    config = {"sharding_strategy": MIXED}
+    placed = place_config(LAUNCH, space, config, store="/tmp/store", origin=Origin.TUNE)
+    assert placed.contract is not None
+    assert decode_contract(encode_contract(placed.contract)).hooks == {"fsdp": MIXED}
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "why"),
+    [
+        ('"fsdp"', '"ddp"', r"sharding_strategy\.hook: legal is fsdp, got 'ddp'"),
+        (
+            '"NO_SHARD"',
+            '"HYBRID_SHARD"',
+            "wants choices among FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, or among HYBRID_SHARD",
+        ),
+        (
+            'hook = "fsdp"',
+            'hook = "fsdp"\nflag = "--sharding"',
+            "one place in the command is wanted, flag, env, hook",
+        ),
+        ('flag = "--layers"', 'hook = "fsdp"', r"workload\.n_layers.*hook"),
+        (
+            'choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]\nper_layer = "n_layers"',
+            'derive = "1"',
+            "wants choices",
+        ),
+        ('hook = "fsdp"', 'hook = "fsdp"\n[parameters.b]\nchoices = ["NO_SHARD"]\nhook = "fsdp"', "place of both"),
+    ],
+    ids=["unknown-hook", "mixed-families", "two-places", "a-fact", "derived", "twice"],
+)
+def test_what_the_file_gets_wrong_is_told(before: str, after: str, why: str) -> None:
+    with pytest.raises(SpaceError, match=why):
+        parse_space(SPACE.replace(before, after), where="space.toml")

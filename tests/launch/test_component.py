@@ -1,0 +1,193 @@
+from __future__ import annotations
+
+import copy
+import random
+import shlex
+from dataclasses import asdict, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from torchx.specs import macros
+
+from torchx_cubicml.errors import ContractError, LaunchError
+from torchx_cubicml.launch import ComponentLaunch
+from torchx_cubicml.launch.torchrun_command import RECORDER
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CONTRACT = Contract(store="file:///tmp/store", config={"micro_batch_size": 4})
+DDP = "-j 1x2 --script examples/train.py -- --lr 0.1"
+
+
+def parse(component: str, args: str) -> ComponentLaunch:
+    return ComponentLaunch.parse(component, shlex.split(args))
+
+
+def write_component(folder: Path, body: str) -> str:
+    path = folder / "mine.py"
+    path.write_text(f"import torchx.specs as specs\n\n{body}")
+    return f"{path}:train"
+
+
+def test_ddp_is_read() -> None:
+    parsed = parse("dist.ddp", "-j 2x4 -h aws_p4d.24xlarge --env A=1,B=$$2 -m pkg.train -- --text 'a b' --x")
+    launch = parsed.launch
+    assert (launch.program, launch.is_module, launch.script_args) == ("pkg.train", True, ("--text", "a b", "--x"))
+    assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == (2, 4, 8)
+    assert launch.device == "aws_p4d.24xlarge"
+    assert launch.env["A"] == "1"
+    assert launch.env["B"] == "$2"
+    assert parsed.not_recorded == launch.not_rewritten == ""
+
+
+def test_the_recorded_app_differs_in_the_command_and_the_contract_alone() -> None:
+    parsed = parse("dist.ddp", f"--name exp/run {DDP}")
+    typed, recorded = asdict(parsed.build()), asdict(parsed.build(parsed.launch, CONTRACT))
+    (typed_role,), (role,) = typed["roles"], recorded["roles"]
+    line = role["args"][1]
+    assert f"-m {RECORDER} -- examples/train.py --lr 0.1; fi;" in line
+    assert line.endswith(f"exec {typed_role['args'][1]}")
+    assert decode_contract(role["env"].pop(CONTRACT_VARIABLE)) == CONTRACT
+    role["args"][1] = typed_role["args"][1]
+    assert recorded == typed
+    assert (recorded["name"], role["name"]) == ("run", "train")
+
+
+def test_building_is_repeatable_and_leaves_the_source_alone() -> None:
+    parsed = parse("dist.ddp", DDP)
+    before = copy.deepcopy(parsed.source.app)
+    changed = replace(parsed.launch, script_args=("--lr", "9"), env={**parsed.launch.env, "NCCL_PROTO": "LL"})
+    assert parsed.build(changed, CONTRACT) == parsed.build(changed, CONTRACT)
+    assert parsed.build(changed, CONTRACT) != parsed.build(parsed.launch, CONTRACT)
+    assert parsed.build() == parsed.source.app == before
+
+
+def test_changed_variables_belong_to_the_recorded_command_only() -> None:
+    parsed = parse("dist.ddp", DDP)
+    app = parsed.build(replace(parsed.launch, env={**parsed.launch.env, "NCCL_PROTO": "LL"}), CONTRACT)
+    assert "export NCCL_PROTO=LL; exec torchrun" in app.roles[0].args[1]
+    assert "NCCL_PROTO" not in app.roles[0].env
+
+
+def test_macros_leave_the_line_whole() -> None:
+    parsed = parse("dist.ddp", f"{DDP} --name '${{app_id}}' --cost '$$5'")
+    role = parsed.build(replace(parsed.launch, script_args=("--x", "${app_id} $9")), CONTRACT).roles[0]
+    values = macros.Values(img_root="", app_id="app-1", replica_id="0", rank0_env="R0")
+    line = values.apply(role).args[1]
+    wrapped, typed = (part.split("; fi;")[0] for part in line.split("exec ")[-2:])
+    assert shlex.split(wrapped)[-2:] == ["--x", "$${app_id} $$9"], "torchrun takes the other $"
+    assert shlex.split(typed)[-4:] == ["--name", "app-1", "--cost", "$5"]
+
+
+def test_defaults_of_the_inner_component_reach_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = tmp_path / ".torchxconfig"
+    config.write_text("[component:dist.ddp]\nj = 1x7\nenv = A=7\nscript_args = --lr 3\n")
+    monkeypatch.setenv("TORCHXCONFIG", str(config))
+    parsed = parse("dist.ddp", "--script t.py")
+    assert (parsed.launch.nproc_per_node, parsed.launch.env["A"]) == (7, "7")
+    assert parsed.launch.script_args == ("--lr", "3")
+    assert parsed.arguments(replace(parsed.launch, script_args=("--lr", "4"))) == (
+        "--script",
+        "t.py",
+        "--",
+        "--lr",
+        "4",
+    )
+
+
+def test_components_in_a_file_are_launched(tmp_path: Path) -> None:
+    name = write_component(
+        tmp_path,
+        "def train(*args: str, cluster: str = 'a') -> specs.AppDef:\n"
+        "    line = 'torchrun --nproc_per_node 2 train.py ' + ' '.join(args) + ' --cluster ' + cluster\n"
+        "    role = specs.Role(name='r', image='', entrypoint='bash', args=['-c', line])\n"
+        "    return specs.AppDef(name='app', roles=[role])\n",
+    )
+    parsed = parse(name, "--cluster b -- --lr 1")
+    assert parsed.launch.script_args == ("--lr", "1", "--cluster", "b")
+    assert f"-m {RECORDER} -- train.py --lr 1 --cluster b;" in parsed.build(parsed.launch, CONTRACT).roles[0].args[1]
+    with pytest.raises(LaunchError, match="makes up arguments of its script"):
+        parsed.arguments(replace(parsed.launch, script_args=("--lr", "2", "--cluster", "b")))
+
+
+def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rewritten(tmp_path: Path) -> None:
+    name = write_component(
+        tmp_path,
+        "def train() -> specs.AppDef:\n"
+        "    lines = {'reader': 'python reader.py', 'actor': 'torchrun a.py', 'critic': 'torchrun c.py'}\n"
+        "    roles = [specs.Role(name=n, image='', entrypoint='sh', args=['-c', x]) for n, x in lines.items()]\n"
+        "    return specs.AppDef(name='app', roles=roles)\n",
+    )
+    parsed = parse(name, "")
+    assert parsed.launch.program == "a.py"
+    assert (
+        parsed.launch.not_rewritten == "several of its roles train (reader, actor, critic), of which actor is recorded"
+    )
+    recorded = [CONTRACT_VARIABLE in role.env for role in parsed.build(parsed.launch, CONTRACT).roles]
+    assert recorded == [False, True, False]
+
+
+def test_what_is_no_training_is_launched_as_typed() -> None:
+    parsed = parse("utils.echo", "--msg hi")
+    assert parsed.not_recorded == "role echo: echo is neither torchrun nor python"
+    assert parsed.build(parsed.launch, CONTRACT) == parsed.source.app
+
+
+@pytest.mark.parametrize(
+    ("component", "args", "reason"),
+    [
+        ("dist.nope", "", "Component `dist.nope` not found.*torchx builtins"),
+        ("nowhere.py:train", "", "nowhere.py does not exist"),
+        ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp refuses its arguments: Invalid format for -j, .* Given: 1y2"),
+        ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
+        ("dist.ddp", "-h nope --script t.py", "dist.ddp refuses its arguments: .*nope"),
+    ],
+    ids=["component", "file", "size", "script", "host"],
+)
+def test_what_torchx_refuses_is_told_in_one_line(component: str, args: str, reason: str) -> None:
+    with pytest.raises(LaunchError, match=reason) as told:
+        parse(component, args)
+    assert "\n" not in str(told.value)
+
+
+def test_an_unknown_option_is_refused_by_the_parser_of_torchx(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        parse("dist.ddp", "--script t.py --lr 0.1")
+    assert "unrecognized arguments" in capsys.readouterr().err
+
+
+def test_a_contract_over_its_limit_is_refused() -> None:
+    parsed = parse("dist.ddp", DDP)
+    noise = {f"name {number}": random.Random(number).randbytes(10).hex() for number in range(1000)}
+    with pytest.raises(ContractError):
+        parsed.build(parsed.launch, replace(CONTRACT, config=noise))
+
+
+@pytest.mark.parametrize(
+    ("args", "script_args", "env", "typed"),
+    [
+        (DDP, ("--lr", "0.1"), {}, DDP),
+        (DDP, ("--lr", "a b $5"), {}, "-j 1x2 --script examples/train.py -- --lr 'a b $$$$5'"),
+        ("--script t.py", ("--lr", "2"), {}, "--script t.py -- --lr 2"),
+        ("--script t.py -- x '$$y'", ("x", "$y", "z"), {}, "--script t.py -- x '$$y' z"),
+        ("--script t.py", (), {"A": "1", "B": "2"}, "--script t.py --env A=1,B=2"),
+        ("--env=C=3 --script t.py", (), {"A": "1"}, "--env=C=3,A=1 --script t.py"),
+    ],
+    ids=["same", "quoted", "added", "kept", "variables", "more variables"],
+)
+def test_arguments_that_make_a_launch_when_typed(
+    args: str, script_args: tuple[str, ...], env: dict[str, str], typed: str
+) -> None:
+    parsed = parse("dist.ddp", args)
+    wanted = replace(parsed.launch, script_args=script_args, env={**parsed.launch.env, **env})
+    arguments = parsed.arguments(wanted)
+    assert arguments == tuple(shlex.split(typed))
+    assert ComponentLaunch.parse("dist.ddp", arguments).launch == wanted
+
+
+def test_a_component_without_variables_cannot_be_typed_with_them() -> None:
+    parsed = parse("utils.python", "-m pkg")
+    with pytest.raises(LaunchError, match="has no --env option that sets A"):
+        parsed.arguments(replace(parsed.launch, env={**parsed.launch.env, "A": "1"}))

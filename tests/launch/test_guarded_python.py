@@ -1,0 +1,140 @@
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+from torchx.specs import Role, macros
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.guarded_python import guarded_arguments
+from torchx_cubicml.launch.role import read_role
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('NCCL_PROTO'), os.getpid()])); sys.exit(7)"
+WORDS = ["a b", "", "it's", '"; rm -rf /', "`id`", "line\nbreak", "é", "--x=1"]
+
+
+def start(
+    folder: Path, *, python: list[str], picks: bool = False, variables: dict[str, str] | None = None, **env: str
+) -> subprocess.Popen[str]:
+    """Start what a role would, in a place without a shell or any other program."""
+    arguments = guarded_arguments(
+        python=python,
+        picks_python=picks,
+        wrapped=[sys.executable, "-c", SHOW, "wrapped", *WORDS],
+        typed=[sys.executable, "-c", SHOW, "typed", *WORDS],
+        variables=variables or {},
+    )
+    pipe = subprocess.PIPE
+    environment = {"PATH": str(folder), "NCCL_PROTO": "mine", **env}
+    return subprocess.Popen(
+        [sys.executable, *arguments], env=environment, cwd=folder, stdout=pipe, stderr=pipe, text=True
+    )
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[list[str], str | None, str]:
+    stdout, stderr = process.communicate(timeout=600)
+    words, proto, pid = json.loads(stdout)
+    assert process.returncode == 7
+    assert pid == process.pid, "signals reach the launcher itself"
+    assert words[1:] == WORDS
+    return words[0], proto, stderr
+
+
+def test_the_wrapped_command_runs_where_the_python_can_record(tmp_path: Path) -> None:
+    process = start(tmp_path, python=[sys.executable], variables={"NCCL_PROTO": "a=b 'c'"})
+    assert ended(process) == ("wrapped", "a=b 'c'", "")
+
+
+@pytest.mark.parametrize(
+    ("python", "told"),
+    [([sys.executable, "-I", "-S"], "No module named 'torchx_cubicml'"), (["/nowhere/python"], "No such file")],
+    ids=["without the package", "not there"],
+)
+def test_else_the_command_runs_as_typed_with_one_warning(tmp_path: Path, python: list[str], told: str) -> None:
+    word, proto, stderr = ended(start(tmp_path, python=python, variables={"NCCL_PROTO": "ours"}))
+    assert (word, proto, stderr.count("\n")) == ("typed", "mine", 1)
+    assert stderr.startswith(
+        "torchx-cubicml: this launch is not recorded and runs as typed, for its Python cannot load"
+    )
+    assert told in stderr
+
+
+def test_another_contract_version_runs_the_command_as_typed(tmp_path: Path) -> None:
+    package = tmp_path / "torchx_cubicml"
+    modules = {
+        "__init__": "",
+        "recorder/__init__": "",
+        "records/__init__": "",
+        "records/contract": "CONTRACT_VERSION = 999\n",
+    }
+    for module, text in modules.items():
+        (package / module).parent.mkdir(parents=True, exist_ok=True)
+        (package / f"{module}.py").write_text(text)
+    word, _, stderr = ended(start(tmp_path, python=[sys.executable]))
+    assert word == "typed"
+    assert "its recorder reads contract version 999" in stderr
+
+
+def test_the_python_that_torchrun_will_pick_is_asked(tmp_path: Path) -> None:
+    picked = {"PYTHON_EXEC": "/nowhere/python"}
+    assert ended(start(tmp_path, python=[sys.executable], picks=True, **picked))[0] == "typed"
+    assert ended(start(tmp_path, python=[sys.executable], picks=False, **picked))[0] == "wrapped"
+
+
+@pytest.mark.parametrize("text", ["raise SystemExit(3)", "import os; os._exit(0)", "1 / 0"])
+def test_modules_in_the_working_directory_change_nothing_in_the_guard(tmp_path: Path, text: str) -> None:
+    for name in ("os", "sys", "subprocess", "json", "re", "signal"):
+        (tmp_path / f"{name}.py").write_text(text)
+    process = start(tmp_path, python=[sys.executable, "-I", "-S"])
+    stdout, stderr = process.communicate(timeout=600)
+    # The program itself, a -c here, meets them as it would without us.
+    assert "runs as typed" in stderr
+    assert "wrapped" not in stdout
+
+
+def test_a_wrapped_command_that_cannot_start_leaves_the_one_as_typed(tmp_path: Path) -> None:
+    arguments = guarded_arguments(
+        python=[sys.executable],
+        picks_python=False,
+        wrapped=["/nowhere/python"],
+        typed=[sys.executable, "-c", "print(5)"],
+        variables={},
+    )
+    done = subprocess.run([sys.executable, *arguments], capture_output=True, text=True, timeout=600, check=True)
+    assert done.stdout == "5\n"
+    assert "No such file" in done.stderr
+
+
+def test_no_illegal_variable_is_set() -> None:
+    with pytest.raises(LaunchError, match="no name of an environment variable"):
+        guarded_arguments(python=[], picks_python=False, wrapped=[], typed=[], variables={"A;B": ""})
+
+
+@pytest.mark.launch
+def test_a_role_of_python_runs_in_a_place_without_a_shell(tmp_path: Path) -> None:
+    """Through TorchX's own macro substitution; options of Python, values with $ and a changed value arrive."""
+    (tmp_path / "t.py").write_text("import json, sys; print(json.dumps([sys.argv[1:], sys.flags.optimize]))")
+    role = Role(name="t", image="", entrypoint=sys.executable, args=["-O", "t.py", "${app_id}", "$$5", "--x", "1"])
+    command = read_role(role)
+    assert [word.value for word in command.script_words] == ["${app_id}", "$5", "--x", "1"]
+    role.entrypoint, role.args = command.wrapped(["${app_id}", "$5", "--x", "a$b 'c'"], {})
+    assert role.entrypoint == sys.executable
+    values = macros.Values(img_root="", app_id="app-7", replica_id="0", base_img_root="", rank0_env="")
+    applied = values.apply(role)
+    done = subprocess.run(
+        [applied.entrypoint, *applied.args],
+        cwd=tmp_path,
+        env={"PATH": str(tmp_path), "TORCHX_CUBICML_LAUNCH": ""},
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    shown = json.loads(done.stdout.splitlines()[0])
+    assert shown == [["app-7", "$5", "--x", "a$b 'c'"], 1], done.stderr

@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import re
+import shlex
+
+import pytest
+from torchx.specs import Role
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.role import read_role
+from torchx_cubicml.launch.torchrun_command import RECORDER
+
+
+def role(entrypoint: str, *args: str, replicas: int = 1, least: int | None = None) -> Role:
+    return Role(
+        name="train", image="", entrypoint=entrypoint, args=list(args), num_replicas=replicas, min_replicas=least
+    )
+
+
+def commands_in(line: str) -> list[str]:
+    """Return what the guarded line runs: the wrapped command, then the one as typed."""
+    return [part.split("; fi;")[0].strip() for part in line.split("exec ")[-2:]]
+
+
+@pytest.mark.parametrize(
+    ("typed", "wrapped"),
+    [
+        ("torchrun --nnodes 1 train.py --lr 1", f"torchrun --nnodes 1 -m {RECORDER} -- train.py --lr 1"),
+        ("torchrun -m pkg.train --lr 1", f"torchrun -m {RECORDER} -- -m pkg.train --lr 1"),
+        ("torchrun --nnodes 1 -- train.py x", f"torchrun --nnodes 1 -m {RECORDER} -- train.py x"),
+        ("torchrun train.py -- x", f"torchrun -m {RECORDER} -- train.py x"),
+        ("torchrun --no-python python -u t.py x", f"torchrun --no-python python -u -m {RECORDER} -- t.py x"),
+        ("python -u train.py -- x", f"python -u -m {RECORDER} -- train.py -- x"),
+        ("python -m pkg.train", f"python -m {RECORDER} -- -m pkg.train"),
+        ("python -m torch.distributed.run t.py", f"python -m torch.distributed.run -m {RECORDER} -- t.py"),
+        (
+            "torchrun --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id '${app_id}' t.py '$$x' \"$HOME\"",
+            "torchrun --rdzv_endpoint $${${rank0_env}:=localhost}:29500 --rdzv_id '${app_id}' "
+            f"-m {RECORDER} -- t.py '$$x' \"$HOME\"",
+        ),
+    ],
+)
+def test_the_line_holds_both_commands(typed: str, wrapped: str) -> None:
+    command = read_role(role("bash", "-c", typed))
+    entrypoint, (option, line) = command.wrapped([word.value for word in command.script_words], {})
+    assert (entrypoint, option) == ("bash", "-c")
+    assert commands_in(line) == [wrapped, typed]
+
+
+@pytest.mark.parametrize(("line", "seen"), [("torchrun t.py '$$$$5'", "$5"), ("python t.py '$$$$5'", "$$5")])
+def test_values_are_those_that_the_script_sees(line: str, seen: str) -> None:
+    command = read_role(role("bash", "-c", line))
+    assert [word.value for word in command.script_words] == [seen]
+    assert command.as_seen("$$$$5") == seen
+    assert command.as_seen(command.as_typed("a $b $$")) == "a $b $$"
+
+
+def without_shell(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """Return the options of Python, and the words of the guard in its four groups joined: probe, wrapped, typed."""
+    guard = arguments.index("-c")
+    return arguments[:guard], arguments[guard + 2 :]
+
+
+def test_a_role_of_python_without_a_shell_gets_none_and_keeps_its_arguments() -> None:
+    typed = ["/opt/my venv/bin/python", "-u", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
+    command = read_role(role(*typed))
+    entrypoint, arguments = command.wrapped([word.value for word in command.script_words], {"X": "$1"})
+    options, words = without_shell(arguments)
+    assert (entrypoint, options) == (typed[0], ["-u"])
+    assert words[:4] == ["1", "X=$$1", "4", typed[0]]
+    wrapped = [typed[0], "-u", "-m", RECORDER, "--", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["10", *wrapped, "7", *typed, "named"]
+
+
+def test_torchrun_as_a_module_without_a_shell_asks_the_python_that_it_picks() -> None:
+    typed = ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "t.py", "--x", "1"]
+    command = read_role(role(*typed))
+    _, arguments = command.wrapped(["--x", "a$b"], {})
+    _, words = without_shell(arguments)
+    wrapped = [*typed[:5], "-m", RECORDER, "--", "t.py", "--x", "a$$$$b"]
+    assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["11", *wrapped, "8", *typed, "picked"]
+
+
+def test_torchrun_without_a_shell_gets_one_to_find_its_python() -> None:
+    command = read_role(role("torchrun", "t.py", "a b"))
+    entrypoint, (option, line) = command.wrapped([word.value for word in command.script_words], {})
+    assert (entrypoint, option) == ("sh", "-c")
+    assert shlex.split(commands_in(line)[1]) == ["torchrun", "t.py", "a b"]
+
+
+def test_rewritten_words_are_quoted_and_only_the_wrapped_command_has_them() -> None:
+    command = read_role(role("bash", "-c", "torchrun t.py --x 1 --y $Y"))
+    _, (_, line) = command.wrapped(["--x", "a'b $c\n", "--y", "$Y"], {"NCCL_PROTO": "$1"})
+    wrapped, typed = commands_in(line)
+    assert wrapped.endswith("""t.py --x 'a'"'"'b $$$$c\n' --y $Y"""), "TorchX and torchrun each take one $ of two"
+    assert typed == "torchrun t.py --x 1 --y $Y"
+    assert "then export NCCL_PROTO='$$1'; exec torchrun" in line
+
+
+@pytest.mark.parametrize(
+    ("made", "size"),
+    [
+        (role("bash", "-c", "torchrun --nnodes 2 --nproc_per_node 4 t.py", replicas=2, least=2), (2, 4, 8)),
+        (role("python", "t.py", replicas=3), (3, 1, 3)),
+    ],
+    ids=["torchrun", "python"],
+)
+def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> None:
+    launch = read_role(made).launch(env={}, device="", obstacle="")
+    assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == size
+    assert launch.not_rewritten == ""
+
+
+@pytest.mark.parametrize(
+    ("made", "reason"),
+    [
+        (role("bash", "-c", "torchrun --nnodes 1:4 t.py", replicas=4, least=1), r"number of nodes \(1:4\) is decided"),
+        (role("bash", "-c", "torchrun --nnodes 4 t.py", replicas=4, least=2), r"number of nodes \(2:4\) is decided"),
+        (role("torchrun", "--nproc_per_node", "auto", "t.py"), r"processes per node \(auto\) is decided"),
+        (role("bash", "-c", "torchrun t.py --lr $LR"), "the shell expands some of its arguments"),
+    ],
+    ids=["elastic", "elastic role", "processes", "expansion"],
+)
+def test_what_is_decided_in_the_job_is_recorded_and_not_rewritten(made: Role, reason: str) -> None:
+    launch = read_role(made).launch(env={}, device="", obstacle="")
+    assert launch.program == "t.py"
+    assert re.search(reason, launch.not_rewritten)
+
+
+@pytest.mark.parametrize(
+    "made",
+    [role("bash", "-c", "ulimit -n 9 && torchrun t.py"), role("bash", "train.sh"), role("echo", "hi")],
+    ids=["two commands", "a script", "echo"],
+)
+def test_other_roles_are_refused(made: Role) -> None:
+    with pytest.raises(LaunchError):
+        read_role(made)

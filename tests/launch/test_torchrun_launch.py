@@ -1,0 +1,98 @@
+from __future__ import annotations
+
+import shlex
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from torch.distributed.run import config_from_args, parse_args
+
+from torchx_cubicml.launch import TorchrunLaunch
+from torchx_cubicml.launch.torchrun_command import RECORDER
+from torchx_cubicml.recorder.process.run_program import parse_program
+
+ARGUMENTS = st.lists(st.text(min_size=1).filter(lambda text: "\0" not in text), max_size=5)
+
+
+def parse(line: str, **env: str) -> TorchrunLaunch:
+    return TorchrunLaunch.parse(shlex.split(line), env=env)
+
+
+def seen(args: list[str]) -> list[str]:
+    """Return what torchrun itself starts a worker with, after the interpreter's own options."""
+    _, _, command = config_from_args(parse_args(args))
+    return [str(word) for word in command if word != "-u"]
+
+
+def test_a_command_says_what_it_starts() -> None:
+    launch = parse("--nnodes 2 --nproc_per_node 4 train.py --cost '$$5' ${local_rank}", A="b").launch
+    assert (launch.program, launch.is_module) == ("train.py", False)
+    assert launch.script_args == ("--cost", "$5", "${local_rank}")
+    assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == (2, 4, 8)
+    assert (launch.env, launch.not_rewritten) == ({"A": "b"}, "")
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "size"),
+    [
+        ("t.py", {"PET_NNODES": "2", "PET_NPROC_PER_NODE": "3"}, (2, 3, 6)),
+        ("--nproc_per_node 4 t.py", {"PET_NPROC_PER_NODE": "3"}, (1, 4, 4)),
+        ("--nproc_per_node auto t.py", {}, (None, None, None)),
+        ("--nnodes 1:4 t.py", {"PET_STANDALONE": "0"}, (None, 1, None)),
+    ],
+    ids=["environment", "typed before environment", "left open", "elastic"],
+)
+def test_the_size_of_the_job(line: str, env: dict[str, str], size: tuple[int | None, int | None, int | None]) -> None:
+    launch = parse(line, **env).launch
+    assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == size
+
+
+@given(arguments=ARGUMENTS)
+def test_arguments_pass_through_byte_for_byte(arguments: list[str]) -> None:
+    typed = ["--nproc_per_node", "2", "--", "train.py", *arguments]
+    command = TorchrunLaunch.parse(typed, env={})
+    assert command.wrapped(command.launch.script_args, recorder=RECORDER)[5:] == typed[3:]
+
+
+@given(arguments=ARGUMENTS, wanted=ARGUMENTS)
+def test_what_is_written_is_what_is_read_back(arguments: list[str], wanted: list[str]) -> None:
+    words = TorchrunLaunch.parse(["--", "train.py", *arguments], env={}).wrapped(wanted, recorder="pkg.other")
+    assert words[:4] == ["-m", "pkg.other", "--", "train.py"]
+    assert TorchrunLaunch.parse(["--", *words[3:]], env={}).launch.script_args == tuple(wanted)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "t.py --m 1",
+        "-m pkg.train --x",
+        "-m --nproc-per-node 2 pkg.train",
+        "--nproc-per-node=2 -- t.py -- y",
+        "t.py -- y",
+    ],
+)
+def test_torchrun_itself_reads_the_wrapped_command_so(line: str) -> None:
+    command = parse(line)
+    words = seen(command.wrapped(command.launch.script_args, recorder=RECORDER))
+    started = words.index(RECORDER)
+    assert words[started - 1] == "-m"
+    program = parse_program(words[started + 1 :])
+    launch = command.launch
+    assert (program.name, program.is_module, program.arguments) == (
+        launch.program,
+        launch.is_module,
+        launch.script_args,
+    )
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "python"),
+    [
+        ("t.py", {}, ("ours",)),
+        ("t.py", {"PYTHON_EXEC": "theirs"}, ("theirs",)),
+        ("--no-python python3 -u t.py", {"PYTHON_EXEC": "theirs"}, ("python3", "-u")),
+    ],
+    ids=["that of torchrun", "named in the environment", "named in the command"],
+)
+def test_the_python_of_the_program(line: str, env: dict[str, str], python: tuple[str, ...]) -> None:
+    assert parse(line, **env).python(torchrun_python=("ours",)) == python

@@ -1,0 +1,216 @@
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors.features.history import (
+    History,
+    config_key,
+    ineffective_parameters,
+    training_row,
+)
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.trial import Measurement, State, Trial
+
+WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 2}
+
+
+def trial_of(config: dict[str, object], **fields: object) -> Trial:
+    defaults: dict[str, object] = {"trial_id": "a", "workload": WORKLOAD, "state": State.COMPLETED}
+    return Trial(**{**defaults, "config": config, **fields})
+
+
+def measured(throughput: float, **config: object) -> Trial:
+    return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=throughput)
+
+
+class TestTrainingRow:
+    def test_it_holds_all_that_is_known(self) -> None:
+        trial = trial_of({"micro_batch_size": 4}, observed={"n_params": 100})
+        assert training_row(trial) == {**WORKLOAD, "micro_batch_size": 4, "n_params": 100}
+
+    def test_what_happened_goes_before_what_was_asked(self) -> None:
+        trial = trial_of(
+            {"sharding_strategy": ("FULL_SHARD", "FULL_SHARD"), "micro_batch_size": 8, "compile": True},
+            observed={"sharding_strategy": "NO_SHARD", "micro_batch_size": 4, "compile": False},
+        )
+        row = training_row(trial)
+        assert (row["sharding_strategy"], row["micro_batch_size"], row["compile"]) == ("NO_SHARD", 4, False)
+
+    def test_a_parameter_of_the_users_own_is_what_was_asked(self) -> None:
+        assert training_row(trial_of({"nccl_proto": "LL"}, observed={"nccl_proto": "Simple"}))["nccl_proto"] == "LL"
+
+    def test_a_declared_fact_is_what_was_declared(self) -> None:
+        assert training_row(trial_of({}, observed={"n_layers": 3}))["n_layers"] == 2
+
+    @pytest.mark.parametrize(
+        ("name", "requested", "observed"),
+        [
+            ("precision", "bfloat16", "bf16"),
+            ("sharding_strategy", ("full", "none"), ("FULL_SHARD", "NO_SHARD")),
+            ("sharding_strategy", 3, "FULL_SHARD"),
+            ("compile", "inductor", True),
+            ("compile", 1, True),
+        ],
+        ids=["precision", "layers", "stage", "back end", "switch"],
+    )
+    def test_words_of_the_users_own_stay_comparable_with_candidates(
+        self, name: str, requested: object, observed: object
+    ) -> None:
+        assert training_row(trial_of({name: requested}, observed={name: observed}))[name] == requested
+
+    def test_a_parameter_of_another_name_is_observed_where_the_space_says_so(self) -> None:
+        trial = trial_of({"shard": "FULL_SHARD"}, observed={"sharding_strategy": "NO_SHARD", "n_params": 9})
+        row = training_row(trial, observe={"shard": "sharding_strategy"})
+        assert row == {**WORKLOAD, "shard": "NO_SHARD", "n_params": 9}
+
+
+class TestHistory:
+    def test_throughput_and_memory_teach_and_failures_are_kept_apart(self) -> None:
+        measurement = Measurement(tokens_per_second=5.0)
+        states = {
+            state: trial_of({"micro_batch_size": index}, trial_id=str(state), state=state)
+            for index, state in enumerate(State)
+        }
+        with_throughput = {
+            state: trial_of(
+                {"micro_batch_size": 10}, trial_id=f"{state} measured", state=state, measurement=measurement
+            )
+            for state in State
+        }
+        history = History.from_trials([*states.values(), *with_throughput.values()], objective="tokens_per_second")
+        feasible = {trial_id for trial_id, fits in zip(history.trial_ids, history.feasible, strict=True) if fits}
+        assert feasible == {f"{state} measured" for state in State if state not in {State.PLANNED, State.OUT_OF_MEMORY}}
+        assert set(history.trial_ids) - feasible == {"out_of_memory", "out_of_memory measured"}
+        assert len(history.failures) == 4
+        np.testing.assert_array_equal(np.isnan(history.throughput), ~history.feasible)
+
+    def test_rows_features_and_outcomes_belong_together(self) -> None:
+        trials = [measured(float(size * 10), micro_batch_size=size, precision="bf16") for size in (8, 1, 4, 2)]
+        history = History.from_trials(trials, objective="tokens_per_second")
+        assert history.features.shape == (4, len(history.columns.names))
+        column = history.columns.names.index("micro_batch_size")
+        by_id = {trial.trial_id: trial for trial in trials}
+        for index, trial_id in enumerate(history.trial_ids):
+            size = by_id[trial_id].config["micro_batch_size"]
+            assert history.rows[index]["micro_batch_size"] == size == history.features[index, column]
+            assert history.throughput[index] == by_id[trial_id].measurement.tokens_per_second
+
+    def test_another_objective_teaches_what_was_measured_in_it(self) -> None:
+        trial = Trial.completed(workload=WORKLOAD, config={}, samples_per_second=3.0)
+        history = History.from_trials([trial, measured(5.0)], objective="samples_per_second")
+        assert history.throughput.tolist() == [3.0]
+
+    def test_an_unknown_objective_is_told(self) -> None:
+        with pytest.raises(RecordError, match="tokens_per_second"):
+            History.from_trials([], objective="speed")
+
+    def test_no_trials_make_an_empty_table(self) -> None:
+        history = History.from_trials([], objective="tokens_per_second")
+        assert (history.features.shape, history.throughput.shape, history.rows) == ((0, 0), (0,), ())
+
+    def test_neither_order_nor_ids_matter(self) -> None:
+        rng = random.Random(0)
+        told = [
+            (rng.random(), rng.choice([1, 2, 4]), tuple(rng.choice(["FULL_SHARD", "NO_SHARD"]) for _ in range(3)))
+            for _ in range(40)
+        ]
+        tables = []
+        for _ in range(2):
+            rng.shuffle(told)
+            trials = [
+                measured(speed + 1, micro_batch_size=size, sharding_strategy=layers) for speed, size, layers in told
+            ]
+            trials += [Trial.infeasible(workload=WORKLOAD, config={"micro_batch_size": size}) for _, size, _ in told]
+            tables.append(History.from_trials(trials, objective="tokens_per_second"))
+        one, other = tables
+        assert one.columns == other.columns
+        assert one.rows == other.rows
+        np.testing.assert_array_equal(one.features, other.features)
+        np.testing.assert_array_equal(one.throughput, other.throughput)
+        np.testing.assert_array_equal(one.feasible, other.feasible)
+
+    def test_where_it_ran_is_no_feature(self) -> None:
+        trial = trial_of({}, observed={"host": "n1"}, measurement=Measurement(tokens_per_second=1.0))
+        history = History.from_trials([trial], objective="tokens_per_second")
+        assert history.rows[0]["host"] == "n1"
+        assert "host" not in history.columns.names
+
+
+class TestIneffectiveParameters:
+    def test_asked_twice_and_always_seen_alike(self) -> None:
+        trials = [
+            trial_of(
+                {"sharding_strategy": asked, "micro_batch_size": size}, observed={**seen, "micro_batch_size": size}
+            )
+            for asked, seen, size in [
+                ("FULL_SHARD", {"sharding_strategy": "NO_SHARD"}, 1),
+                (("FULL_SHARD", "SHARD_GRAD_OP"), {"sharding_strategy": ("NO_SHARD", "NO_SHARD")}, 2),
+            ]
+        ]
+        assert ineffective_parameters(trials) == ("sharding_strategy",)
+
+    def test_asking_per_layer_for_the_same_is_asking_once(self) -> None:
+        trials = [
+            trial_of({"sharding_strategy": asked}, observed={"sharding_strategy": ("FULL_SHARD", "FULL_SHARD")})
+            for asked in ("FULL_SHARD", ("FULL_SHARD", "FULL_SHARD"))
+        ]
+        assert ineffective_parameters(trials) == ()
+
+    def test_what_was_not_observed_is_not_judged(self) -> None:
+        trials = [trial_of({"precision": asked}, observed={}) for asked in ("bf16", "fp32")]
+        trials.append(trial_of({"precision": "bf16"}, observed={"precision": "bf16"}))
+        assert ineffective_parameters(trials) == ()
+
+    def test_words_of_the_users_own_are_judged_too(self) -> None:
+        trials = [trial_of({"shard": asked}, observed={"sharding_strategy": "NO_SHARD"}) for asked in ("full", "none")]
+        assert ineffective_parameters(trials) == ()
+        assert ineffective_parameters(trials, observe={"shard": "sharding_strategy"}) == ("shard",)
+
+
+class TestMatches:
+    def test_every_fact_must_be_known_and_alike(self) -> None:
+        trial = trial_of({"tp_degree": 2}, observed={"device": "cpu"})
+        assert matches(trial, WORKLOAD)
+        assert matches(trial, {"world_size": 2.0, "device": "cpu", "tp_degree": 2})
+        assert matches(trial, {})
+        assert not matches(trial, {**WORKLOAD, "world_size": 4})
+        assert not matches(trial, {**WORKLOAD, "seq_len": 128})
+        assert not matches(trial, {"world_size": "2"})
+
+    def test_true_is_not_one(self) -> None:
+        assert not matches(trial_of({"compile": True}), {"compile": 1})
+
+
+class TestConfigKey:
+    def test_the_same_request_has_the_same_key(self) -> None:
+        assert config_key({"a": 1, "b": ("x", 2.0)}) == config_key({"b": ("x", 2), "a": 1.0})
+
+    @pytest.mark.parametrize(
+        ("left", "right"),
+        [
+            ({"a": True}, {"a": 1}),
+            ({"a": "1"}, {"a": 1}),
+            ({"a": ("x", "y")}, {"a": ("y", "x")}),
+            ({"a": ("x",)}, {"a": "x"}),
+            ({"a": 1}, {"a": 1, "b": 2}),
+        ],
+        ids=["boolean", "text", "order", "tuple", "more"],
+    )
+    def test_another_request_has_another_key(self, left: dict[str, object], right: dict[str, object]) -> None:
+        assert config_key(left) != config_key(right)
+
+
+@pytest.mark.parametrize("peak", [5e-324, 1e-9, 1e9, 1.7e308])
+def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
+    odd, usual = (
+        Trial.completed(workload={}, config={"a": each}, tokens_per_second=1.0, peak_memory_gib=each)
+        for each in (peak, 40.0)
+    )
+    history = History.from_trials([odd, usual], objective="tokens_per_second")
+    told = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
+    assert np.isnan(told[odd.trial_id])
+    assert told[usual.trial_id] == 40.0

@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from torchx_cubicml.predictors.memory.dominance import Limits, hunger_of_row
+
+ROW = {"program": "a.py", "sharding_strategy": ("FULL_SHARD", "NO_SHARD"), "micro_batch_size": 8}
+NAMES = ("program", "sharding_strategy", "micro_batch_size")
+
+
+def verdict(asked: dict[str, object], *outcomes: tuple[int, bool]) -> float:
+    limits = Limits.of([({**ROW, "micro_batch_size": batch}, fits) for batch, fits in outcomes], names=NAMES)
+    return float(limits.verdicts([{**ROW, **asked}])[0])
+
+
+@pytest.mark.parametrize(
+    ("batch", "expected"), [(2, 1.0), (4, 1.0), (8, math.nan), (16, 0.0), (32, 0.0)], ids=lambda value: f"{value}"
+)
+def test_a_larger_batch_than_failed_fails_and_a_smaller_than_ran_runs(batch: int, expected: float) -> None:
+    assert verdict({"micro_batch_size": batch}, (4, True), (16, False)) == pytest.approx(expected, nan_ok=True)
+
+
+@pytest.mark.parametrize(
+    "other", [{"program": "b.py"}, {"sharding_strategy": ("NO_SHARD", "NO_SHARD")}], ids=["workload", "layers"]
+)
+def test_another_workload_or_config_says_nothing(other: dict[str, object]) -> None:
+    assert math.isnan(verdict({**other, "micro_batch_size": 64}, (4, True), (16, False)))
+
+
+def test_what_failed_once_stays_out_though_it_ran_too() -> None:
+    assert verdict({"micro_batch_size": 8}, (8, False), (8, True), (16, True)) == 0.0
+
+
+def test_a_row_that_lacks_a_name_is_compared_with_those_that_lack_it_too() -> None:
+    bare = {"program": "a.py", "micro_batch_size": 8}
+    limits = Limits.of([(bare, False)], names=NAMES)
+    assert math.isnan(limits.verdicts([ROW])[0])
+    assert limits.verdicts([{**bare, "micro_batch_size": 16}])[0] == 0.0
+
+
+def test_a_config_without_a_micro_batch_is_compared_with_itself() -> None:
+    limits = Limits.of([({"tp_degree": 1}, False), ({"tp_degree": 2}, True)], names=("tp_degree",))
+    assert limits.verdicts([{"tp_degree": 1}, {"tp_degree": 2}, {"tp_degree": 4}]) == pytest.approx(
+        [0.0, 1.0, math.nan], nan_ok=True
+    )
+
+
+def test_without_names_nothing_is_known() -> None:
+    assert math.isnan(Limits.of([(ROW, False)], names=()).verdicts([ROW])[0])
+
+
+@pytest.mark.parametrize(
+    ("less", "more"),
+    [
+        ({"micro_batch_size": 4}, {"micro_batch_size": 8}),
+        ({"seq_len": 1024}, {"seq_len": 2048}),
+        ({"sharding_strategy": ("FULL_SHARD",) * 2}, {"sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP")}),
+        ({"sharding_strategy": "SHARD_GRAD_OP"}, {"sharding_strategy": "DDP"}),
+        ({"activation_checkpointing": "full"}, {"activation_checkpointing": "none"}),
+        ({"precision": "bf16"}, {"precision": "fp32"}),
+    ],
+    ids=["batch", "sequence", "layer", "strategy", "checkpointing", "precision"],
+)
+def test_hunger_knows_what_takes_memory(less: dict[str, object], more: dict[str, object]) -> None:
+    assert hunger_of_row(less) < hunger_of_row(more)
+
+
+def test_hunger_says_nothing_of_words_that_it_does_not_know() -> None:
+    assert hunger_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0

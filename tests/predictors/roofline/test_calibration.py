@@ -1,0 +1,106 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
+from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.step_time import step_time
+from torchx_cubicml.predictors.roofline.training_layout import Layout
+
+
+def trainings(count: int, seed: int = 0, *, piped: bool = True) -> Layout:
+    rng = np.random.default_rng(seed)
+    rows = []
+    while len(rows) < count:
+        tp, pp = 2 ** int(rng.integers(5)), 2 ** int(rng.integers(4 if piped else 1))
+        row = {
+            "n_layers": int(rng.choice([16, 24, 48])),
+            "d_model": int(rng.choice([1024, 2048, 4096])),
+            "seq_len": 2048,
+            "vocab_size": 32000,
+            "micro_batch_size": 2 ** int(rng.integers(5)),
+            "gradient_accumulation_steps": 2 ** int(rng.integers(2, 6)),
+            "world_size": 2 ** int(rng.integers(4, 8)),
+            "tp_degree": tp,
+            "pp_degree": pp,
+            "device": "NVIDIA A100-SXM4-80GB",
+        }
+        if tp * pp <= row["world_size"]:
+            rows.append(row)
+    return Layout.of(Facts.from_rows(rows))
+
+
+def fitted(layout: Layout, seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Calibration:
+    return calibrate(layout, seconds, np.zeros(len(seconds)), rng=np.random.default_rng(0))
+
+
+def test_without_rows_the_constants_stay_at_their_defaults() -> None:
+    nothing = trainings(1).rows(np.array([], dtype=np.int64))
+    assert fitted(nothing, np.empty(0)) == Calibration()
+    assert Calibration().constants == DEFAULTS
+
+
+def test_planted_constants_are_recovered_through_noise() -> None:
+    planted = {**DEFAULTS, "gemm_efficiency": 0.35, "launch_s": 6e-3, "network_tp": 0.25, "link_tp_latency_s": 2e-4}
+    layout = trainings(200)
+    noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, 200))
+    found = fitted(layout, step_time(layout, planted).total() * noise)
+    assert np.abs(found.expect(layout).logarithm - np.log(step_time(layout, planted).total())).mean() < 0.03
+    for name in ("gemm_efficiency", "launch_s", "network_tp", "link_tp_latency_s"):
+        assert found.constants[name] == pytest.approx(planted[name], rel=0.25), name
+    assert found.slow is None
+
+
+def test_a_few_wild_rows_do_not_matter() -> None:
+    planted = {**DEFAULTS, "gemm_efficiency": 0.4}
+    layout = trainings(100, piped=False)
+    seconds = step_time(layout, planted).total()
+    seconds[::20] *= 30.0
+    assert fitted(layout, seconds).constants["gemm_efficiency"] == pytest.approx(0.4, rel=0.1)
+
+
+def test_what_no_row_shows_keeps_its_default() -> None:
+    layout = trainings(50, piped=False)
+    constants = fitted(layout, 3.0 * step_time(layout, DEFAULTS).total()).constants
+    for name in ("pp_latency_s", "low_bit", "plain_attention", "compiled"):
+        assert constants[name] == pytest.approx(DEFAULTS[name])
+
+
+def test_one_row_moves_the_constants_towards_it() -> None:
+    layout = trainings(1, piped=False)
+    default = step_time(layout, DEFAULTS).total()
+    moved = step_time(layout, fitted(layout, 2.0 * default).constants).total()
+    assert 1.3 * default < moved < 2.1 * default
+
+
+def test_a_second_mode_is_found_with_its_stall_and_where_it_comes() -> None:
+    layout = trainings(400, seed=3)
+    times = step_time(layout, DEFAULTS)
+    rng = np.random.default_rng(4)
+    slow = (layout.pp > 1) & (rng.random(400) < np.where(layout.world >= 64, 0.8, 0.05))
+    seconds = np.where(slow, times.total(2.0), times.total()) * np.exp(rng.normal(0.0, 0.05, 400))
+    found = fitted(layout, seconds)
+    assert found.slow is not None
+    assert found.slow.stall_s == pytest.approx(2.0, rel=0.15)
+    expected = found.expect(layout)
+    piped = layout.pp > 1
+    assert expected.chance[piped & (layout.world >= 64)].mean() > 0.6
+    assert expected.chance[piped & (layout.world < 64)].mean() < 0.25
+    assert not expected.chance[~piped].any()
+    assert (expected.slow >= expected.fast).all()
+
+
+def test_one_slow_row_is_an_accident_and_no_mode() -> None:
+    layout = trainings(60, seed=5)
+    seconds = step_time(layout, DEFAULTS).total()
+    seconds[int(np.flatnonzero(layout.pp > 1)[0])] *= 20.0
+    assert fitted(layout, seconds).slow is None
+
+
+def test_thousands_of_rows_are_sampled() -> None:
+    layout = trainings(300)
+    many = layout.rows(np.tile(np.arange(300), 10))
+    seconds = step_time(many, {**DEFAULTS, "gemm_efficiency": 0.4}).total()
+    assert fitted(many, seconds).constants["gemm_efficiency"] == pytest.approx(0.4, rel=0.1)

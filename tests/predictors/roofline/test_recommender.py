@@ -1,0 +1,138 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.constants import DEFAULTS
+from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.records.trial import Trial
+
+# 64 devices on 8 nodes: 63/64 of the bytes pass the network.
+ROW = {
+    "layer_n_params": (100_000_000, 300_000_000),
+    "sharding_strategy": ("FULL_SHARD", "NO_SHARD"),
+    "micro_batch_size": 300,
+    "world_size": 64,
+    "device": "NVIDIA H100 80GB HBM3",
+}
+FLOPS = 989.4e12 * 0.6 * 0.5  # half of the efficiency at 300 samples
+BYTE = 63 / 64 / (50e9 * 0.5)
+
+
+def seconds(**changes: object) -> dict[str, float]:
+    found = Recommender.of({**ROW, **changes})
+    assert found is not None
+    return found.seconds()
+
+
+def memory(**changes: object) -> dict[str, float]:
+    found = Recommender.of({**ROW, **changes})
+    assert found is not None
+    return found.memory()
+
+
+def test_computation_is_six_flops_per_parameter_and_sample() -> None:
+    assert seconds()["compute"] == pytest.approx(6 * 400e6 * 300 / FLOPS)
+
+
+def test_what_waits_is_counted_by_hand() -> None:
+    gather, forward = 2 * 100e6 * BYTE, [2 * size * 300 / FLOPS for size in (100e6, 300e6)]
+    # Gather one, compute both, back through two, reduce two (twice the bytes) while one is to be gathered again.
+    clock = gather + sum(forward) + 2 * forward[1]
+    wire = clock + 2 * 3 * gather
+    clock = wire + gather + 2 * forward[0]
+    assert seconds()["data_parallel"] == pytest.approx(clock + gather - 3 * sum(forward))
+
+
+def test_one_device_waits_for_nobody() -> None:
+    alone = seconds(world_size=1)
+    assert alone["data_parallel"] == pytest.approx(0.0)
+    assert alone["embedding_exchange"] == 0.0
+
+
+def test_strategies_trade_memory_for_communication() -> None:
+    kinds = [{"sharding_strategy": name} for name in ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD")]
+    full, once, none = (sum(memory(**kind).values()) for kind in kinds)
+    assert full == pytest.approx(once)  # of two layers, both are whole at a time
+    assert once < none
+    assert none == pytest.approx(18 * 400e6)
+    assert once == pytest.approx((2 + 16 / 64) * 400e6)
+    assert full == pytest.approx(18 / 64 * 400e6 + 2 * 400e6 * 63 / 64)
+    assert seconds(**kinds[0])["data_parallel"] > seconds(**kinds[1])["data_parallel"]
+
+
+def test_embeddings_are_looked_up_and_exchanged() -> None:
+    sparse = {"n_embedding_tables": 100, "embedding_dim": 128, "embedding_pooling": 20, "n_embedding_rows": 10**9}
+    found = seconds(**sparse)
+    numbers = 300 * 100 * 128 * 4
+    assert found["embedding_exchange"] == pytest.approx(2 * numbers * BYTE)
+    assert found["embedding_lookup"] == pytest.approx(3 * numbers * 20 / (3352e9 * DEFAULTS["memory_bandwidth"]))
+    assert memory(**sparse)["embeddings"] == pytest.approx(10**9 * 128 * 4 / 64)
+
+
+@pytest.mark.parametrize(("share", "fits"), [(0.05, False), (0.9, True)], ids=["too little", "enough"])
+def test_the_dense_part_keeps_to_its_share(share: float, fits: bool) -> None:
+    found = Recommender.of({**ROW, "reserved_share": share})
+    assert found is not None
+    assert found.fits(found.memory()) is fits
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"layer_n_params": 5}, {"world_size": "64"}, {"micro_batch_size": 0}, {"sharding_strategy": ("NO_SHARD",) * 3}],
+    ids=["sizes", "devices", "batch", "strategies"],
+)
+def test_a_row_that_does_not_name_it_is_none(changes: dict[str, object]) -> None:
+    assert Recommender.of({**ROW, **changes}) is None
+
+
+def test_the_roofline_explains_it() -> None:
+    assert Roofline().explain(ROW) == pytest.approx(seconds())
+    assert Roofline().explain({"world_size": 8}) == {}
+
+
+PLANTED = {"gemm_efficiency": 0.45, "network_dp": 0.2, "memory_bandwidth": 0.7, "step_s": 0.03}
+
+
+def test_calibration_recovers_planted_constants_from_noisy_runs() -> None:
+    rng = np.random.default_rng(0)
+    trials = []
+    for _ in range(300):
+        row = {
+            "layer_n_params": tuple(rng.integers(10**5, 2 * 10**8, 8).tolist()),
+            "sharding_strategy": tuple(rng.choice(["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"], 8).tolist()),
+            "micro_batch_size": 2 ** int(rng.integers(4, 14)),
+            "world_size": int(rng.choice([1, 1, 8, 64])),
+            "n_embedding_tables": int(rng.integers(200)),
+            "embedding_dim": 128,
+            "embedding_pooling": 400,
+            "device": "NVIDIA H100 80GB HBM3",
+        }
+        found = Recommender.of(row)
+        assert found is not None
+        seconds = sum(found.seconds({**DEFAULTS, **PLANTED}).values()) * float(np.exp(rng.normal(0.0, 0.05)))
+        seconds *= 3.0 if rng.random() < 0.03 else 1.0  # a straggler now and then
+        speed = row["micro_batch_size"] * row["world_size"] / seconds
+        trials.append(Trial.completed(workload={}, config=row, samples_per_second=speed))
+    history = History.from_trials(trials, objective="samples_per_second")
+    roofline = Roofline().fit(history, rng=np.random.default_rng(0))
+    learned = {name: roofline.recommenders_[name] for name in PLANTED}
+    assert learned == pytest.approx(PLANTED, rel=0.2)
+    explained = [sum(roofline.explain(row).values()) for row in history.rows]
+    measured = [row["micro_batch_size"] * row["world_size"] for row in history.rows] / history.throughput
+    assert np.median(np.abs(np.log(explained / measured))) < 0.06
+
+
+def test_without_a_history_the_defaults_serve() -> None:
+    assert Roofline().recommenders_ == DEFAULTS
+
+
+@pytest.mark.parametrize("sizes", [("a", "b"), (1e300, 1.0), (-1, 2), (True, 5)], ids=str)
+def test_sizes_that_are_none_name_no_recommender(sizes: tuple[object, ...]) -> None:
+    assert Recommender.of({**ROW, "layer_n_params": sizes}) is None
+    trial = Trial.completed(workload={**ROW, "layer_n_params": sizes}, config={}, samples_per_second=1.0)
+    history = History.from_trials([trial], objective="samples_per_second")
+    told = Roofline().fit(history, rng=np.random.default_rng(0)).predict(history.features)
+    assert np.isnan(told.throughput).all()

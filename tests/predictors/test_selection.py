@@ -1,0 +1,90 @@
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, selection
+from torchx_cubicml.predictors.selection import PredictorChoice, choose_predictor, keep_choice, kept_choice
+from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.predictor_choice import add_choice, latest_choice
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def trials(count: int) -> list[Trial]:
+    rng = np.random.default_rng(0)
+    return [
+        Trial.completed(
+            workload={"program": "a.py"},
+            config={"micro_batch_size": (batch := 2 ** int(rng.integers(8))), "compile": (fused := bool(index % 2))},
+            tokens_per_second=100.0 * batch**0.5 * (1.3 if fused else 1.0) * float(np.exp(rng.normal(0, 0.02))),
+        )
+        for index in range(count)
+    ]
+
+
+@pytest.fixture
+def only_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    two = {name: PREDICTORS[name] for name in (DEFAULT_PREDICTOR, "boosting")}
+    monkeypatch.setattr(selection, "PREDICTORS", two)
+
+
+@pytest.mark.usefixtures("only_two")
+def test_equals_leave_the_default() -> None:
+    choice = choose_predictor(trials(40))
+    assert choice is not None
+    assert choice.name == DEFAULT_PREDICTOR
+    assert set(choice.taus) == {DEFAULT_PREDICTOR, "boosting"}
+    assert choice.n_measured == 40
+    assert "greybox" in str(choice)
+
+
+@pytest.mark.usefixtures("only_two")
+@pytest.mark.parametrize(("gain", "name"), [(0.01, DEFAULT_PREDICTOR), (0.1, "boosting")], ids=["noise", "clear"])
+def test_another_must_be_clearly_better(monkeypatch: pytest.MonkeyPatch, gain: float, name: str) -> None:
+    ranks = {DEFAULT_PREDICTOR: 0.7, "boosting": 0.7 + gain}
+    monkeypatch.setattr(selection, "_tau", lambda _, name, **__: ranks[name])
+    choice = choose_predictor(trials(40))
+    assert choice is not None
+    assert choice.name == name
+
+
+def test_too_few_trials_choose_nothing() -> None:
+    assert choose_predictor(trials(19)) is None
+
+
+def test_the_latest_choice_is_read_back_and_is_no_trial(tmp_path: Path) -> None:
+    url = str(tmp_path)
+    TrialStore(url).add(trials(1)[0])
+    assert kept_choice(url) == DEFAULT_PREDICTOR
+    for name in ("roofline", "boosting"):
+        keep_choice(url, PredictorChoice(name=name, taus={name: 0.5}, n_measured=30))
+    assert kept_choice(url) == "boosting"
+    assert len(list(TrialStore(url))) == 1
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"predictor": 3}',
+        '{"predictor": "os.system"}',
+        '{"predictor": "oracle"}',
+        '{"predictor": ["boosting"]}',
+        "[" * 10_000,
+    ],
+    ids=["empty", "list", "number", "dotted", "unknown", "tuple", "deep"],
+)
+def test_what_is_no_name_of_ours_is_the_default(tmp_path: Path, content: str) -> None:
+    add_choice(str(tmp_path), "boosting", why={})
+    (kept,) = (tmp_path / "choices").rglob("*.json")
+    assert json.loads(kept.read_text())["predictor"] == "boosting"
+    kept.write_text(content)
+    assert kept_choice(str(tmp_path)) == DEFAULT_PREDICTOR
+    assert latest_choice(str(tmp_path)) in {"", "oracle"}

@@ -1,0 +1,136 @@
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.records.trial import State
+
+
+class OutOfMemoryError(RuntimeError):
+    """Named as torch's own."""
+
+
+class SIGTERMException(SystemExit):
+    """Named as Lightning's own."""
+
+
+def chained(error: BaseException, cause: BaseException | None = None) -> BaseException:
+    error.__cause__, error.__context__ = cause, cause or ValueError()
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB"), State.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: out of memory"), State.OUT_OF_MEMORY),
+        (RuntimeError("[enforce fail] . DefaultCPUAllocator: can't allocate memory: you tried"), State.OUT_OF_MEMORY),
+        (RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate`"), State.OUT_OF_MEMORY),
+        (MemoryError(), State.OUT_OF_MEMORY),
+        (OSError(errno.ENOMEM, "Cannot allocate memory"), State.OUT_OF_MEMORY),
+        (chained(TypeError("wrapped"), OutOfMemoryError("x")), State.OUT_OF_MEMORY),
+        (ExceptionGroup("many", [ValueError(), ExceptionGroup("more", [MemoryError()])]), State.OUT_OF_MEMORY),
+        (RuntimeError("Watchdog caught collective operation timeout: WorkNCCL(SeqNum=5)"), State.TIMEOUT),
+        (RuntimeError("[gloo/unbound_buffer.cc:81] Timed out waiting 1800000ms for recv operation"), State.TIMEOUT),
+        (TimeoutError(), State.TIMEOUT),
+        (RuntimeError("[gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]"), State.INFRASTRUCTURE),
+        (
+            RuntimeError("NCCL error in: ProcessGroupNCCL.cpp, ncclSystemError: System call failed"),
+            State.INFRASTRUCTURE,
+        ),
+        (RuntimeError("CUDA error: uncorrectable ECC error encountered"), State.INFRASTRUCTURE),
+        (
+            RuntimeError(
+                "[PG ID 0 PG GUID 0(default_pg) Rank 0] Watchdog caught collective operation timeout: WorkNCCL("
+                "SeqNum=2, OpType=ALLREDUCE, NumelIn=1, NumelOut=1, Timeout(ms)=600000) ran for 600026 milliseconds"
+                " before timing out."
+            ),
+            State.TIMEOUT,
+        ),
+        (
+            RuntimeError(
+                "NCCL communicator was aborted on rank 1. Original reason for failure was: [Rank 1] Watchdog caught"
+                " collective operation timeout: WorkNCCL(SeqNum=7, OpType=ALLGATHER)"
+            ),
+            State.TIMEOUT,
+        ),
+        (
+            RuntimeError(
+                "NCCL error in: ../torch/csrc/distributed/c10d/ProcessGroupNCCL.cpp:1970, remote process exited or"
+                " there was a network error, NCCL version 2.19.3\nncclRemoteError: A call failed possibly due to a"
+                " network error or a remote process exiting prematurely."
+            ),
+            State.INFRASTRUCTURE,
+        ),
+        (RuntimeError("DataLoader worker (pid 7) is killed by signal: Terminated."), State.INFRASTRUCTURE),
+        (RuntimeError("this node is being preempted"), State.INFRASTRUCTURE),
+        (chained(SIGTERMException()), State.INFRASTRUCTURE),
+        (ConnectionResetError(), State.INFRASTRUCTURE),
+        (KeyboardInterrupt(), State.STOPPED_EARLY),
+        (ValueError("timeout must be positive, and out of memory is no word for it"), State.USER_ERROR),
+        (RuntimeError("mat1 and mat2 shapes cannot be multiplied"), State.USER_ERROR),
+        (NotImplementedError("connection closed"), State.USER_ERROR),
+        (FileNotFoundError("data.bin"), State.USER_ERROR),
+    ],
+    ids=lambda value: str(value)[:30] or type(value).__name__,
+)
+def test_state_of_an_exception(error: BaseException, expected: State) -> None:
+    assert state_of(error) is expected
+
+
+def test_a_real_host_allocation_that_fails() -> None:
+    import torch
+
+    with pytest.raises(RuntimeError) as caught:
+        torch.empty(1 << 60, dtype=torch.uint8)
+    assert state_of(caught.value) is State.OUT_OF_MEMORY
+
+
+def test_an_endless_chain_ends() -> None:
+    first, second = ValueError(), TypeError()
+    first.__context__, second.__context__ = second, first
+    assert state_of(first) is State.USER_ERROR
+
+
+def test_the_reason_is_the_exception_alone_with_secrets_masked() -> None:
+    error = chained(RuntimeError("first line\nlogin with password=hunter2 failed"))
+    assert reason_of(error) == "RuntimeError: first line\nlogin with password=*** failed"
+
+
+def test_a_long_reason_is_cut_at_its_beginning() -> None:
+    reason = reason_of(ValueError("\n".join(f"line {index}" for index in range(100))))
+    assert reason.splitlines()[-1] == "line 99"
+    assert len(reason.splitlines()) == 8
+    assert len(reason_of(ValueError("x" * 10_000))) == 2000
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (None, (State.COMPLETED, "")),
+        (0, (State.COMPLETED, "")),
+        (3, (State.USER_ERROR, "exit status 3")),
+        (True, (State.USER_ERROR, "exit status 1")),
+        ("bad --token=abc", (State.USER_ERROR, "bad --token=***")),
+    ],
+    ids=str,
+)
+def test_state_of_exit(code: object, expected: tuple[State, str]) -> None:
+    assert state_of_exit(code) == expected
+
+
+@pytest.mark.parametrize("code", [143, -15])
+def test_an_exit_on_sigterm_is_no_fault_of_the_program(code: int) -> None:
+    state, reason = state_of_exit(code)
+    assert state is State.INFRASTRUCTURE
+    assert "SIGTERM" in reason
+
+
+def test_the_reason_names_what_the_state_comes_from() -> None:
+    error = ValueError("no batch")
+    told = "ValueError: no batch\nafter MemoryError: password=***"
+    assert reason_of(chained(error, MemoryError("password=hunter2"))) == told
+    assert reason_of(chained(error, KeyError("x"))) == "ValueError: no batch"
+    assert len(reason_of(chained(ValueError("a" * 5000), MemoryError("b" * 5000)))) <= 2000

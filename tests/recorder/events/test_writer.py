@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.recorder.events.sender import DONE
+from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, WITHOUT_A_WORD, Writer, closing_event, read_lines
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+STARTED = Event(kind=EventKind.STARTED, trial_id="t-1", writer="rank0", workload={"program": "train.py"}, sequence=4)
+ENDED = Event(kind=EventKind.ENDED, trial_id="t-1", writer="rank0", state=State.COMPLETED, sequence=5)
+
+
+@pytest.fixture
+def ends() -> Iterator[tuple[socket.socket, socket.socket]]:
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        ours.settimeout(5)
+        yield ours, theirs
+
+
+def line(event: Event) -> bytes:
+    return json.dumps(event.to_json()).encode()
+
+
+def test_what_arrives_is_appended(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    writer = Writer(ends[1], str(tmp_path))
+    writer.take(line(STARTED))
+    writer.take(line(ENDED))
+    writer.close(deadline_s=5)
+    (trial,) = TrialStore(str(tmp_path))
+    assert trial.state is State.COMPLETED
+    assert ends[0].recv(100) == DONE
+
+
+def test_a_trial_that_nobody_has_closed_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    writer = Writer(ends[1], str(tmp_path))
+    writer.take(line(STARTED))
+    writer.close(deadline_s=5)
+    (trial,) = TrialStore(str(tmp_path))
+    assert (trial.state, trial.reason) == (State.UNKNOWN, WITHOUT_A_WORD)
+
+
+def test_the_closing_event_comes_last() -> None:
+    closing = closing_event(STARTED)
+    assert (closing.sequence, closing.trial_id, closing.workload) == (5, "t-1", STARTED.workload)
+
+
+def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    writer = Writer(ends[1], str(tmp_path / "file" / "store"))
+    writer.take(b"{}")
+    writer.take(line(STARTED))
+    writer.close(deadline_s=5)
+    told = ends[0].recv(10_000).decode().splitlines()
+    assert len(told) == 2
+    assert "not legal" in told[0]
+
+
+def test_a_store_that_cannot_be_written_is_told(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    writer = Writer(ends[1], str(tmp_path / "file" / "store"))
+    writer.take(line(ENDED))
+    writer.close(deadline_s=5)
+    assert str(tmp_path / "file" / "store") in ends[0].recv(10_000).decode()
+
+
+def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> None:
+    def say() -> None:
+        for part in (b"one\ntw", b"o\n", b"unfinished"):
+            ends[0].sendall(part)
+        ends[0].shutdown(socket.SHUT_WR)
+
+    threading.Thread(target=say).start()
+    assert list(read_lines(ends[1])) == [b"one", b"two"]
+
+
+def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
+    last = Event(kind=EventKind.STARTED, trial_id="trial-1")
+    assert closing_event(last).state is State.UNKNOWN
+    closed = closing_event(last, State.OUT_OF_MEMORY, KILLED_BY_HOST)
+    assert (closed.state, closed.reason) == (State.OUT_OF_MEMORY, KILLED_BY_HOST)

@@ -1,0 +1,64 @@
+from __future__ import annotations
+
+import torch
+from torch import nn
+from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
+from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
+
+from torchx_cubicml.recorder.model.compilation import is_compiled
+from torchx_cubicml.recorder.model.observe import Seen, observe
+
+
+class Model(nn.Module):
+    def __init__(self, n_layers: int = 2) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(n_layers))
+
+
+def test_what_is_unknown_is_left_out() -> None:
+    facts = observe(Model(), None, Seen(), world_size=1)
+    assert not {"micro_batch_size", "seq_len", "global_batch_size", "optimizer", "activation_checkpointing"} & set(
+        facts
+    )
+    assert facts["n_layers"] == 2
+    assert facts["torch_version"] == torch.__version__
+
+
+def test_the_global_batch_is_that_of_the_whole_job() -> None:
+    seen = Seen(forwards=3, samples=4, seq_len=16, autocast_type="torch.bfloat16", activation_checkpointing="full")
+    model = Model()
+    facts = observe(model, torch.optim.AdamW(model.parameters()), seen, world_size=8)
+    assert facts["global_batch_size"] == 3 * 4 * 8
+    assert (facts["seq_len"], facts["gradient_accumulation_steps"]) == (16, 3)
+    assert facts["precision"] == "bf16"
+    assert facts["optimizer"] == "AdamW"
+    assert facts["activation_checkpointing"] == "full"
+
+
+def test_checkpoint_wrappers_tell_where_no_probe_was() -> None:
+    model = Model()
+    model.blocks[0] = checkpoint_wrapper(model.blocks[0])
+    assert observe(model, None, Seen(), world_size=1)["activation_checkpointing"] == "selective"
+    model.blocks[1] = checkpoint_wrapper(model.blocks[1])
+    assert observe(model, None, Seen(), world_size=1)["activation_checkpointing"] == "full"
+
+
+def test_checkpointing_by_operator_is_selective_whatever_the_probe_saw() -> None:
+    def contexts() -> object:
+        return create_selective_checkpoint_contexts([])
+
+    model = Model()
+    for index, block in enumerate(model.blocks):
+        model.blocks[index] = checkpoint_wrapper(block, checkpoint_fn=checkpoint, context_fn=contexts)
+    facts = observe(model, None, Seen(activation_checkpointing="full"), world_size=1)
+    assert facts["activation_checkpointing"] == "selective"
+
+
+def test_compiled_parts_show() -> None:
+    plain, wrapped, in_place = Model(), Model(), Model()
+    wrapped.blocks[1] = torch.compile(wrapped.blocks[1], backend="eager")
+    in_place.blocks[0].compile(backend="eager")
+    if not torch._dynamo.utils.counters["stats"]["unique_graphs"]:
+        assert not is_compiled(plain)
+    assert is_compiled(wrapped)
+    assert is_compiled(in_place)

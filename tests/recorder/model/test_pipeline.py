@@ -1,0 +1,70 @@
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+
+import pytest
+from torch import nn
+
+from torchx_cubicml.recorder.model.observe import observe_stage
+from torchx_cubicml.recorder.model.pipeline import Pipeline, add_up, read_pipeline, stage_word
+
+
+class _PipelineStageBase:
+    def __init__(self, submod: nn.Module, stage_index: int) -> None:
+        self.submod, self.stage_index, self.num_stages, self.group_size = submod, stage_index, 4, 2
+
+
+class _PipelineSchedule:
+    _n_microbatches = 8
+
+
+class Interleaved(_PipelineSchedule):
+    pass
+
+
+@pytest.fixture
+def pipelining(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, kind in (("stage", _PipelineStageBase), ("schedules", _PipelineSchedule)):
+        module = ModuleType(name)
+        setattr(module, kind.__name__, kind)
+        monkeypatch.setitem(sys.modules, f"torch.distributed.pipelining.{name}", module)
+
+
+@pytest.mark.usefixtures("pipelining")
+def test_the_stages_of_this_rank_are_found() -> None:
+    assert read_pipeline() is None
+    parts = nn.Linear(2, 2), nn.Linear(2, 3)
+    stages = [_PipelineStageBase(part, 2 * index) for index, part in enumerate(parts)]
+    schedule = Interleaved()
+    found = read_pipeline()
+    assert found == Pipeline(
+        degree=2, n_stages=4, stages=dict(zip((0, 2), parts, strict=True)), schedule="Interleaved", n_microbatches=8
+    )
+    assert found.facts() == {"pp_degree": 2, "pp_stages": 4, "pp_schedule": "Interleaved", "pp_microbatches": 8}
+    del stages[0].num_stages, schedule
+    assert read_pipeline() is None
+
+
+def test_without_the_module_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "torch.distributed.pipelining.stage", raising=False)
+    assert read_pipeline() is None
+
+
+def test_stages_add_up() -> None:
+    class Block(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.linear = nn.Linear(2, 2)
+
+    parts = [nn.ModuleDict({"layers": nn.ModuleList(Block() for _ in range(count))}) for count in (1, 2)]
+    words = [stage_word(observe_stage(part, world_size=2, pp_degree=2)) for part in parts]
+    assert add_up(words) == {"n_params": 18, "n_trainable_params": 18, "n_layers": 3, "sharding_strategy": "NONE"}
+
+
+def test_what_a_stage_does_not_know_the_whole_does_not_know() -> None:
+    assert add_up([]) == {}
+    assert add_up(['{"n_params": 3}', "{}"]) == {}
+    assert add_up(['{"sharding_strategy": "DDP"}', '{"sharding_strategy": "NONE"}']) == {}
+    layered = ['{"sharding_strategy": ["FULL_SHARD"]}', '{"sharding_strategy": ["NO_SHARD", "FULL_SHARD"]}']
+    assert add_up(layered) == {"sharding_strategy": ("FULL_SHARD", "NO_SHARD", "FULL_SHARD")}

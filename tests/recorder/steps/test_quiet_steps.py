@@ -1,0 +1,141 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+from torch._dynamo import callback
+
+from torchx_cubicml.recorder.steps import quiet_steps
+from torchx_cubicml.recorder.steps.quiet_steps import QuietOptimizers, QuietSteps, on_every_compilation
+from torchx_cubicml.recorder.steps.training import Training
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOB = Path(__file__).parents[2] / "jobs" / "train_compiled_step.py"
+
+
+def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+def launch(
+    folder: Path, *recorder: str, words: tuple[str, ...] = ("AdamW",), **changes: str
+) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TORCHX_CUBICML_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", **changes}
+    return subprocess.run(
+        [sys.executable, *recorder, str(JOB), *words],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("optimizer", ["AdamW", "SGD"], ids=["with state", "without"])
+def test_a_compiled_step_is_seen_by_what_it_writes(optimizer: str, tmp_path: Path) -> None:
+    plain = launch(tmp_path, words=(optimizer,))
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", words=(optimizer,))
+    assert (done.returncode, done.stdout) == (0, plain.stdout)
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.observed == {
+        **trial.observed,
+        "n_params": 90,
+        "optimizer": optimizer,
+        "compile": True,
+        "micro_batch_size": 6,
+        "gradient_accumulation_steps": 2,
+        "global_batch_size": 12,
+    }
+    measured = trial.measurement
+    assert measured is not None
+    assert measured.steps_counted + measured.warmup_steps == 20 - 1  # in the first it was compiled
+    assert measured.samples_per_second == pytest.approx(12 / measured.mean_step_time_s)
+    assert measured.share_outside_steps is None  # where such a step ends is not seen
+
+
+@pytest.mark.launch
+def test_a_step_compiled_as_a_whole_shows_its_model_and_no_steps(tmp_path: Path) -> None:
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", words=("SGD", "whole"))
+    assert done.returncode == 0
+    assert "warning" not in done.stderr.replace("UserWarning", "")
+    (trial,) = TrialStore(str(tmp_path / "store"))
+    assert trial.observed == {**trial.observed, "n_params": 90, "optimizer": "SGD", "compile": True}
+    assert not {"micro_batch_size", "global_batch_size"} & trial.observed.keys()
+    assert trial.measurement is None
+
+
+@pytest.mark.launch
+def test_a_failure_within_the_compiler_is_told_and_harms_nobody(tmp_path: Path) -> None:
+    (tmp_path / "sitecustomize.py").write_text(
+        "from torchx_cubicml.recorder.steps.training import Training\n"
+        "def fail(self):\n    raise RuntimeError('injected')\n"
+        "Training.compiled = fail\n"
+    )
+    done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", PYTHONPATH=str(tmp_path))
+    assert done.returncode == 0
+    assert done.stdout.startswith("20 steps")
+    assert done.stderr.count("warning: recording stops here") == 1
+
+
+def test_a_parameter_that_was_written_shows_once() -> None:
+    model = nn.Linear(2, 1)
+    optimizer = torch.optim.AdamW(model.parameters())
+    quiet = QuietSteps(optimizer)
+    assert not quiet.has_stepped()
+    model(torch.ones(1, 2)).sum().backward()
+    assert not quiet.has_stepped()
+    optimizer.step()
+    assert [quiet.has_stepped(), quiet.has_stepped()] == [True, False]
+
+
+def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    training = Training(bare, world_size=1)
+    model = nn.Linear(8, 2)
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.state[model.weight] = {"step": torch.zeros(())}  # as a checkpoint has left it
+    monkeypatch.setattr("torchx_cubicml.recorder.steps.training.QuietOptimizers.find", lambda self: optimizer)
+    training.compiled()
+    for _ in range(12):
+        model(torch.randn(4, 8)).sum().backward()
+        optimizer.state.clear()
+        optimizer.step()
+        training.step(optimizer)
+    training.release()
+    assert training.steps == 12
+    assert training.measurement().share_outside_steps is not None
+
+
+def test_an_optimizer_without_a_state_has_stepped_where_its_parameter_was_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model = nn.Linear(2, 1)
+    fresh = torch.optim.SGD(model.parameters(), lr=0.1)
+    monkeypatch.setattr(quiet_steps, "live_instances", lambda kind: [fresh])  # none of another test
+    quiet = QuietOptimizers()
+    model(torch.ones(1, 2)).sum().backward()
+    assert [quiet.find(), quiet.find()] == [None, None]
+    fresh.step()
+    assert [quiet.find(), quiet.find()] == [fresh, None]
+
+
+def test_the_place_of_the_compiler_is_there_and_can_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
+    told: list[object] = []
+    on_every_compilation(told.append)
+    try:
+        torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
+    finally:
+        callback.callback_handler.remove_end_callback(told.append)
+    assert told
+    monkeypatch.delattr(callback, "callback_handler")
+    on_every_compilation(told.append)

@@ -1,0 +1,498 @@
+from __future__ import annotations
+
+import gc
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch import nn
+
+from torchx_cubicml.recorder.model.layers import outermost
+from torchx_cubicml.recorder.ranks.peers import RankWork
+from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
+from torchx_cubicml.recorder.steps.training import FIRST_REPORT, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from torch.optim import Optimizer
+
+
+def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
+    return hook
+
+
+@pytest.fixture
+def training() -> Iterator[Training]:
+    made = Training(bare, world_size=1)
+    yield made
+    made.release()
+
+
+def model_and_optimizer(rate: float = 0.1) -> tuple[nn.Module, Optimizer]:
+    model = nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    return model, torch.optim.SGD(model.parameters(), lr=rate)
+
+
+def take_step(training: Training, model: nn.Module, optimizer: Optimizer, forwards: int = 1, batch: int = 4) -> bool:
+    for _ in range(forwards):
+        model(torch.randn(batch, 8)).sum().backward()
+    optimizer.step()
+    return training.step(optimizer)
+
+
+def test_facts_and_steps_of_a_plain_training(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    news = [take_step(training, model, optimizer, forwards=3) for _ in range(2 * FIRST_REPORT)]
+    assert training.steps == 2 * FIRST_REPORT
+    assert [index + 1 for index, is_news in enumerate(news) if is_news] == [2, FIRST_REPORT, 2 * FIRST_REPORT]
+    facts = training.facts()
+    expected = {
+        "micro_batch_size": 4,
+        "gradient_accumulation_steps": 3,
+        "global_batch_size": 12,
+        "dp_degree": 1,
+        "n_params": 90,
+        "optimizer": "SGD",
+        "precision": "fp32",
+        "device": "cpu",
+    }
+    assert {name: facts[name] for name in expected} == expected
+    assert "seq_len" not in facts
+
+
+def test_throughput_is_of_the_whole_job() -> None:
+    training = Training(bare, world_size=3)
+    model, optimizer = model_and_optimizer()
+    for _ in range(10):
+        take_step(training, model, optimizer, batch=5)
+        time.sleep(0.01)
+    measured = training.measurement(others=RankWork(peak_memory_gib=77.0, samples=(8.0, 11.0)))
+    training.release()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx((5 + 8 + 11) / measured.mean_step_time_s)
+    assert measured.tokens_per_second is None
+    assert measured.steps_counted + measured.warmup_steps == 10
+    assert measured.peak_memory_gib == 77.0
+
+
+def test_evaluation_and_steps_without_a_forward_are_not_steps(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(4):
+        take_step(training, model, optimizer)
+        model.eval()
+        model(torch.randn(9, 8))
+        model.train()
+        with torch.no_grad():
+            model(torch.randn(9, 8))
+        training.step(optimizer)
+    assert training.steps == 4
+    assert training.facts()["gradient_accumulation_steps"] == 1
+    assert training.facts()["micro_batch_size"] == 4
+
+
+@pytest.mark.parametrize("before", [20, 3], ids=["settled", "seen in full"])
+def test_steps_of_a_model_that_nobody_switched_back_from_evaluation_count(training: Training, before: int) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(before):
+        take_step(training, model, optimizer)
+    model.eval()
+    with torch.no_grad():
+        model(torch.randn(4, 8))
+    for _ in range(20):
+        take_step(training, model, optimizer)
+    assert training.steps == before + 20
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(4 / measured.mean_step_time_s)
+
+
+def test_a_loader_that_fills_the_optimizers_state_takes_no_step(training: Training) -> None:
+    model, optimizer = model_and_optimizer(rate=0.0)
+    training.step(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.1
+    assert training.steps == 0
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    assert training.steps == 3
+
+
+def test_several_optimizers_of_one_iteration_count_once(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model for _ in range(40)]
+    for _ in range(6):
+        model(torch.randn(4, 8)).sum().backward()
+        for optimizer in optimizers:
+            training.step(optimizer)
+    assert training.steps == 6
+
+
+def test_a_training_that_goes_on_with_another_optimizer_is_followed(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    _, other = model, torch.optim.Adam(model.parameters())
+    for _ in range(12):
+        take_step(training, model, other)
+    assert training.steps == 3 + 12 - 8
+
+
+def test_the_next_model_is_followed_when_the_first_is_gone(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    del model, optimizer
+    model, optimizer = model_and_optimizer()
+    for _ in range(4):
+        take_step(training, model, optimizer)
+    assert training.steps == 3 + 4 - 1
+
+
+@pytest.mark.parametrize("is_settled", [False, True], ids=["seen in full", "noted"])
+def test_an_optimizer_that_evaluates_one_batch_again_and_again_accumulates_nothing(
+    training: Training, is_settled: bool
+) -> None:
+    model, _ = model_and_optimizer()
+    optimizer, inputs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), torch.randn(4, 8)
+
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = model(inputs).pow(2).mean()
+        loss.backward()
+        return loss
+
+    for _ in range(40 if is_settled else 6):
+        optimizer.step(closure)
+        training.step(optimizer)
+    assert bool(training.notes.left) is is_settled
+    assert not {"gradient_accumulation_steps", "global_batch_size"} & training.facts().keys()
+    measured = training.measurement()
+    assert measured is not None
+    assert (measured.samples_per_second, training.facts()["micro_batch_size"]) == (None, 4)
+
+
+def test_time_that_other_optimizers_take_is_not_outside_of_steps(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for count in (6, 40):
+        for _ in range(count):
+            model(torch.randn(4, 8)).sum().backward()
+            for optimizer in optimizers:
+                optimizer.step()
+                hook(optimizer, (), {})
+        assert bool(training.notes.left) is (count == 40)
+        measured = training.measurement()
+        assert measured is not None
+        assert measured.share_outside_steps is None
+        assert measured.samples_per_second is not None
+
+
+def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None:
+    model, optimizer = model_and_optimizer()  # a search for a learning rate, say
+    for _ in range(12):
+        take_step(training, model, optimizer, batch=16)
+    del model, optimizer
+    model = nn.Sequential(nn.Linear(8, 20), nn.Linear(20, 2))
+    optimizer = torch.optim.Adam(model.parameters())
+    for _ in range(8):
+        take_step(training, model, optimizer, forwards=2, batch=4)
+    assert (training.facts()["n_params"], training.facts()["micro_batch_size"]) == (90, 16)
+    for _ in range(22):
+        take_step(training, model, optimizer, forwards=2, batch=4)
+    expected = {"n_params": 222, "micro_batch_size": 4, "gradient_accumulation_steps": 2, "optimizer": "Adam"}
+    calibration = nn.Linear(8, 1)
+    for _ in range(3):
+        take_step(training, calibration, torch.optim.SGD(calibration.parameters(), lr=0.1))
+    for facts in (training.facts(), (training.conclude(), training.facts())[1]):
+        assert {name: facts[name] for name in expected} == expected
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+    assert measured.steps_counted + measured.warmup_steps <= 30
+
+
+def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(20):
+        model.forward(torch.randn(4, 8)).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is None
+    assert "micro_batch_size" not in training.facts()
+    assert training.facts()["n_params"] == 90
+
+
+def test_the_loader_tells_the_batch_where_only_parts_are_called(training: Training) -> None:
+    loader = torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4)
+    model, optimizer = model_and_optimizer()
+    for inputs in loader:
+        model.forward(inputs).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    assert training.facts()["micro_batch_size"] == 4
+    assert training.measurement().samples_per_second is not None
+
+
+def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Training) -> None:
+    weight = nn.Parameter(torch.randn(8, 2))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    for _ in range(20):
+        (torch.randn(4, 8) @ weight).sum().backward()
+        optimizer.step()
+        training.step(optimizer)
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is None
+
+
+def test_what_a_discriminator_sees_of_a_generator_is_no_batch(training: Training) -> None:
+    generator, discriminator = nn.Linear(3, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
+    optimizers = [torch.optim.Adam(each.parameters()) for each in (discriminator, generator)]
+    for step in range(60):
+        batch = 4 + step % 3
+        made = generator(torch.randn(batch, 3))
+        for seen in (torch.randn(batch, 8), made.detach()):
+            discriminator(seen).mean().backward()
+        optimizers[0].step()
+        training.step(optimizers[0])
+        discriminator(made).mean().backward()
+        optimizers[1].step()
+        training.step(optimizers[1])
+    measured, facts = training.measurement(), training.facts()
+    consumed = [4 + step % 3 for step in range(60)][-measured.steps_counted :]
+    time_s = measured.steps_counted * measured.mean_step_time_s
+    assert measured.samples_per_second == pytest.approx(sum(consumed) / time_s)
+    assert facts["gradient_accumulation_steps"] == 1
+
+
+def test_batches_that_two_optimizers_of_one_model_take_in_turns_all_count(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
+    optimizers = [torch.optim.SGD(model[index].parameters(), lr=0.1) for index in (0, 1)]
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for step in range(80):
+        model(torch.randn(4, 8)).mean().backward()
+        optimizers[step % 2].step()
+        hook(optimizers[step % 2], (), {})
+    measured = training.measurement()
+    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+
+
+def test_a_step_whose_first_forwards_were_noted_and_last_ones_seen_counts_whole(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    other = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
+    hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
+    for step in range(60):
+        model(torch.randn(4, 8)).mean().backward()
+        if step % 20 == 15:
+            training.step(other)  # as one that the settled training has not expected
+        model(torch.randn(4, 8)).mean().backward()
+        optimizer.step()
+        hook(optimizer, (), {})
+    measured = training.measurement()
+    assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
+
+
+def test_explicit_steps_take_over(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(5):
+        take_step(training, model, optimizer)
+    for _ in range(8):
+        take_step(training, model, optimizer)
+        training.explicit_step(100, 1000)
+        time.sleep(0.002)
+    assert training.steps == 8
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.tokens_per_second == pytest.approx(1000 / measured.mean_step_time_s)
+
+
+def test_a_training_that_fails_before_its_first_step_shows_its_model(training: Training) -> None:
+    model = nn.Sequential(nn.Linear(2000, 2000), nn.Linear(2000, 1))
+    training.conclude()
+    facts = training.facts()
+    assert facts["n_params"] == sum(parameter.numel() for parameter in model.parameters())
+    assert not {"optimizer", "sharding_strategy", "dp_degree"} & facts.keys()
+    assert training.measurement() is None
+
+
+class DistributedDataParallel(nn.Module):
+    """A wrapper that is known by this name, as torch's own is."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.module = module
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.module(x)
+
+
+def test_a_wrapper_in_evaluation_mode_around_what_trains_is_the_model(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    wrapped = DistributedDataParallel(model)
+    wrapped.training = False
+    for _ in range(3):
+        take_step(training, wrapped, optimizer)
+    assert training._forwards.model is wrapped
+    assert outermost(model) is outermost(wrapped) is wrapped
+    assert training.facts()["sharding_strategy"] != "NONE"
+
+
+def test_a_wrapped_module_that_calls_itself_consumes_its_batch_once(training: Training) -> None:
+    class Task(nn.Module):
+        """As in Lightning, where the wrapper's forward ends in a step of the task, which calls the task."""
+
+        def __init__(self, net: nn.Module) -> None:
+            super().__init__()
+            self.net = net
+            self.is_in_step = False
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.is_in_step:
+                return self.net(x)
+            self.is_in_step = True
+            loss = self(x).square().mean()
+            self.is_in_step = False
+            return loss
+
+    model, optimizer = model_and_optimizer()
+    task = Task(model)
+    wrapped = DistributedDataParallel(task)
+    wrapped.training = False
+    for number in range(40):
+        take_step(training, wrapped, optimizer, forwards=2)
+        if number == 30:  # validated in place of the wrapper, long after the hooks only note
+            task.eval()
+            wrapped(torch.randn(4, 8))
+            task.train()
+    facts = training.facts()
+    assert (facts["micro_batch_size"], facts["gradient_accumulation_steps"]) == (4, 2)
+    assert training.work_of_this_rank() == (8.0, None)
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.evaluation_s > 0
+
+
+def test_a_model_that_is_gone_by_the_end_has_shown_its_evaluation(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    wrapped = DistributedDataParallel(model)
+    for _ in range(20):
+        take_step(training, wrapped, optimizer)
+    del wrapped  # as where the function that made it has returned
+    gc.collect()
+    assert training._forwards.model is None
+    assert training.measurement().may_include_evaluation is False
+
+
+def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for _ in range(3):
+        take_step(training, model, optimizer)
+    (hook,) = model._forward_pre_hooks.values()
+    inputs = (torch.randn(4, 8),)
+    fastest = float("inf")
+    for _ in range(10):
+        start = time.process_time()
+        for _ in range(500):
+            hook(model, inputs, {})
+            training.step(optimizer)
+        fastest = min(fastest, (time.process_time() - start) / 500)
+    assert fastest < 20e-6
+    assert len(training._times._blocks.all()) <= 4096
+
+
+def test_a_model_that_is_compiled_after_a_loader_has_filled_the_state_is_found() -> None:
+    def guard(hook: Callable[..., Any]) -> Callable[..., None]:
+        def call(*args: object) -> None:
+            if not torch.compiler.is_compiling():
+                hook(*args)
+
+        return call
+
+    training = Training(guard, world_size=1)
+    model, optimizer = model_and_optimizer(rate=0.0)
+    training.step(optimizer)
+    optimizer.param_groups[0]["lr"] = 0.1
+    compiled = torch.compile(model, backend="eager")
+    for _ in range(4):
+        take_step(training, compiled, optimizer)
+    training.release()
+    assert training.steps == 4
+    assert (training.facts()["compile"], training.facts()["micro_batch_size"]) == (True, 4)
+
+
+def test_time_outside_of_steps_and_slowing_down_show(training: Training) -> None:
+    model, optimizer = model_and_optimizer()
+    for step in range(40):
+        model(torch.randn(4, 8)).sum().backward()
+        time.sleep(0.01 if step < 20 else 0.04)  # far more than a busy machine adds
+        optimizer.step()
+        training.step(optimizer)
+        time.sleep(0.05)
+    measured = training.measurement()
+    assert measured is not None
+    assert 0.4 < measured.share_outside_steps < 0.95
+    assert 0.1 < measured.drift < 2
+    assert measured.mean_step_time_s >= 0.06
+    assert (measured.peak_reserved_gib, measured.allocator_retries) == (None, None)
+
+
+@pytest.mark.parametrize("count", [1, 4, 12], ids=["each step", "each four", "each twelve, noted"])
+def test_an_optimizer_made_anew_over_the_same_model_goes_on_with_the_training(training: Training, count: int) -> None:
+    model, _ = model_and_optimizer()
+    hook = make_step_hook(training.notes, lambda *args: news.append(training.step(args[0])), bare)
+    news: list[bool] = []
+    for _ in range(48 // count):
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        for _ in range(count):
+            model(torch.randn(4, 8)).sum().backward()
+            optimizer.step()
+            hook(optimizer, (), {})
+    training.conclude()
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is not None
+    assert (training.steps, measured.steps_counted + measured.warmup_steps) == (48, 48)
+    assert sum(news) <= 4
+
+
+def test_optimizers_beside_each_other_may_all_be_made_anew(training: Training) -> None:
+    model, other = nn.Linear(8, 2), nn.Linear(8, 2)
+    for _ in range(4):
+        optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other)]
+        for _ in range(5):
+            for each, optimizer in zip((model, other), optimizers, strict=True):
+                take_step(training, each, optimizer)
+    assert training.steps == 20
+    assert training._look.facts["n_params"] == 18
+
+
+@pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
+def test_of_many_trainings_few_are_looked_at_and_steps_go_on(
+    training: Training, is_kept: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[Optimizer] = []
+    follow = training._follow
+    monkeypatch.setattr(training, "_follow", lambda optimizer: (looks.append(optimizer), follow(optimizer)))
+    kept: list[Optimizer] = []
+    lost = 8 if is_kept else 1  # before it is sure that another training has begun
+    for _ in range(20):
+        model, optimizer = model_and_optimizer()
+        before = training.steps
+        kept += [optimizer] * is_kept
+        for _ in range(12):
+            take_step(training, model, optimizer)
+        assert training.steps >= before + 12 - lost
+        if not is_kept:
+            looks[:] = [None] * len(looks)
+    assert len(looks) == 8
+    for _ in range(200):
+        take_step(training, model, optimizer)
+    assert len(looks) == 9
+    measured = training.measurement()
+    assert measured is not None
+    assert measured.samples_per_second is not None
+    assert measured.steps_counted + measured.warmup_steps > 100

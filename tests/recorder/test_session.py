@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import base64
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+import zlib
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.store import TrialStore
+
+JOBS = Path(__file__).parents[1] / "jobs"
+RECORDED = ("-m", "torchx_cubicml.recorder", "--")
+
+
+def run(*arguments: str, folder: Path, **changes: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "TORCHX_CUBICML_STORE": str(folder / "store"), "OMP_NUM_THREADS": "1", **changes}
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+
+
+def only_trial(folder: Path) -> Trial:
+    (trial,) = TrialStore(str(folder / "store"))
+    return trial
+
+
+def wait_for_its_end(folder: Path) -> None:
+    end = time.monotonic() + 100
+    while not any(trial.state.ended for trial in TrialStore(str(folder / "store"))):
+        assert time.monotonic() < end, "nobody tells that it has ended"
+        time.sleep(0.05)
+
+
+def write(folder: Path, text: str, name: str = "train.py") -> str:
+    (folder / name).write_text(text)
+    return name
+
+
+def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
+    done = run(*RECORDED, str(JOBS / "train_alone.py"), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "12 steps, 153 parameters\n")
+    first, last = done.stderr.splitlines()
+    assert first == f"torchx-cubicml: recording to {tmp_path / 'store'}"
+    assert last.startswith("CUBICML_TRIAL {")
+    trial = only_trial(tmp_path)
+    assert trial.state is State.COMPLETED
+    assert trial.observed["n_params"] == 153
+    assert trial.measurement is not None
+    assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 12
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "steps.training:Training.step",
+        "model.batch:Batch.read",
+        "model.precision:Probe.release",
+        "steps.clocks:HostClock.tick",
+        "model.sharding:read_layout",
+        "steps.forwards:read_pipeline",
+        "logs.stream:LogLines.listen",
+        "events.reporter:Reporter.measured",
+        "steps.training:Training.measurement",
+        "steps.training:Training.conclude",
+        "session:Session._on_torch",
+        "events.sender:_start_writer",
+    ],
+)
+def test_a_failure_of_ours_changes_nothing_but_one_warning(broken: str, tmp_path: Path) -> None:
+    module, _, path = broken.partition(":")
+    write(
+        tmp_path,
+        f"import torchx_cubicml.recorder.{module} as module\n"
+        "def fail(*args, **kwargs):\n    raise RuntimeError('injected with password=hunter2')\n"
+        f"module.{path} = fail\n",
+        "sitecustomize.py",
+    )
+    done = run(*RECORDED, str(JOBS / "train_alone.py"), folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "12 steps, 153 parameters\n")
+    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert len(warnings) == 1
+    assert "injected" in warnings[0]
+    assert "hunter2" not in done.stderr
+    assert "Traceback" not in done.stderr
+    if module != "events.sender":
+        assert only_trial(tmp_path).state is State.COMPLETED
+
+
+def test_a_line_that_cannot_be_read_is_printed_all_the_same(tmp_path: Path) -> None:
+    write(
+        tmp_path,
+        "from torchx_cubicml.recorder.logs.stream import LogLines\n"
+        "def fail(*args):\n    raise RuntimeError('injected')\n"
+        "LogLines._take_text = fail\n",
+        "sitecustomize.py",
+    )
+    done = run(*RECORDED, write(tmp_path, "print('one')\nprint('two')\n"), folder=tmp_path, PYTHONPATH=str(tmp_path))
+    assert (done.returncode, done.stdout) == (0, "one\ntwo\n")
+    (warning,) = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert "injected" in warning
+    assert only_trial(tmp_path).state is State.COMPLETED
+
+
+@pytest.mark.parametrize("version", [0, 999])
+def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int, tmp_path: Path) -> None:
+    payload = zlib.compress(json.dumps({"version": version, "store": str(tmp_path / "store")}).encode())
+    contract = {CONTRACT_VARIABLE: base64.urlsafe_b64encode(payload).decode()}
+    done = run(*RECORDED, write(tmp_path, "print('trained')\n"), folder=tmp_path, **contract)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert len(done.stderr.splitlines()) == 1
+    assert f"version {version}" in done.stderr
+    assert not (tmp_path / "store").exists()
+
+
+@pytest.mark.parametrize(
+    ("program", "ends_in_s", "state"),
+    [
+        ("os.kill(os.getpid(), signal.SIGTERM)", -5, State.TIMEOUT),
+        ("os.kill(os.getpid(), signal.SIGTERM)", 3600, State.INFRASTRUCTURE),
+        ("os.kill(os.getpid(), signal.SIGTERM)", -7200, State.INFRASTRUCTURE),
+        ("sys.exit(143)", -5, State.TIMEOUT),
+        ("sys.exit(3)", -5, State.USER_ERROR),
+    ],
+    ids=["signal at the limit", "signal before it", "long after one that was extended", "handled", "own error"],
+)
+def test_what_the_schedulers_time_limit_ends_is_told_as_such(
+    program: str, ends_in_s: int, state: State, tmp_path: Path
+) -> None:
+    name = write(tmp_path, f"import os, signal, sys\n{program}\n")
+    run(*RECORDED, name, folder=tmp_path, SLURM_JOB_END_TIME=str(int(time.time()) + ends_in_s))
+    wait_for_its_end(tmp_path)
+    trial = only_trial(tmp_path)
+    assert trial.state is state
+    assert trial.reason.endswith("at the scheduler's time limit") is (state is State.TIMEOUT)
+
+
+@pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "os._exit"])
+def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) -> None:
+    leave = "os._exit(7)" if how == "os._exit" else f"os.kill(os.getpid(), signal.{how})"
+    # The child that it leaves behind holds everything that a fork hands down.
+    program = "import os, signal, time\nif (child := os.fork()) == 0:\n    time.sleep(300)\n    os._exit(0)\n"
+    name = write(tmp_path, f"{program}open('child', 'w').write(str(child))\n{leave}\n")
+    environment = {**os.environ, "TORCHX_CUBICML_STORE": str(tmp_path / "store")}
+    done = subprocess.run([sys.executable, *RECORDED, name], cwd=tmp_path, env=environment, check=False)
+    assert done.returncode == (7 if how == "os._exit" else -getattr(signal, how))
+    wait_for_its_end(tmp_path)
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)  # it still lives: nothing waited for it
+    trial = only_trial(tmp_path)
+    if how == "SIGTERM":
+        assert (trial.state, trial.reason) == (State.INFRASTRUCTURE, ENDED_BY_SIGTERM)
+    elif how in {"SIGABRT", "SIGSEGV"}:
+        assert (trial.state, trial.reason) == (State.UNKNOWN, f"ended by {how}")
+    else:
+        assert trial.state is State.UNKNOWN
+        assert "without a word" in trial.reason
+
+
+@pytest.mark.parametrize(
+    ("program", "state", "reason"),
+    [
+        ("pass", State.COMPLETED, ""),
+        ("import sys; sys.exit(3)", State.USER_ERROR, "exit status 3"),
+        ("raise ValueError('--api-key sk-123 is wrong')", State.USER_ERROR, "ValueError: --api-key *** is wrong"),
+        ("raise MemoryError", State.OUT_OF_MEMORY, "MemoryError"),
+        ("raise KeyboardInterrupt", State.STOPPED_EARLY, "KeyboardInterrupt"),
+        ("import atexit; atexit.register(print, 'last'); raise TimeoutError", State.TIMEOUT, "TimeoutError"),
+        ("class Odd(RuntimeError):\n    __str__ = None\nraise Odd", State.USER_ERROR, "Odd: <exception str() failed>"),
+        ("import os, sys\nif os.fork() == 0: sys.exit(5)\nos.wait()", State.COMPLETED, ""),
+    ],
+    ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork"],
+)
+def test_how_a_program_ended_is_told(program: str, state: State, reason: str, tmp_path: Path) -> None:
+    done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)
+    trial = only_trial(tmp_path)
+    assert (trial.state, trial.reason) == (state, reason)
+    assert trial.measurement is None
+    assert done.stderr.count("CUBICML_TRIAL") == 1
+
+
+def test_a_program_that_waits_for_all_of_its_children_does_not_meet_ours(tmp_path: Path) -> None:
+    program = "import os\ntry:\n    os.wait()\nexcept ChildProcessError:\n    print('no children')\n"
+    assert run(*RECORDED, write(tmp_path, program), folder=tmp_path).stdout == "no children\n"
+
+
+def test_explicit_steps_need_no_torch(tmp_path: Path) -> None:
+    program = (
+        "import sys, time\nfrom torchx_cubicml import measure\n"
+        "for _ in range(9):\n    time.sleep(0.01)\n    measure.step(samples=5)\nprint('torch' in sys.modules)\n"
+    )
+    assert run(*RECORDED, write(tmp_path, program), folder=tmp_path).stdout == "False\n"
+    measurement = only_trial(tmp_path).measurement
+    assert measurement is not None
+    assert measurement.samples_per_second == pytest.approx(5 / measurement.mean_step_time_s)
+    assert 0 < measurement.samples_per_second <= 500
+
+
+def test_data_loader_workers_of_either_kind_work(tmp_path: Path) -> None:
+    program = """
+import os, torch
+from torch.utils.data import DataLoader, Dataset
+
+class Numbers(Dataset):
+    def __len__(self):
+        return 24
+    def __getitem__(self, index):
+        return torch.randn(8), os.getpid()
+
+def main():
+    model = torch.nn.Linear(8, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for kind in ("fork", "spawn"):
+        for inputs, process in DataLoader(Numbers(), batch_size=4, num_workers=1, multiprocessing_context=kind):
+            assert process[0] != os.getpid()
+            model(inputs).sum().backward()
+            optimizer.step()
+    print("trained")
+
+if __name__ == "__main__":
+    main()
+"""
+    done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "trained\n")
+    assert only_trial(tmp_path).observed["micro_batch_size"] == 4
+    assert len(list(TrialStore(str(tmp_path / "store")).events())) == 4

@@ -1,0 +1,447 @@
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.event import MAX_REASON, SCHEMA_VERSION, Event, EventKind, fold_events, trial_events
+from torchx_cubicml.records.redaction import MASK, mask, names_secret
+from torchx_cubicml.records.trial import STATISTICS, Measurement, Origin, State, Trial
+
+if TYPE_CHECKING:
+    from random import Random
+
+GOLDEN = Path(__file__).parents[1] / "data" / "records" / "v1"
+ENDS = [state for state in State if state.ended]
+
+names = st.text(min_size=1, max_size=12).filter(lambda name: not names_secret(name) and mask(name) == name)
+texts = st.text(max_size=20).filter(lambda text: mask(text) == text)
+scalars = st.booleans() | st.integers(-(2**63), 2**63) | st.floats(allow_nan=False, allow_infinity=False) | texts
+facts = st.dictionaries(names, scalars | st.lists(scalars, max_size=4).map(tuple), max_size=4)
+ids = st.text(min_size=1, max_size=8).filter(lambda text: mask(text) == text)
+positive = st.floats(1e-6, 1e12)
+not_negative = st.floats(0.0, 1e6)
+measurements = st.builds(
+    Measurement,
+    tokens_per_second=st.none() | positive,
+    samples_per_second=st.none() | positive | st.integers(1, 10**9),
+    steps_counted=st.integers(1, 10**6),
+    warmup_steps=st.integers(0, 100),
+    step_time_s=st.just(()) | st.tuples(positive, positive, positive),
+    peak_memory_gib=st.none() | positive,
+    mean_step_time_s=st.none() | positive,
+    drift=st.none() | st.floats(-0.9, 9.0),
+    share_outside_steps=st.none() | st.floats(0.0, 1.0),
+    peak_reserved_gib=st.none() | positive,
+    allocator_retries=st.none() | st.integers(0, 9),
+    source=texts,
+    statistic=st.sampled_from(["", *STATISTICS]),
+    relative_error=st.none() | not_negative,
+    evaluation_s=st.none() | not_negative,
+    checkpoint_s=st.none() | not_negative,
+    tokens_per_second_overall=st.none() | positive,
+    samples_per_second_overall=st.none() | positive,
+    is_steady=st.none() | st.booleans(),
+    may_include_evaluation=st.none() | st.booleans(),
+    other_source=texts,
+    other_tokens_per_second=st.none() | positive,
+    other_samples_per_second=st.none() | positive,
+)
+suggestions = st.none() | st.dictionaries(
+    names, scalars | st.none() | st.lists(scalars, max_size=3), min_size=1, max_size=3
+)
+moments = st.just("") | st.datetimes().map(lambda moment: moment.isoformat())
+attempts = st.tuples(st.integers(0, 3), st.integers(0, 3))
+
+
+@st.composite
+def events(draw: st.DrawFn) -> Event:
+    kind = draw(st.sampled_from(EventKind))
+    return Event(
+        kind=kind,
+        trial_id=draw(texts),
+        launch_id=draw(ids),
+        attempt=draw(attempts),
+        sequence=draw(st.integers(0, 9)),
+        writer=draw(st.sampled_from(["rank0", "rank1", "tune"])),
+        time=draw(moments),
+        workload=draw(facts),
+        config=draw(facts),
+        origin=draw(st.sampled_from(Origin)),
+        observed=draw(facts),
+        measurement=draw(st.none() | measurements),
+        state=draw(st.sampled_from(ENDS)) if kind is EventKind.ENDED else None,
+        reason=draw(texts),
+        suggestion=draw(suggestions),
+        extra=draw(st.dictionaries(st.sampled_from(["rack", "energy_j"]), scalars | st.none())),
+    )
+
+
+@st.composite
+def trials(draw: st.DrawFn) -> Trial:
+    state = draw(st.sampled_from(State))
+    return Trial(
+        trial_id=draw(ids),
+        workload=draw(facts),
+        config=draw(facts),
+        state=state,
+        observed=draw(facts),
+        measurement=draw(st.none() | measurements),
+        origin=draw(st.sampled_from(Origin)),
+        launch_id=draw(st.just("") | ids),
+        attempts=1 if state is State.PLANNED else draw(st.integers(1, 3)),
+        reason=draw(texts) if state.ended else "",
+        suggestion=draw(suggestions),
+        started_at=draw(moments),
+        ended_at=draw(moments) if state.ended else "",
+    )
+
+
+def through_json(event: Event) -> Event:
+    return Event.from_json(json.loads(json.dumps(event.to_json(), allow_nan=False)))
+
+
+def started(**fields: object) -> Event:
+    return Event(**{"kind": EventKind.STARTED, "trial_id": "a", "writer": "rank0", **fields})
+
+
+def ended(state: State, **fields: object) -> Event:
+    return Event(
+        **{"kind": EventKind.ENDED, "trial_id": "a", "writer": "rank0", "sequence": 9, "state": state, **fields}
+    )
+
+
+class TestJson:
+    @given(events())
+    @settings(max_examples=60)
+    def test_a_legal_event_comes_back_equal(self, event: Event) -> None:
+        assert through_json(event) == event
+
+    def test_an_event_says_its_schema_and_leaves_out_what_is_empty(self) -> None:
+        assert started(attempt=(1, 2)).to_json() == {
+            "schema": SCHEMA_VERSION,
+            "event": "started",
+            "trial_id": "a",
+            "attempt": [1, 2],
+            "sequence": 0,
+            "writer": "rank0",
+            "origin": "user",
+        }
+
+    def test_what_a_user_really_runs_is_unharmed(self) -> None:
+        workload = {
+            "program": "-m pkg.train",
+            "world_size": 8,
+            "n_layers": 2,
+            "num_key_value_heads": 8,
+            "tokenizer": "gpt2",
+        }
+        config = {
+            "micro_batch_size": 4,
+            "sharding_strategy": ("FULL_SHARD", "NO_SHARD"),
+            "max_tokens": 4096,
+            "eos_token_id": 2,
+            "key_dim": 64,
+            "compile": True,
+            "lr": 3e-4,
+            "nccl_proto": "LL128",
+            "dtype": "größer",
+        }
+        trial = Trial.completed(workload=workload, config=config, tokens_per_second=1.5)
+        assert fold_events(map(through_json, trial_events(trial))) == [trial]
+
+    def test_secrets_are_masked_wherever_they_stand(self) -> None:
+        event = ended(
+            State.USER_ERROR,
+            workload={"program": "train.py", "HF_TOKEN": "hunter2"},
+            config={"api_key": "hunter2", "passwords": ("hunter2", "hunter2"), "url": "https://me:hunter2@host/data"},
+            observed={"--token=hunter2": 1, "use_auth_token": True, "layers": ("password=hunter2",)},
+            reason="login failed: --api_key hunter2",
+            suggestion={
+                "reason": "password=hunter2",
+                "config": {"api_key": "hunter2", "paths": ["https://me:hunter2@x"]},
+            },
+        )
+        text = json.dumps(event.to_json())
+        assert "hunter2" not in text
+        assert event.to_json()["config"] == {"api_key": MASK, "passwords": MASK, "url": f"https://{MASK}@host/data"}
+        assert through_json(event).observed["use_auth_token"] is True
+
+    def test_a_long_reason_is_cut_after_it_was_masked(self) -> None:
+        reason = through_json(
+            ended(State.USER_ERROR, reason="x" * (MAX_REASON - 9) + " password=hunter2" * 9999)
+        ).reason
+        assert len(reason) == MAX_REASON
+        assert "hun" not in reason
+
+    def test_a_prediction_that_is_not_finite_is_no_hindrance(self) -> None:
+        suggestion = {"throughput": float("nan"), "range": (1.0, float("inf"))}
+        assert through_json(started(suggestion=suggestion)).suggestion == {"throughput": None, "range": [1.0, None]}
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"kind": EventKind.STARTED},
+            {"kind": EventKind.ENDED, "trial_id": "a"},
+            {"kind": EventKind.STARTED, "trial_id": "a", "state": State.COMPLETED},
+            {"kind": EventKind.ENDED, "trial_id": "a", "state": State.RUNNING},
+        ],
+        ids=["nameless", "end without state", "state without end", "end that is none"],
+    )
+    def test_an_event_that_says_nothing_is_refused(self, fields: dict[str, object]) -> None:
+        with pytest.raises(RecordError):
+            Event(**fields)
+
+
+class TestHostileJson:
+    @pytest.mark.parametrize(
+        "change",
+        [
+            {"schema": 2},
+            {"schema": 0},
+            {"schema": True},
+            {"schema": None},
+            {"schema": [1]},
+            {"event": "exploded"},
+            {"event": {}},
+            {"event": "ended"},
+            {"trial_id": ""},
+            {"trial_id": 5},
+            {"trial_id": "x" * 10_000_000},
+            {"reason": ["x"]},
+            {"attempt": 1},
+            {"attempt": [0]},
+            {"attempt": [0, -1]},
+            {"attempt": [0, 10**4000]},
+            {"attempt": {"0": 0}},
+            {"sequence": 1.5},
+            {"sequence": True},
+            {"origin": ["user"]},
+            {"state": {}},
+            {"state": "completed"},
+            {"workload": []},
+            {"config": {"a": None}},
+            {"config": {"a": {"b": 1}}},
+            {"config": {"": 1}},
+            {"config": {"a": [[1]]}},
+            {"config": {"a": float("nan")}},
+            {"config": {"a": 10**4000}},
+            {"config": {"a": [0] * 100_000}},
+            {"observed": {str(number): 1 for number in range(100_000)}},
+            {"measurement": 5},
+            {"measurement": {"tokens_per_second": "fast"}},
+            {"measurement": {"tokens_per_second": float("inf")}},
+            {"measurement": {"tokens_per_second": 10**4000}},
+            {"measurement": {"steps_counted": None}},
+            {"measurement": {"step_time_s": 5}},
+            {"measurement": {"step_time_s": "abc"}},
+            {"measurement": {"step_time_s": None}},
+            {"measurement": {"step_time_s": [[1], [2], [3]]}},
+            {"suggestion": [1]},
+        ],
+        ids=lambda change: (
+            "-".join(f"{name}={value!r:.20}" for name, value in change.items() if len(str(value)) < 4000)
+            or next(iter(change))
+        ),
+    )
+    def test_what_is_not_legal_is_a_record_error(self, change: dict[str, object]) -> None:
+        with pytest.raises(RecordError):
+            Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **change})
+
+    @pytest.mark.parametrize("field", ["config", "measurement", "attempt", "suggestion", "trial_id", "schema", "event"])
+    def test_what_is_nested_without_end_is_a_record_error_or_kept(self, field: str) -> None:
+        deep: object = 1
+        for _ in range(20_000):
+            deep = [deep]
+        with pytest.raises(RecordError):
+            Event.from_json({"schema": 1, "event": "started", "trial_id": "a", field: deep})
+
+    @pytest.mark.parametrize("payload", [None, [], "x", 1, float("nan")], ids=repr)
+    def test_what_is_no_object_is_a_record_error(self, payload: object) -> None:
+        with pytest.raises(RecordError, match="object"):
+            Event.from_json(payload)
+
+    json_values = st.recursive(
+        st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+        lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+        max_leaves=8,
+    )
+    fields = sorted(set(Event.__slots__) - {"kind", "extra"} | {"event", "schema"})
+
+    @given(st.dictionaries(st.sampled_from(fields), json_values | st.sampled_from(["a", 1, "started", "ended", {}])))
+    @settings(max_examples=120)
+    def test_any_object_is_an_event_or_a_record_error(self, payload: dict[str, object]) -> None:
+        try:
+            event = Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **payload})
+        except RecordError:
+            return
+        fold_events([event])
+
+
+class TestFold:
+    @given(trials())
+    @settings(max_examples=60)
+    def test_a_trial_comes_back_from_its_events(self, trial: Trial) -> None:
+        assert fold_events(map(through_json, trial_events(trial))) == [trial]
+
+    def test_as_few_events_as_possible(self) -> None:
+        trial = Trial.completed(workload={"n_layers": 2}, config={"tp_degree": 1}, tokens_per_second=2.0)
+        assert [event.kind for event in trial_events(trial)] == [EventKind.STARTED, EventKind.ENDED]
+
+    @given(
+        st.lists(
+            events(), max_size=8, unique_by=lambda event: (event.attempt, event.sequence, event.writer, event.kind)
+        ),
+        st.randoms(use_true_random=False),
+    )
+    @settings(max_examples=50)
+    def test_the_order_of_events_is_free(self, told: list[Event], shuffler: Random) -> None:
+        told = [replace(event, trial_id=event.trial_id and "a", launch_id="l") for event in told]
+        shuffled = list(told)
+        shuffler.shuffle(shuffled)
+        assert fold_events(shuffled) == fold_events(told)
+
+    @given(st.lists(events(), max_size=6))
+    @settings(max_examples=50)
+    def test_an_object_copied_twice_counts_once(self, told: list[Event]) -> None:
+        assert fold_events(told + told) == fold_events(told)
+
+    def test_later_facts_go_before_earlier_ones_by_attempt_and_sequence_and_not_by_clock(self) -> None:
+        told = [
+            started(attempt=(0, 1), sequence=0, time="2020-01-01", observed={"x": 3}),
+            started(attempt=(0, 0), sequence=1, time="2030-01-01", observed={"x": 2, "y": 2}),
+            started(attempt=(0, 0), sequence=0, time="2040-01-01", observed={"x": 1, "z": 1}),
+        ]
+        [trial] = fold_events(told)
+        assert trial.observed == {"x": 3, "y": 2, "z": 1}
+        assert (trial.attempts, trial.started_at, trial.ended_at) == (2, "2020-01-01", "")
+
+    def test_the_measurement_is_that_of_the_last_attempt_that_has_one(self) -> None:
+        early, late = Measurement(tokens_per_second=1.0), Measurement(tokens_per_second=2.0)
+        told = [
+            started(kind=EventKind.MEASURED, attempt=(0, 1), sequence=3, measurement=late),
+            started(kind=EventKind.MEASURED, attempt=(0, 0), sequence=9, measurement=early),
+            started(attempt=(1, 0)),
+        ]
+        [trial] = fold_events(told)
+        assert (trial.measurement, trial.state) == (late, State.RUNNING)
+
+    @pytest.mark.parametrize(
+        ("states", "believed"),
+        [
+            ([State.INFRASTRUCTURE, State.OUT_OF_MEMORY, State.UNKNOWN], State.OUT_OF_MEMORY),
+            ([State.INFRASTRUCTURE, State.USER_ERROR], State.USER_ERROR),
+            ([State.COMPLETED, State.INFRASTRUCTURE], State.INFRASTRUCTURE),
+            ([State.COMPLETED, State.STOPPED_EARLY], State.STOPPED_EARLY),
+        ],
+        ids=["memory", "raise", "connection", "stop"],
+    )
+    def test_of_several_ends_the_most_specific_is_believed(self, states: list[State], believed: State) -> None:
+        told = [ended(state, writer=f"rank{rank}", reason=state) for rank, state in enumerate(states)]
+        [trial] = fold_events(told)
+        assert (trial.state, trial.reason) == (believed, believed)
+
+    def test_every_end_has_its_place_in_the_order_of_belief(self) -> None:
+        assert [fold_events([ended(state)])[0].state for state in ENDS] == ENDS
+
+    def test_an_end_of_an_earlier_attempt_is_no_end(self) -> None:
+        [trial] = fold_events([ended(State.INFRASTRUCTURE, time="2020"), started(attempt=(0, 1))])
+        assert (trial.state, trial.reason, trial.ended_at) == (State.RUNNING, "", "")
+
+    def test_a_plan_joins_its_trial_by_launch_id(self) -> None:
+        plan = Event(
+            kind=EventKind.PLANNED, launch_id="l", origin=Origin.TUNE, config={"x": 1}, suggestion={"why": "fast"}
+        )
+        [trial] = fold_events([started(launch_id="l", workload={"w": 1}), plan])
+        assert (trial.trial_id, trial.config, trial.suggestion) == ("a", {"x": 1}, {"why": "fast"})
+        assert (trial.origin, trial.state) == (Origin.TUNE, State.RUNNING)
+
+    def test_a_plan_alone_is_a_planned_trial_of_its_own_name(self) -> None:
+        [trial] = fold_events([Event(kind=EventKind.PLANNED, launch_id="l")])
+        assert (trial.trial_id, trial.state, trial.attempts) == ("l", State.PLANNED, 1)
+
+    def test_a_job_that_ended_before_it_could_speak_is_known_by_its_launch(self) -> None:
+        plan = Event(kind=EventKind.PLANNED, launch_id="l", config={"x": 1})
+        [trial] = fold_events([ended(State.UNKNOWN, trial_id="", launch_id="l", writer="tune"), plan])
+        assert (trial.trial_id, trial.state, trial.config) == ("l", State.UNKNOWN, {"x": 1})
+
+    def test_a_plan_of_two_jobs_belongs_to_both_whatever_the_order(self) -> None:
+        told = [
+            Event(kind=EventKind.PLANNED, launch_id="l", config={"x": 1}),
+            started(trial_id="a", launch_id="l"),
+            started(trial_id="b", launch_id="l"),
+        ]
+        for order in (told, told[::-1]):
+            assert {trial.trial_id: trial.config["x"] for trial in fold_events(order)} == {"a": 1, "b": 1}
+
+    def test_a_late_rank_without_an_origin_does_not_change_who_chose(self) -> None:
+        [trial] = fold_events([ended(State.COMPLETED, sequence=0), started(origin=Origin.REWRITE, sequence=1)])
+        assert trial.origin is Origin.REWRITE
+
+
+class TestGoldenRecords:
+    """Records as version 1 writes them; they must open in every later version."""
+
+    @pytest.mark.parametrize("path", sorted(GOLDEN.glob("*.json")), ids=lambda path: path.stem)
+    def test_it_opens_and_is_written_again_as_it_was(self, path: Path) -> None:
+        payload = json.loads(path.read_text())
+        again = Event.from_json(payload).to_json()
+        if path.stem == "unknown_fields":
+            del payload["measurement"]["energy_j"]
+        if "measurement" in payload:  # records from before the statistic was told are at the median step
+            payload["measurement"].setdefault("statistic", "p50" if "step_time_s" in payload["measurement"] else "")
+        assert {name: again[name] for name in payload} == payload
+
+    def test_they_fold_to_the_trials_that_they_tell_of(self) -> None:
+        told = [Event.from_json(json.loads(path.read_text())) for path in sorted(GOLDEN.glob("*.json"))]
+        folded = {trial.trial_id: trial for trial in fold_events(told)}
+        assert set(folded) == {
+            "local_cwd://torchx/train-abc123",
+            "slurm://torchx/77",
+            "a",
+            "import-9f2c61d07e1b4a55",
+            "b",
+        }
+        tuned = folded["local_cwd://torchx/train-abc123"]
+        assert (tuned.state, tuned.origin, tuned.launch_id) == (State.COMPLETED, Origin.TUNE, "tune-5f0d3c9a1b2e4d67")
+        assert tuned.config["sharding_strategy"] == ("FULL_SHARD", "FULL_SHARD", "NO_SHARD", "NO_SHARD")
+        assert tuned.observed["n_params"] == 1_048_576
+        assert tuned.measurement == Measurement(
+            tokens_per_second=40960.0,
+            samples_per_second=320.0,
+            steps_counted=32,
+            warmup_steps=3,
+            step_time_s=(0.024, 0.025, 0.03),
+            peak_memory_gib=0.8,
+            statistic="p50",
+        )
+        assert folded["b"].measurement == Measurement(
+            samples_per_second=244.0,
+            samples_per_second_overall=201.5,
+            steps_counted=80,
+            warmup_steps=5,
+            step_time_s=(0.0151, 0.0153, 0.251),
+            mean_step_time_s=0.0656,
+            drift=0.01,
+            share_outside_steps=0.75,
+            statistic="mean",
+            relative_error=0.03,
+            evaluation_s=0.9,
+            checkpoint_s=0.2,
+            is_steady=True,
+            may_include_evaluation=False,
+            source="space file",
+            other_source="optimizer steps",
+            other_samples_per_second=866.0,
+        )
+        assert tuned.suggestion is not None
+        assert tuned.suggestion["reason"] == "fastest of 12 trials, größer"
+        assert tuned.started_at.startswith("2026-03-01T09:59:58")
+        assert folded["slurm://torchx/77"].state is State.OUT_OF_MEMORY
+        assert folded["import-9f2c61d07e1b4a55"].state is State.STOPPED_EARLY

@@ -1,0 +1,107 @@
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.errors import ContractError, SpaceError
+from torchx_cubicml.recorder.logs.formats import Reading, declared_format, read_line
+from torchx_cubicml.records.contract import Contract, decode_contract, encode_contract
+from torchx_cubicml.records.log_pattern import READINGS, LogPattern
+from torchx_cubicml.space.toml import load_space, parse_space
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+REST = '[parameters.a]\nchoices = [1, 2]\nflag = "--a"\n[log]\n'
+
+
+@pytest.mark.parametrize(
+    ("log", "line", "reading"),
+    [
+        (
+            r"pattern = 'it (?P<step>\d+) .*speed (?P<tokens_per_second>\S+)'",
+            "x it 7 loss 3 speed 41,500",
+            Reading(tokens_per_second=41_500.0, step=7.0),
+        ),
+        (
+            "pattern = 'speed (\\S+) tok'\ngroups = { tokens_per_second_per_device = 1 }",
+            "\x1b[32mspeed 41.5k tok/s/gpu\x1b[0m",
+            Reading(tokens_per_second=166_000.0),
+        ),
+        (
+            "pattern = 'ips (?P<ips>\\S+) (?P<ms>\\S+) ms'\n"
+            "groups = { samples_per_second_per_device = 'ips', step_time_ms = 'ms' }",
+            "ips 2.5 400 ms",
+            Reading(samples_per_second=10.0, step_s=0.4),
+        ),
+        (
+            "pattern = 'batch (?P<samples>\\d+) of (?P<tokens>\\d+) took (?P<step_time_s>\\S+)s'",
+            "batch 8 of 4096 took 0.5s",
+            Reading(samples_per_second=16.0, tokens_per_second=8192.0, step_s=0.5),
+        ),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed n/a", Reading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed nan", Reading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed 41,5", Reading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "pace 3", None),
+    ],
+    ids=["named", "numbered", "renamed", "amounts", "words", "nan", "other comma", "other line"],
+)
+def test_a_declared_format_reads_a_line_of_four_devices(log: str, line: str, reading: Reading | None) -> None:
+    declared = parse_space(f"{REST}{log}", where="s.toml").log
+    assert declared is not None
+    assert read_line(line, declared_format(declared), devices=4) == reading
+    assert decode_contract(encode_contract(Contract(store="/s", log=declared))).log == declared
+
+
+@pytest.mark.parametrize(
+    ("log", "told"),
+    [
+        ("pattern = 3", "log.pattern: a text"),
+        ("", "log.pattern: a regular expression is wanted, such as"),
+        ("pattern = '('", r"log.pattern: a regular expression is wanted: .*, got '\('"),
+        (
+            "pattern = '(a+)+(?P<step_time_s>\\d)'",
+            "log.pattern: a repeat or an alternative within a repeat is not legal",
+        ),
+        (
+            "pattern = 'x (?P<tokens_per_secnd>.)'",
+            "log.pattern: 'tokens_per_secnd' is nothing that a group can say; legal",
+        ),
+        ("pattern = 'x (?P<step>.)'", "log.pattern: a group is wanted that says one of tokens_per_second, "),
+        ("pattern = 'x (.)'\ngroups = { loss = 1 }", "log.groups: 'loss' is nothing that a group can say"),
+        ("pattern = 'x (.)'\ngroups = { step_time_s = 2 }", r"log.groups: step_time_s .* has not \(1 of them\), 2"),
+        ("pattern = 'x (.)'\ngroups = { step_time_s = 'it' }", "log.groups: step_time_s is said by a group"),
+        ("pattern = 'x (.)'\ngroups = { step_time_s = true }", "log.groups.step_time_s: the number or the name"),
+        ("pattern = 'x (.)'\ngroups = [1]", "log.groups: a table is wanted"),
+        (
+            "pattern = 'x (?P<step_time_s>.) (?P<step_time_ms>.)'",
+            "log.pattern: step_time_s and step_time_ms cannot both be said",
+        ),
+        ("patern = 'x'", r"log: unknown key 'patern'; did you mean 'pattern'\?"),
+    ],
+    ids=lambda value: value[:24] if value.startswith("log") else None,
+)
+def test_what_is_wrong_is_told_in_one_sentence_with_key_and_rule(log: str, told: str) -> None:
+    with pytest.raises(SpaceError, match=f"^s.toml: {told}") as raised:
+        parse_space(f"{REST}{log}", where="s.toml")
+    assert "\n" not in str(raised.value)
+
+
+def test_a_file_without_a_log_declares_none(tmp_path: Path) -> None:
+    (tmp_path / "s.toml").write_text(REST.removesuffix("[log]\n"))
+    assert load_space(tmp_path / "s.toml").log is None
+
+
+def test_a_contract_with_a_pattern_that_is_not_legal_is_damaged() -> None:
+    whole = encode_contract(Contract(store="/s", log=LogPattern(pattern="x (.)", groups={"step_time_s": 1})))
+    assert decode_contract(whole).log is not None
+    broken = Contract(store="/s")
+    for log in ({"pattern": "(a+)+", "groups": {}}, {"pattern": 3, "groups": {}}, "x (.)"):
+        object.__setattr__(broken, "log", log)
+        with pytest.raises(ContractError, match="damaged"):
+            decode_contract(encode_contract(broken))
+
+
+def test_the_readings_are_these() -> None:
+    assert len(set(READINGS)) == len(READINGS) == 9

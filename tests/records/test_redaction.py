@@ -1,0 +1,166 @@
+from __future__ import annotations
+
+import time
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.records.redaction import MASK, mask, names_secret
+
+SECRET = "hunter2Zq9"
+
+HIDES = {
+    "a secret that names another": f"client_secret:  api_key = {SECRET}",
+    "assignment": f"password={SECRET}",
+    "spaced assignment": f"api_key = {SECRET}",
+    "colon": f"token: {SECRET}",
+    "flag": f"train.py --api_key {SECRET} --lr 0.1",
+    "flag with equals": f"train.py --wandb-key={SECRET}",
+    "printed command": f"Command '['python', 'train.py', '--hf_token', '{SECRET}']' returned non-zero exit status 1.",
+    "environment dump": f"RANK=0\nWANDB_API_KEY={SECRET}\nPATH=/usr/bin",
+    "environment access": f"os.environ['AWS_SECRET_ACCESS_KEY'] = '{SECRET}'",
+    "JSON": f'{{"user": "me", "password": "{SECRET}"}}',
+    "quoted with spaces": f'password="correct {SECRET} battery"',
+    "quoted with quotes": rf'{{"password": "a\"{SECRET}"}}',
+    "quoted after the word": f"access denied for password '{SECRET}'",
+    "second of two": f"user=password={SECRET}",
+    "with commas": f"password=a,{SECRET};{SECRET}",
+    "URL": f"https://me:{SECRET}@host/path",
+    "URL with an at sign": f"postgres://me:p@{SECRET}@host:5432/db",
+    "query": f"https://host/path?user=me&access_token={SECRET}&x=1",
+    "signed URL": f"https://a.blob.core.windows.net/c?sv=2020&sig={SECRET}&se=1",
+    "header": f"Authorization: Basic {SECRET}",
+    "bearer": f"headers={{'authorization': 'Bearer {SECRET}'}}",
+    "bare bearer": f"sent Bearer {SECRET} to the server",
+    "connection string": f"AccountName=me;AccountKey={SECRET}==;EndpointSuffix=core",
+    "camel case": f"authToken={SECRET}",
+    "no separator": f"OPENAI_APIKEY={SECRET}",
+    "private key": f"-----BEGIN RSA PRIVATE KEY-----\n{SECRET}\n-----END RSA PRIVATE KEY-----",
+    "cut private key": f"-----BEGIN PRIVATE KEY-----\n{SECRET}",
+    "variable and a space": f"export AWS_SECRET_ACCESS_KEY {SECRET}",
+    "key and a space": f"rejected client_secret {SECRET}, try again",
+    "key and a space, padded": f"clientSecret {SECRET}==",
+    "printed with a space": f"print('client_secret {SECRET}')",
+    "short flag": f"psql --user me --pass {SECRET}",
+    "short variable": f"PGPASS={SECRET} MYSQL_PASS={SECRET}",
+    "short field": f"https://host/login?user=me&pass={SECRET}",
+    "short key": f'{{"user": "me", "pass": "{SECRET}"}}',
+}
+
+SHAPED = {
+    "AWS": "AKIA" + "ABCDEFGH12345678",
+    "GitHub": "ghp_" + "a1B2" * 9,
+    "GitHub, fine-grained": "github_pat_" + "a1B2" * 9,
+    "GitLab": "glpat-" + "a1B2" * 5,
+    "Hugging Face": "hf_" + "a1B2" * 8,
+    "OpenAI": "sk-proj-" + "a1B2" * 8,
+    "Stripe": "sk_live_" + "a1B2" * 6,
+    "Slack": "xoxb-" + "1234567890-abcdef",
+    "Google": "AIza" + "a1B2-" * 7,
+    "NVIDIA": "nvapi-" + "a1B2" * 8,
+    "Databricks": "dapi" + "0123456789abcdef" * 2,
+    "npm": "npm_" + "a1B2" * 9,
+    "Google, OAuth": "ya29." + "a0Af_B-" * 5,
+    "JSON web token": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dozjgNryP4J3jVmNHl0w5N",
+}
+
+HARMLESS = [
+    "12 tokens_per_second: 4096",
+    "RuntimeError: eos_token_id=2 is outside of the vocabulary, pad_token: '<pad>'",
+    "KeyError: 'layers.0.weight'",
+    'Missing key(s) in state_dict: "head.weight", "head.bias".',
+    "num_key_value_heads=8 key_dim: 64 tokenizer=gpt2 flops_per_token: 6e9",
+    "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.80 GiB",
+    "torchrun --nproc_per_node 2 train.py --max_tokens 4096 --n_tokens=8 --tokenizer gpt2",
+    "https://host/path?page=2 and s3://team/cubicml",
+    "the author's authority on keyboards and secretaries",
+    "RuntimeError in the backward pass: CUDA error; forward_pass=0.2 s, second pass 'fusion', pass 3, --passes 2",
+    "post_grad_custom_post_pass=None bypass: 1 compass=north pass_through=True",
+    "AWS_SECRET_ACCESS_KEY is not set; set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY environment variables",
+    "use_auth_token argument is deprecated, client_secret: ",
+    "secret-sharing protocols, password managers, npm_config_cache=/tmp/npm and npm_package_name",
+]
+
+SECRET_NAMES = (
+    "HF_TOKEN hfToken --token token api_key api_keys OPENAI_APIKEY AWS_ACCESS_KEY_ID AWS_SECRET_ACCESS_KEY "
+    "client_secret passwd DB_PASSWORD passphrase wandb.key --key use_auth_token Authorization --pass PGPASS DB_PASS"
+)
+TRADE_NAMES = (
+    "num_key_value_heads eos_token_id pad_token tokenizer max_tokens max_token key_dim tokens_per_batch author keys "
+    "rng_key bytes_per_token NCCL_PROTO monkey micro_batch_size sharding_strategy precision OMP_NUM_THREADS sort_key "
+    "forward_pass n_passes bypass"
+)
+
+
+@pytest.mark.parametrize("text", HIDES.values(), ids=HIDES.keys())
+def test_a_secret_is_hidden_and_the_rest_stays(text: str) -> None:
+    masked = mask(text)
+    assert SECRET not in masked
+    assert MASK in masked
+
+
+@pytest.mark.parametrize("secret", SHAPED.values(), ids=SHAPED.keys())
+def test_a_secret_is_known_by_its_shape(secret: str) -> None:
+    assert mask(f"got {secret} here") == f"got {MASK} here"
+
+
+@pytest.mark.parametrize("text", HARMLESS)
+def test_words_of_the_trade_stay(text: str) -> None:
+    assert mask(text) == text
+
+
+def test_only_the_secret_goes() -> None:
+    masked = mask(f"train.py --lr 0.1 --api_key {SECRET} --seed 3, user=me password='{SECRET}', rank=1")
+    assert masked == f"train.py --lr 0.1 --api_key {MASK} --seed 3, user=me password='{MASK}', rank=1"
+
+
+def test_a_flag_without_a_value_hides_nothing_else() -> None:
+    assert mask("train.py --token --lr 0.1") == "train.py --token --lr 0.1"
+
+
+@pytest.mark.parametrize("name", SECRET_NAMES.split())
+def test_names_of_secrets(name: str) -> None:
+    assert names_secret(name)
+
+
+@pytest.mark.parametrize("name", TRADE_NAMES.split())
+def test_names_of_the_trade(name: str) -> None:
+    assert not names_secret(name)
+
+
+@given(st.lists(st.sampled_from([*HIDES.values(), *SHAPED.values(), *HARMLESS, "\n", " ", "'", '"'])).map(" ".join))
+@settings(max_examples=50)
+def test_no_company_brings_a_secret_back(text: str) -> None:
+    masked = mask(text)
+    assert SECRET not in masked
+    assert not any(secret in masked for secret in SHAPED.values())
+    assert mask(masked) == masked
+
+
+@pytest.mark.parametrize(
+    "piece",
+    [
+        "a",
+        "a-",
+        "password=",
+        "'",
+        "x: ",
+        "eyJ-",
+        "- ",
+        "--token ",
+        "token='",
+        "\\",
+        "?sig",
+        "://",
+        "-----BEGIN ",
+        "sk-a.",
+        "api_key ",
+        "api_key is ",
+    ],
+)
+def test_a_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
+    text = piece * (200_000 // len(piece))
+    began = time.process_time()
+    mask(text)
+    assert time.process_time() - began < 3.0  # a quadratic pattern takes minutes

@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import io
+import json
+import os
+import random
+import signal
+import socket
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+from torch.distributed import TCPStore
+
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.recorder.process import own_child
+from torchx_cubicml.recorder.process.own_child import COMES, COUNTED_ON, FAILS
+from torchx_cubicml.recorder.process.own_process import own_command
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.trial import Origin, Trial
+from torchx_cubicml.rewrite.in_job import agreement, rank
+from torchx_cubicml.rewrite.in_job.agreement import Command, Deciding, answer_of
+from torchx_cubicml.rewrite.in_job.answer import Answer, deadline_s
+from torchx_cubicml.rewrite.rewriter import Options
+from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+    from torchx_cubicml.recorder.process.run_program import Program
+    from torchx_cubicml.settings import JobEnvironment
+
+TYPED = Answer(contract="typed")
+WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("told",))
+QUESTION = '{"program": "t.py"}'
+ADDRESS = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
+
+
+class Worked:
+    """A decision that takes its time."""
+
+    def __init__(self, wanted: Answer = WANTED, *, seconds: float = 0.0, error: Exception | None = None) -> None:
+        self._wanted, self._seconds, self._error = wanted, seconds, error
+
+    def typed(self) -> Answer:
+        return TYPED
+
+    def wanted(self) -> Answer:
+        time.sleep(self._seconds)
+        if self._error is not None:
+            raise self._error
+        return self._wanted
+
+
+@pytest.fixture
+def port() -> int:
+    store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    stores.append(store)
+    return int(store.port)
+
+
+stores: list[TCPStore] = []
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
+    monkeypatch.setattr(agreement, "_LONGER_S", 0.2)
+
+
+def job(number: int, port: int, *, size: int = 3, restarts: int = 0) -> JobEnvironment:
+    environment = {"RANK": number, "WORLD_SIZE": size, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    environment |= {"TORCHELASTIC_RESTART_COUNT": restarts, "GROUP_WORLD_SIZE": 1}
+    agents = {"TORCHELASTIC_USE_AGENT_STORE": "True"}
+    return read_job_environment({**agents, **{name: str(value) for name, value in environment.items()}})
+
+
+def answers(
+    port: int, worked: Worked, *, delays: dict[int, float], questions: dict[int, str] | None = None, **more: int
+) -> dict[int, Answer]:
+    """Return what each rank that comes does, after a delay of its own."""
+
+    def one(number: int) -> Answer:
+        time.sleep(delays[number])
+        question = (questions or {}).get(number, QUESTION)
+        return answer_of(job(number, port, **more), question, Deciding(worked))
+
+    with ThreadPoolExecutor(len(delays)) as pool:
+        return dict(zip(delays, pool.map(one, delays), strict=True))
+
+
+def in_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", str(seconds))
+
+
+def all_as_typed(found: dict[int, Answer], reason: str) -> None:
+    assert {answer.args for answer in found.values()} == {None}
+    assert found[0].contract == "typed"
+    assert reason in found[0].lines[-1]
+    assert not any(answer.lines for number, answer in found.items() if number)
+
+
+def test_all_ranks_do_what_rank_0_wants_and_it_alone_tells(port: int) -> None:
+    found = answers(port, Worked(), delays={0: 0.2, 1: 0.0, 2: 0.4})
+    assert found[0] == WANTED
+    assert {answer.args for answer in found.values()} == {WANTED.args}
+    assert {answer.contract for answer in found.values()} == {"wanted"}
+    assert [answer.lines for answer in found.values()] == [("told",), (), ()]
+
+
+def test_where_nothing_changes_nobody_waits_for_the_others(port: int) -> None:
+    unchanged = Answer(contract="typed")
+    found = answers(port, Worked(unchanged), delays={0: 0.0, 1: 0.0})
+    assert {answer.args for answer in found.values()} == {None}
+    assert {answer.contract for answer in found.values()} == {"typed"}
+
+
+def test_a_rank_that_does_not_come_leaves_all_as_typed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 2.0)
+    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0}), "only 2 of 3 ranks came in time")
+
+
+def test_a_rank_that_comes_too_late_does_as_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 2.0)
+    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 4.0}), "only 2 of 3 ranks came in time")
+
+
+def test_ranks_with_other_arguments_leave_all_as_typed_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 300.0)
+    before = time.monotonic()
+    found = answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 0.0}, questions={1: '{"program": "other.py"}'})
+    all_as_typed(found, "not all ranks were started alike")
+    assert time.monotonic() - before < 100
+
+
+@pytest.mark.parametrize(
+    ("worked", "reason"),
+    [
+        (Worked(seconds=5.0), "the decision took too long"),
+        (Worked(error=ZeroDivisionError("a defect")), "ZeroDivisionError: a defect"),
+    ],
+    ids=["hangs", "fails"],
+)
+def test_a_decision_that_is_not_made_leaves_all_as_typed(
+    port: int, monkeypatch: pytest.MonkeyPatch, worked: Worked, reason: str
+) -> None:
+    in_time(monkeypatch, 2.0)
+    all_as_typed(answers(port, worked, delays={0: 0.0, 1: 0.0, 2: 0.0}), reason)
+
+
+def test_without_rank_0_the_others_run_as_typed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 0.3)
+    assert answers(port, Worked(), delays={1: 0.0, 2: 0.0}) == {1: Answer(), 2: Answer()}
+
+
+def test_a_restart_repeats_the_decision(port: int) -> None:
+    first = answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 0.0})
+    other = Answer(args=("--batch_size", "1"), contract="other")
+    assert answers(port, Worked(other), delays={0: 0.0, 1: 0.0, 2: 0.0}, restarts=1) == first
+
+
+def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    in_time(monkeypatch, 2.0)
+    from torchx_cubicml.recorder.ranks.tcp_store import connected
+    from torchx_cubicml.rewrite.in_job.ballot import Ballot
+
+    for _ in range(5):
+        Ballot(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
+    all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks came in time")
+
+
+def test_whoever_is_late_all_ranks_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng = random.Random(0)
+
+    def agreed(deadline_s: float, *delays: float, works_s: float = 0.0) -> tuple[str, ...] | None:
+        in_time(monkeypatch, deadline_s)
+        store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        found = answers(store.port, Worked(seconds=works_s), delays=dict(enumerate(delays)), size=4)
+        (args,) = {answer.args for answer in found.values()}
+        return args
+
+    assert agreed(60.0, 0.0, 0.2, 0.4, 0.1, works_s=0.3) == WANTED.args
+    assert agreed(0.3, 0.0, 2.0, 0.0, 0.0) is None
+    for _ in range(8):  # either, as the machine has it
+        agreed(0.3, *(rng.uniform(0.0, 0.35) for _ in range(4)), works_s=rng.uniform(0.0, 0.35))
+
+
+def test_an_answer_survives_json() -> None:
+    hostile = Answer(args=("a\nb", "é", "\udcff", "$(id)"), env={"A": "b"}, contract="c", lines=("d",))
+    assert Answer.from_json(json.loads(hostile.to_json())) == hostile
+    assert Answer.from_json(json.loads(Answer().to_json())) == Answer()
+    with pytest.raises(ValueError, match="damaged"):
+        Answer.from_json({"args": []})
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("7", 7.0), ("", 20.0), ("x", 20.0), ("-1", 20.0), ("nan", 20.0)])
+def test_the_deadline_is_a_sane_number(monkeypatch: pytest.MonkeyPatch, text: str, seconds: float) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", text)
+    assert deadline_s() == seconds
+
+
+def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path) -> None:
+    (tmp_path / "space.toml").write_text('[parameters.knob]\nchoices = [1, 2]\nflag = "--knob"\n')
+    store = TrialStore(str(tmp_path / "store"))
+    for knob in (1, 2):
+        workload = {"program": "t.py", "world_size": 3}
+        store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))
+    options = Options(space=str(tmp_path / "space.toml"), store=str(tmp_path / "store"), mode="rewrite")
+    launch = Launch(program="t.py", script_args=("--knob", "1"), world_size=3, nnodes=1, nproc_per_node=3)
+    command = Command(launch, options)
+    typed, wanted = command.typed(), command.wanted()
+    assert (typed.args, wanted.args) == (None, ("--knob", "2"))
+    first, second = (decode_contract(answer.contract) for answer in (typed, wanted))
+    assert (first.origin, second.origin) == (Origin.USER, Origin.REWRITE)
+    assert first.trial_id == second.trial_id != ""
+
+
+def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Program] = []
+
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        asked.append(program)
+        if len(asked) == 1:
+            raise subprocess.CalledProcessError(-signal.SIGKILL, "child")
+        return WANTED
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    monkeypatch.setenv("PROTO", "a")
+    monkeypatch.setenv(CONTRACT_VARIABLE, "")
+    assert rank.settle(["--", "-m", "pkg.train", "--batch_size", "2"]) == [
+        "--",
+        "-m",
+        "pkg.train",
+        *(WANTED.args or ()),
+    ]
+    assert (os.environ["PROTO"], os.environ[CONTRACT_VARIABLE]) == ("b", "wanted")
+
+
+@pytest.mark.parametrize(
+    ("failure", "asked"),
+    [
+        pytest.param(subprocess.CalledProcessError(-9, "child", output=""), 2, id="died before it came"),
+        pytest.param(subprocess.CalledProcessError(-9, "child", output=COMES), 6, id="died after it came"),
+        pytest.param(subprocess.TimeoutExpired("child", 60.0), 1, id="hung before it came"),
+        pytest.param(subprocess.TimeoutExpired("child", 60.0, output=COMES.encode()), 6, id="hung after it came"),
+    ],
+)
+def test_a_rank_on_which_others_may_count_is_asked_for_longer(
+    monkeypatch: pytest.MonkeyPatch, failure: Exception, asked: int
+) -> None:
+    tries: list[bool] = []
+
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        tries.append(counted_on)
+        raise failure
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert tries == [False, *([asked > 2] * (asked - 1))]
+
+
+def test_at_a_restart_the_others_count_on_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+    tries: list[bool] = []
+
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        tries.append(counted_on)
+        raise OSError("no process")
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", "1")
+    for name, value in ADDRESS.items():
+        monkeypatch.setenv(name, value)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert tries == [True] * 6
+
+
+def counted_questions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether the others count on the rank, of each child that is asked from now on."""
+    asked: list[bool] = []
+    ask = rank._ask
+
+    def count(program: Program, *, counted_on: bool) -> Answer:
+        asked.append(counted_on)
+        return ask(program, counted_on=counted_on)
+
+    monkeypatch.setattr(rank, "_ask", count)
+    return asked
+
+
+@pytest.mark.parametrize("restarts", ["0", "1"])
+def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restarts: str
+) -> None:
+    asked = counted_questions(monkeypatch)
+    for name, value in {**ADDRESS, "TORCHELASTIC_USE_AGENT_STORE": "False", "WORLD_SIZE": "2"}.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setenv("TORCHELASTIC_RESTART_COUNT", restarts)
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert asked == [False]
+    assert capsys.readouterr().err.endswith("torchrun keeps no store for this job\n")
+
+
+def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = counted_questions(monkeypatch)
+    monkeypatch.setattr(rank, "_STARTING_S", 15.0)
+    in_time(monkeypatch, 0.2)
+    monkeypatch.setattr(own_child, "_ASKED_FOR_ALL", 2)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = str(server.getsockname()[1])
+    for name, value in {**ADDRESS, "MASTER_PORT": port, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert asked == [True, True]
+    (line,) = capsys.readouterr().err.splitlines()
+    assert "arguments stay as typed: the ranks cannot agree: " in line
+    assert "import" not in line
+
+
+def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer_of(*given: object, comes: Callable[[], None]) -> Answer:
+        comes()
+        raise ConnectionError("the store is gone")
+
+    class Left(BaseException):
+        pass
+
+    def leave(status: int) -> NoReturn:
+        raise Left(status)
+
+    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
+    with pytest.raises(Left, match="1"):
+        agreement.main()
+    assert capsys.readouterr().out == f"{COMES}{FAILS}the ranks cannot agree: ConnectionError: the store is gone"
+
+
+@pytest.mark.parametrize("words", [[], [COUNTED_ON]], ids=["not counted on", "counted on"])
+def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
+) -> None:
+    def answer_of(*given: object, comes: Callable[[], None]) -> Answer:
+        raise ConnectionError("the store is gone")
+
+    def leave(status: int) -> NoReturn:
+        raise SystemExit(status)
+
+    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(os, "_exit", leave)
+    monkeypatch.setattr(sys, "argv", ["child", *words])
+    monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
+    with pytest.raises(SystemExit) as left:
+        agreement.main()
+    assert left.value.code == len(words)
+    assert capsys.readouterr().out.startswith(FAILS) == bool(words)
+
+
+def test_a_rank_whose_child_does_not_answer_runs_as_typed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def ask(program: Program, *, counted_on: bool) -> Answer:
+        raise OSError("no process")
+
+    monkeypatch.setattr(rank, "_ask", ask)
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert capsys.readouterr().err == "torchx-cubicml: warning: arguments stay as typed: no process\n"
+
+
+def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
+    question = json.dumps({"program": "t.py", "is_module": False, "args": []})
+    command = own_command("torchx_cubicml.rewrite.in_job.agreement")
+    done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=600)
+    answer = Answer.from_json(json.loads(done.stdout))
+    assert answer.args is None
+    assert "the ranks cannot agree: ConnectionError" in answer.lines[0]

@@ -1,0 +1,506 @@
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import threading
+from dataclasses import replace
+from itertools import product
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml import advisor
+from torchx_cubicml.advisor import Suggestion
+from torchx_cubicml.errors import LaunchError, StoreError
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.place_config import Rewritten, place_config
+from torchx_cubicml.records import contract
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.trial import Origin, Trial, Value
+from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
+from torchx_cubicml.space.toml import load_space, parse_space
+from torchx_cubicml.store import TrialStore
+
+SPACE = """
+[workload]
+n_layers = { flag = "--n_layer" }
+
+[parameters.micro_batch_size]
+choices = [1, 2, 4, 8]
+flag = "--batch_size"
+
+[parameters.gradient_accumulation_steps]
+derive = "global_batch_size / (micro_batch_size * dp_degree)"
+flag = "--accumulate"
+
+[parameters.sharding_strategy]
+choices = ["NO_SHARD", "FULL_SHARD"]
+per_layer = "n_layers"
+flag = "--sharding"
+
+[tune]
+args = { "--out_dir" = "{scratch}/{launch_id}" }
+env = { WANDB_MODE = "disabled" }
+"""
+ARGS = shlex.split("--n_layer 2 --batch_size 2 --accumulate 8 --sharding FULL_SHARD --out_dir out")
+LAUNCH = Launch(program="train.py", script_args=tuple(ARGS), world_size=2, nnodes=1, nproc_per_node=2)
+WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2, "n_layers": 2}
+CURRENT: dict[str, Value] = {
+    "micro_batch_size": 2,
+    "gradient_accumulation_steps": 8,
+    "sharding_strategy": ("FULL_SHARD", "FULL_SHARD"),
+}
+
+
+@pytest.fixture
+def options(tmp_path: Path) -> Options:
+    path = tmp_path / "space.toml"
+    path.write_text(SPACE)
+    return Options(space=str(path), store=str(tmp_path / "store"))
+
+
+def trial(batch: int, strategy: str, throughput: float) -> Trial:
+    config = {
+        "micro_batch_size": batch,
+        "gradient_accumulation_steps": 16 // batch,
+        "sharding_strategy": (strategy, strategy),
+    }
+    return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=throughput)
+
+
+def fill(options: Options, *more: Trial, gain: float = 1.5) -> None:
+    """Record every uniform config, of which 8 x NO_SHARD is the fastest by far."""
+    store = TrialStore(options.store)
+    for batch, strategy in product([1, 2, 4, 8], ["NO_SHARD", "FULL_SHARD"]):
+        store.add(trial(batch, strategy, 1000.0 * gain if (batch, strategy) == (8, "NO_SHARD") else 1000.0 + batch))
+    for extra in more:
+        store.add(extra)
+
+
+def promise(**changes: float | None) -> Suggestion:
+    values = {"gain": 1.5, "gain_low": 1.4, "gain_high": 1.6, "probability_to_fit": 1.0, **changes}
+    config = trial(8, "NO_SHARD", 1.0).config
+    return Suggestion(config=config, throughput=1.0, low=0.9, high=1.1, reason="test", n_trials=9, **values)
+
+
+def assert_as_typed(rewritten: Rewritten, reason: str, *, launch: Launch = LAUNCH) -> None:
+    """Assert that the launch is recorded as typed, with one line that says why it is not rewritten."""
+    assert rewritten.launch == launch
+    assert rewritten.suggestion is None
+    assert rewritten.contract is not None
+    assert rewritten.contract.origin is Origin.USER
+    reasons = [line for line in rewritten.lines if "arguments stay as typed: " in line]
+    assert len(reasons) == 1
+    assert re.search(reason, reasons[0])
+
+
+def test_a_launch_is_recorded_without_a_space(tmp_path: Path) -> None:
+    rewritten = rewrite(LAUNCH, Options(store=str(tmp_path / "store")))
+    assert rewritten.launch == LAUNCH
+    assert rewritten.contract is not None
+    assert rewritten.contract.store == str(tmp_path / "store")
+    assert rewritten.contract.workload == {"program": "train.py", "world_size": 2}
+    assert rewritten.contract.config == {}
+    assert rewritten.lines == (f"torchx-cubicml: this launch will be recorded in {tmp_path / 'store'}",)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "store", "warned"),
+    [
+        ("local_docker", "/data/store", True),
+        ("kubernetes", "file:///data/store", True),
+        ("kubernetes", "s3://team/store", False),
+        ("local_cwd", "/data/store", False),
+        ("slurm", "/data/store", False),
+        ("", "/data/store", False),
+    ],
+)
+def test_a_local_store_that_means_another_place_in_a_container_is_told(
+    scheduler: str, store: str, warned: bool
+) -> None:
+    rewritten = rewrite(replace(LAUNCH, scheduler=scheduler), Options(store=store))
+    assert rewritten.contract is not None
+    assert rewritten.contract.scheduler == scheduler
+    lines = [line for line in rewritten.lines if "inside the container" in line]
+    assert len(lines) == int(warned)
+    assert len(rewritten.lines) == 1 + int(warned)
+    assert all(scheduler in line and store in line and "--store URL" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("mounted", "warned"),
+    [(("/data",), False), (("/data/store",), False), (("/dat",), True), (("/data/store/below",), True)],
+    ids=["around", "itself", "alike", "below"],
+)
+def test_a_mount_with_the_store_in_it_keeps_what_is_recorded(mounted: tuple[str, ...], warned: bool) -> None:
+    launch = replace(LAUNCH, scheduler="kubernetes", mounted=mounted)
+    lines = [
+        line for line in rewrite(launch, Options(store="file:///data/store")).lines if "inside the container" in line
+    ]
+    assert len(lines) == int(warned)
+
+
+def test_the_mode_record_reads_the_config_and_changes_nothing(options: Options) -> None:
+    fill(options)
+    rewritten = rewrite(LAUNCH, replace(options, mode="record"))
+    assert rewritten.launch == LAUNCH
+    assert rewritten.contract is not None
+    assert (rewritten.contract.workload, rewritten.contract.config) == (WORKLOAD, CURRENT)
+    assert len(rewritten.lines) == 1
+
+
+def test_the_mode_off_does_and_says_nothing(options: Options) -> None:
+    assert rewrite(LAUNCH, replace(options, mode="off")) == Rewritten(launch=LAUNCH)
+
+
+def test_a_launch_is_rewritten_from_what_others_showed(options: Options) -> None:
+    fill(options)
+    rewritten = rewrite(LAUNCH, options)
+    assert rewritten.launch.script_args == tuple(
+        shlex.split("--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD --out_dir out")
+    )
+    assert rewritten.contract is not None
+    assert rewritten.contract.origin is Origin.REWRITE
+    assert rewritten.contract.config == trial(8, "NO_SHARD", 1.0).config
+    assert rewritten.contract.suggestion is not None
+    assert "config" not in rewritten.contract.suggestion
+    assert json.loads(json.dumps(rewritten.contract.suggestion))["n_trials"] == 8
+    text = "\n".join(rewritten.lines)
+    assert "torchx-cubicml: arguments rewritten, from what 8 launches of this workload showed\n" in text
+    assert re.search(r"\n    micro_batch_size +2 -> 8  \(--batch_size\)\n", text)
+    assert re.search(r"\n    sharding_strategy +FULL_SHARD x2 -> NO_SHARD x2  \(--sharding\)\n", text)
+    assert re.search(r"\n    predicted gain +\+\d+ % \(80 % interval: \+\d+ % to \+\d+ %\)\n", text)
+    assert text.endswith("    to switch this off           --mode record")
+
+
+def test_rewriting_is_repeatable(options: Options) -> None:
+    fill(options)
+    assert rewrite(LAUNCH, options) == rewrite(LAUNCH, options)
+
+
+def test_with_nothing_known_a_launch_stays_as_typed(options: Options) -> None:
+    assert_as_typed(rewrite(LAUNCH, options), "no launch of this workload was measured yet")
+
+
+def test_the_best_config_known_stays(options: Options) -> None:
+    fill(options)
+    typed = "--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD"
+    best = replace(LAUNCH, script_args=tuple(shlex.split(typed)))
+    assert_as_typed(rewrite(best, options), r"nothing known is faster .* \(8 launches known\)", launch=best)
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"gain": 1.05, "gain_low": 0.98}, r"the best gain known, \+5.0%, is inside the noise"),
+        ({"gain": 1.005, "gain_low": 1.004}, r"the best gain known, \+0.5%, is under the 1.0% that is wanted"),
+        ({"probability_to_fit": 0.5}, "fits in memory with a probability of only 50%"),
+    ],
+    ids=["noise", "tiny", "memory"],
+)
+def test_a_suggestion_that_is_not_good_enough_is_not_used(
+    options: Options, monkeypatch: pytest.MonkeyPatch, changes: dict[str, float], reason: str
+) -> None:
+    fill(options)
+    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(**changes))
+    assert_as_typed(rewrite(LAUNCH, options), reason)
+
+
+def test_where_the_own_config_does_not_fit_one_that_fits_is_used(
+    options: Options, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fill(options)
+    suggestion = promise(gain=None, gain_low=None, gain_high=None)
+    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: suggestion)
+    rewritten = rewrite(LAUNCH, options)
+    assert rewritten.suggestion is suggestion
+    assert any("your own config ran out of memory" in line for line in rewritten.lines)
+
+
+def test_a_config_that_is_not_of_the_space_is_refused(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(options)
+    hostile = replace(promise(), config={**promise().config, "micro_batch_size": 64})
+    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: hostile)
+    assert_as_typed(rewrite(LAUNCH, options), "64")
+
+
+def test_a_space_that_states_another_global_batch_size_rewrites_nothing(options: Options) -> None:
+    fill(options)
+    Path(options.space).write_text(SPACE.replace("[workload]", "[workload]\nglobal_batch_size = 64"))
+    assert_as_typed(rewrite(LAUNCH, options), "global batch size of 64, and the command has 32")
+
+
+def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Options) -> None:
+    store = TrialStore(options.store)
+    for batch in (1, 2, 4, 8):
+        config: dict[str, Value] = {"micro_batch_size": batch}
+        store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * batch))
+    Path(options.space).write_text(SPACE[: SPACE.index("[parameters.grad")])
+    assert_as_typed(rewrite(LAUNCH, options), "global batch size of 16 in place of 4; derive gradient_accumulation")
+
+
+def test_what_changes_the_training_stays_and_a_line_says_so(options: Options) -> None:
+    fill(options)
+    precision = '[parameters.precision]\nchoices = ["fp32", "bf16"]\nflag = "--precision"\ndefault = "fp32"\n[tune]'
+    Path(options.space).write_text(SPACE.replace("[tune]", precision))
+    rewritten = rewrite(LAUNCH, options)
+    assert "--precision" not in rewritten.launch.script_args
+    (line,) = [line for line in rewritten.lines if "precision" in line]
+    assert line.startswith("torchx-cubicml: precision stays as typed: it changes what is trained")
+
+
+def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options) -> None:
+    store = TrialStore(options.store)
+    for batch, strategy in product([2, 8], ["NO_SHARD", "FULL_SHARD"]):
+        store.add(trial(batch, strategy, 1000.0 + batch))
+    Path(options.space).write_text(f"{SPACE}\n[rewrite]\nexplore = 1\nexplore_budget_gpu_hours = 8\n")
+    rewritten = rewrite(LAUNCH, options)
+    assert rewrite(LAUNCH, options) == rewritten
+    assert rewritten.contract is not None
+    assert rewritten.contract.origin is Origin.EXPLORE
+    assert rewritten.contract.suggestion is not None
+    assert rewritten.launch != LAUNCH
+    text = "\n".join(rewritten.lines)
+    assert "torchx-cubicml: this launch explores, as a share of 1 does: 0 of 8 device hours are spent\n" in text
+    assert "torchx-cubicml: arguments rewritten, to learn: 4 launches known\n" in text
+    assert text.endswith("    to switch this off           --mode record")
+
+
+def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options) -> None:
+    fill(options)
+    elastic = replace(LAUNCH, world_size=None, not_rewritten="the number of nodes (1:4) is decided later")
+    rewritten = rewrite(elastic, options)
+    assert_as_typed(rewritten, r"the number of nodes \(1:4\)", launch=elastic)
+    assert rewritten.contract is not None
+    assert rewritten.contract.config == CURRENT
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (("choices = [1, 2, 4, 8]", "choise = [1]"), "choise"),
+        (('flag = "--batch_size"', 'flag = "--micro"'), "--micro of parameter micro_batch_size is not in the command"),
+        (("[tune]", '[[constraints]]\nrequire = "micro_batch_size > 99"\n\n[tune]'), "micro_batch_size > 99"),
+        (("[workload]", "[workload"), "space.toml"),
+    ],
+    ids=["unknown key", "absent flag", "impossible", "no TOML"],
+)
+def test_a_space_that_cannot_be_used_is_told_with_its_place(
+    options: Options, change: tuple[str, str], reason: str
+) -> None:
+    fill(options)
+    Path(options.space).write_text(SPACE.replace(*change))
+    assert_as_typed(rewrite(LAUNCH, options), reason)
+
+
+def test_a_space_that_is_not_there_is_told(options: Options, tmp_path: Path) -> None:
+    assert_as_typed(rewrite(LAUNCH, replace(options, space=str(tmp_path / "nope.toml"))), "nope.toml")
+
+
+def test_an_unknown_mode_is_told_with_the_legal_ones(options: Options) -> None:
+    fill(options)
+    assert_as_typed(rewrite(LAUNCH, replace(options, mode="of")), "unknown mode 'of'; legal are rewrite, record, off")
+
+
+def test_the_mode_rewrite_wants_a_space(tmp_path: Path) -> None:
+    assert_as_typed(rewrite(LAUNCH, Options(store=str(tmp_path), mode="rewrite")), "no space file says")
+
+
+@pytest.mark.parametrize("store", ["foo://x", "memory://x", "s3://"])
+def test_a_store_that_no_job_can_reach_leaves_the_launch_as_typed(options: Options, store: str) -> None:
+    rewritten = rewrite(LAUNCH, replace(options, store=store))
+    assert (rewritten.launch, rewritten.contract) == (LAUNCH, None)
+    assert len(rewritten.lines) == 1
+    assert rewritten.lines[0].startswith(f"torchx-cubicml: launched as typed and not recorded: store {store} ")
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (StoreError("store s3://me:hunter2@x was not read within 5 s"), r"store s3://\*\*\*@x was not read within 5 s"),
+        (RuntimeError("a defect"), "RuntimeError: a defect"),
+        (RecursionError(), "RecursionError"),
+    ],
+    ids=["store", "defect", "deep"],
+)
+def test_our_own_failure_is_one_line_and_changes_nothing(
+    options: Options, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise error
+
+    fill(options)
+    monkeypatch.setattr(advisor, "best_known", fail)
+    assert_as_typed(rewrite(LAUNCH, options), reason)
+
+
+HOSTILE: list[Value] = ["; rm -rf /", "$(touch /tmp/x)", "`id`", "a\nb", "' \" \\", "x" * 4000, -1, 2**62, True, 0.5]
+
+
+def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(options)
+    asked, released = threading.Event(), threading.Event()
+
+    def ponder(*_: object, **__: object) -> None:
+        asked.set()
+        released.wait(300)
+
+    monkeypatch.setattr(advisor, "best_known", ponder)
+    monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", "0.5")
+    assert_as_typed(rewrite(LAUNCH, options), "choosing a config was not done within 0.5 s")
+    assert asked.wait(100)
+    released.set()
+
+
+def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Options) -> None:
+    fill(options, gain=3.0)
+    store = TrialStore(options.store)
+    times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
+    for device, day, throughput in (("H100", 3, 1000.0), ("A100", 1, 9000.0)):
+        told = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
+        batch = {"H100": 2, "A100": 1}[device]
+        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **told))
+    rewritten = rewrite(LAUNCH, options)
+    assert any("1 launch left out: the latest had device H100, not A100" in line for line in rewritten.lines)
+    assert rewritten.suggestion is not None
+    assert rewritten.suggestion.config["micro_batch_size"] == 8
+
+
+def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
+    """Whatever a store claims of the fastest configs, every word comes from the user's command or space file."""
+    config = dict(trial(8, "NO_SHARD", 1.0).config)
+    lies = [
+        Trial.completed(workload=WORKLOAD, config=config | {name: value}, tokens_per_second=1e9)
+        for value in HOSTILE
+        for name in ("micro_batch_size", "gradient_accumulation_steps", "--batch_size", "; rm -rf /")
+    ]
+    lies += [
+        Trial.completed(workload=WORKLOAD, config=config | {"sharding_strategy": (value, value)}, tokens_per_second=1e9)
+        for value in HOSTILE
+        if not isinstance(value, tuple)
+    ]
+    lies += [replace(lie, observed={"micro_batch_size": "$(id)", "device": "`id`"}) for lie in lies[:8]]
+    fill(options, *lies)
+    events = Path(options.store) / "events"
+    (events / "2026-01-01").mkdir()
+    (events / "2026-01-01" / "00-bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
+    event = {"schema": 1, "event": "ended", "trial_id": "t", "state": "completed", "config": {"x": "y" * 10_000_000}}
+    (events / "2026-01-01" / "01-huge.json").write_text(json.dumps(event))
+    legal_event = next(text for text in map(Path.read_text, events.rglob("*.json")) if '"tokens_per_second":' in text)
+    no_number = re.sub(r'"tokens_per_second":\s*[^,}]+', '"tokens_per_second": NaN', legal_event)
+    (events / "2026-01-01" / "02-nan.json").write_text(no_number.replace('"trial_id":"', '"trial_id":"nan-'))
+    rewritten = rewrite(LAUNCH, options)
+    assert rewrite(LAUNCH, options) == rewritten, "what is kept of it says the same"
+    legal = {
+        *ARGS,
+        "1",
+        "2",
+        "4",
+        "8",
+        "16",
+        "NO_SHARD",
+        *(",".join(p) for p in product(["NO_SHARD", "FULL_SHARD"], repeat=2)),
+    }
+    assert set(rewritten.launch.script_args) <= legal
+    assert rewritten.launch.env == LAUNCH.env
+    assert rewritten.launch.program == LAUNCH.program
+    told = "\n".join(rewritten.lines)
+    assert "rm -rf" not in told
+    assert "touch" not in told
+    assert "00-bad.json" in told
+    assert "01-huge.json (it is larger than" in told
+    assert "3 unreadable in store" in told, "the one that is not a number too"
+    assert len(told) < 5000
+
+
+def test_place_config_writes_what_a_profiling_launch_needs(options: Options, tmp_path: Path) -> None:
+    config = trial(8, "NO_SHARD", 1.0).config
+    placed = place_config(
+        LAUNCH,
+        load_space(options.space),
+        config,
+        store=options.store,
+        origin=Origin.TUNE,
+        launch_id="launch-1",
+        suggestion=promise(),
+        step_limit=20,
+        scratch="/tmp/s",
+    )
+    assert placed.launch.script_args[-2:] == ("--out_dir", "/tmp/s/launch-1")
+    assert placed.launch.env == {"WANDB_MODE": "disabled"}
+    made = placed.contract
+    assert made is not None
+    assert (made.origin, made.launch_id, made.step_limit, made.config) == (Origin.TUNE, "launch-1", 20, config)
+    assert made.workload == WORKLOAD
+
+
+def test_without_scratch_the_users_own_outputs_stay(options: Options) -> None:
+    placed = place_config(LAUNCH, load_space(options.space), CURRENT, store=options.store, origin=Origin.USER)
+    assert placed.launch == LAUNCH
+
+
+def test_place_config_raises_what_the_user_must_know(options: Options) -> None:
+    space = parse_space('[parameters.a]\nchoices = [1, 2]\nflag = "--a"', where="s.toml")
+    with pytest.raises(LaunchError, match="--a of parameter a is not in the command"):
+        place_config(LAUNCH, space, {"a": 1}, store=options.store, origin=Origin.TUNE)
+    with pytest.raises(LaunchError, match="cannot be given a config: elastic"):
+        place_config(replace(LAUNCH, not_rewritten="elastic"), space, {}, store=options.store, origin=Origin.TUNE)
+    with pytest.raises(StoreError, match="unknown protocol"):
+        place_config(LAUNCH, load_space(options.space), CURRENT, store="foo://x", origin=Origin.TUNE)
+
+
+DDP = ["dist.ddp", "-j", "1x2", "--script", "train.py", "--", *ARGS]
+
+
+def test_a_component_is_recorded_and_rewritten(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    fill(options)
+    (role,) = rewrite_component(DDP, options).roles
+    assert "train.py --n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD --out_dir out; fi;" in role.args[1]
+    assert role.args[1].endswith(" train.py " + " ".join(ARGS))
+    assert decode_contract(role.env[CONTRACT_VARIABLE]).config["micro_batch_size"] == 8
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert "arguments rewritten" in err
+
+
+def test_a_component_that_does_not_train_runs_as_typed(capsys: pytest.CaptureFixture[str]) -> None:
+    (role,) = rewrite_component(["utils.echo", "--msg", "hi"], Options()).roles
+    assert (role.entrypoint, role.args, role.env) == ("echo", ["hi"], {})
+    assert capsys.readouterr().err == (
+        "torchx-cubicml: launched as typed and not recorded: role echo: echo is neither torchrun nor python\n"
+    )
+
+
+def test_a_component_in_mode_off_is_as_without_us(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+    (role,) = rewrite_component(DDP, replace(options, mode="off")).roles
+    assert role.args[1].startswith("torchrun ")
+    assert CONTRACT_VARIABLE not in role.env
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_carrier_over_its_limit_leaves_the_launch_as_typed(
+    options: Options, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(contract, "MAX_BYTES", 10)
+    (role,) = rewrite_component(DDP, options).roles
+    assert role.args[1].startswith("torchrun ")
+    assert "not recorded: the launch contract takes" in capsys.readouterr().err
+
+
+def test_a_component_is_wanted() -> None:
+    with pytest.raises(LaunchError, match="a component to run is wanted"):
+        rewrite_component([], Options())
+
+
+def test_options_come_from_the_command_then_torchxconfig_then_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    config = tmp_path / ".torchxconfig"
+    config.write_text("[component:cubicml]\nspace = config.toml\nstore = config-store\n")
+    monkeypatch.setenv("TORCHXCONFIG", str(config))
+    for name in ("SPACE", "STORE", "MODE"):
+        monkeypatch.setenv(f"TORCHX_CUBICML_{name}", f"from-environment-{name}")
+    assert Options.settled(space="mine.toml") == Options(
+        space="mine.toml", store="config-store", mode="from-environment-MODE"
+    )

@@ -1,0 +1,278 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+import shutil
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
+from torchx_cubicml.store import TrialStore, read_trials
+from torchx_cubicml.store.deadline import read_within
+from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.known_store import cache_path
+from torchx_cubicml.store.reader import Reading, read_store
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every folder counts as one that nothing came to or went from for a while."""
+    monkeypatch.setattr("torchx_cubicml.store.local._SETTLED_NS", -(10**18))
+
+
+def keep_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever is new is kept, were it one object."""
+    monkeypatch.setattr("torchx_cubicml.store.reader._ALWAYS_KEPT", 0)
+    monkeypatch.setattr("torchx_cubicml.store.reader._WORTH_KEEPING", 0)
+
+
+def read(store: Path, cache: Path) -> Reading:
+    return read_store(TrialStore(str(store)), cache=cache, out_of_time=lambda: False)
+
+
+def write(store: Path, event: Event, name: str) -> None:
+    place = store / "events" / name
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text(json.dumps(event.to_json()))
+
+
+def started(trial_id: str, **facts: object) -> Event:
+    return Event(kind=EventKind.STARTED, trial_id=trial_id, observed=facts)
+
+
+EVENTS = st.builds(
+    lambda ids, attempt, sequence, fact, end: Event(
+        kind=EventKind.PLANNED if not ids[0] else EventKind.ENDED if end else EventKind.MEASURED,
+        trial_id=ids[0],
+        launch_id=ids[1],
+        attempt=(attempt, 0),
+        sequence=sequence,
+        config={"x": fact},
+        observed={"y": (fact, "z"), "deep": fact},
+        measurement=Measurement(tokens_per_second=1.0 + sequence) if ids[0] else None,
+        state=State.COMPLETED if end and ids[0] else None,
+    ),
+    st.tuples(st.sampled_from(["", "a", "b", "c", "l"]), st.sampled_from(["", "l", "m", "a"])).filter(any),
+    st.integers(0, 1),
+    st.integers(0, 3),
+    st.sampled_from([True, 1, 1.5, "text", False]),
+    st.booleans(),
+)
+# Three folders, few names: names repeat between the folders, as they do where a store is copied into another.
+NAMES = st.tuples(st.sampled_from(["", "2026-01-01/", "2026-01-02/deep/"]), st.integers(0, 9)).map(
+    lambda pair: f"{pair[0]}{pair[1]}.json"
+)
+
+
+@st.composite
+def changes_between_readings(draw: st.DrawFn) -> list[list[tuple[str, Event | None]]]:
+    """Draw objects that come, and objects that go (``None``); a name that was there once never comes again."""
+    present, used = [], set()
+    rounds = []
+    for _ in range(draw(st.integers(0, 5))):
+        changes: list[tuple[str, Event | None]] = []
+        for _ in range(draw(st.integers(0, 6))):
+            if present and draw(st.integers(0, 2)) == 0:
+                changes.append((present.pop(draw(st.integers(0, len(present) - 1))), None))
+            elif (name := draw(NAMES)) not in used:
+                changes.append((name, draw(EVENTS)))
+                present.append(name)
+                used.add(name)
+        rounds.append(changes)
+    return rounds
+
+
+@settings(max_examples=150)
+@given(changes_between_readings())
+def test_reading_bit_by_bit_is_reading_all_at_once(
+    tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, Event | None]]]
+) -> None:
+    """Whatever comes and goes between two readings, in whatever order, is read; no name comes twice."""
+    folder = tmp_path_factory.mktemp("store")
+    for changes in rounds:
+        for name, event in changes:
+            if event is None:
+                (folder / "store" / "events" / name).unlink()
+            else:
+                write(folder / "store", event, name)
+        with pytest.MonkeyPatch.context() as patch:
+            keep_always(patch)
+            found = read(folder / "store", folder / "cache")
+        assert found.trials == list(TrialStore(str(folder / "store")))
+        assert list(map(repr, found.trials)) == list(map(repr, TrialStore(str(folder / "store"))))
+    shutil.rmtree(folder)
+
+
+def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    seen: list[str] = []
+    from torchx_cubicml.store import local
+
+    real = local._read_file
+    monkeypatch.setattr(local, "_read_file", lambda place: seen.append(Path(place).name) or real(place))
+    return seen
+
+
+@pytest.fixture
+def filled(tmp_path: Path) -> Path:
+    for number in range(50):
+        write(tmp_path / "store", started(f"t{number}", n=number), f"2026-01-01/{number:03}a.json")
+        end = Event(kind=EventKind.ENDED, trial_id=f"t{number}", sequence=1, state=State.COMPLETED)
+        write(tmp_path / "store", end, f"2026-01-02/{number:03}b.json")
+    read(tmp_path / "store", tmp_path / "cache")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("settled")
+def test_what_was_read_is_neither_listed_nor_read_again(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, listed = reads_of(monkeypatch), []
+    read(filled / "store", filled / "cache")  # the stamps were too young to be kept at first
+    write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda place: listed.append(Path(place).name) or scandir(place))
+    found = read(filled / "store", filled / "cache")
+    assert len(found.trials) == 50
+    assert sorted(set(seen)) == ["007a.json", "007b.json", "x.json"]
+    assert "2026-01-01" not in listed[:2]
+
+
+def test_an_object_that_is_gone_takes_its_part_of_a_trial_with_it(filled: Path) -> None:
+    (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
+    found = {trial.trial_id: trial.state for trial in read(filled / "store", filled / "cache").trials}
+    assert found.pop("t3") is State.RUNNING
+    assert set(found.values()) == {State.COMPLETED}
+    shutil.rmtree(filled / "store" / "events" / "2026-01-01")
+    (filled / "store" / "events" / "2026-01-02" / "004b.json").unlink()
+    assert len(read(filled / "store", filled / "cache").trials) == 48
+
+
+def test_what_is_no_event_is_told_each_time_and_read_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (filled / "store" / "events" / "bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
+    seen = reads_of(monkeypatch)
+    keep_always(monkeypatch)
+    for _ in range(2):
+        found = read(filled / "store", filled / "cache")
+        assert "bad.json (it holds no JSON" in found.warnings[0]
+        assert len(found.trials) == 50
+    assert seen == ["bad.json"]
+    (filled / "store" / "events" / "bad.json").unlink()
+    assert read(filled / "store", filled / "cache").warnings == ()
+
+
+def test_what_cannot_be_read_today_is_read_tomorrow(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(filled / "store", started("new"), "new.json")
+    keep_always(monkeypatch)
+    monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda _: OSError(5, "Input/output error"))
+    assert "new.json (it cannot be read" in read(filled / "store", filled / "cache").warnings[0]
+    monkeypatch.undo()
+    found = read(filled / "store", filled / "cache")
+    assert (len(found.trials), found.warnings) == (51, ())
+
+
+def until(n_asked: int) -> Callable[[], bool]:
+    asked = count()
+    return lambda: next(asked) >= n_asked
+
+
+def test_a_reading_that_has_no_time_goes_on_where_it_ended(tmp_path: Path, filled: Path) -> None:
+    store, cache = TrialStore(str(filled / "store")), tmp_path / "other"
+    messages = []
+    for _ in range(4):
+        with pytest.raises(StoreError) as error:
+            read_store(store, cache=cache, out_of_time=until(24))
+        messages.append(str(error.value))
+    assert "24 of 100 objects are, and the next launch goes on from there" in messages[0]
+    assert "96 of 100 objects are" in messages[3]
+    assert read_store(store, cache=cache, out_of_time=until(24)).trials == list(store)
+
+
+def test_without_a_cache_nothing_is_kept_and_nothing_promised(filled: Path) -> None:
+    with pytest.raises(StoreError, match=r"50 of 100 objects are$"):
+        read_store(TrialStore(str(filled / "store")), cache=None, out_of_time=until(50))
+    assert len(read_trials(str(filled / "store"))[0]) == 50
+
+
+def test_a_deadline_leaves_time_to_keep_what_was_read(filled: Path) -> None:
+    assert len(read_within(str(filled / "store"), deadline_s=60, cache=filled / "cache").trials) == 50
+
+
+VALUES = [None, -1, 10**30, 1e308, "", "; rm -rf /", "$(id)", "x" * 100_000, [], {}, [[]], True, "\x1b[2J\n"]
+
+
+def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[object, ...]]:
+    yield path
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from places(item, (*path, key))
+
+
+def test_a_cache_that_was_tampered_with_is_no_worse_than_a_store_that_was(filled: Path) -> None:
+    """Any one value of it replaced by any other: trials that are legal, and no exception."""
+    path = cache_path(filled / "cache", str(filled / "store"))
+    whole = json.loads(path.read_text())
+    rng = random.Random(0)
+    changes = [place for place in places(whole) if place]
+    for place in rng.sample(changes, 300):
+        damaged = json.loads(json.dumps(whole))
+        inner = damaged
+        for key in place[:-1]:
+            inner = inner[key]
+        inner[place[-1]] = rng.choice(VALUES)
+        path.write_text(json.dumps(damaged))
+        found = read(filled / "store", filled / "cache")
+        assert all(isinstance(trial, Trial) and len(trial.trial_id) < 100_001 for trial in found.trials)
+        assert all(isinstance(trial.origin, Origin) and isinstance(trial.state, State) for trial in found.trials)
+
+
+def test_another_stores_cache_does_not_serve(filled: Path) -> None:
+    other = filled / "other"
+    write(other, started("o"), "o.json")
+    mine, theirs = (cache_path(filled / "cache", str(place)) for place in (filled / "store", other))
+    shutil.copy(mine, theirs)
+    assert [trial.trial_id for trial in read(other, filled / "cache").trials] == ["o"]
+
+
+class TestFingerprint:
+    def holds(self, filled: Path) -> bool:
+        before = getattr(self, "before", None) or fingerprint_of(self.shelves(filled))
+        self.before = before
+        return still_holds(TrialStore(str(filled / "store")).folder, before) is not None
+
+    def shelves(self, filled: Path) -> object:
+        return TrialStore(str(filled / "store")).folder.list_objects().shelves
+
+    @pytest.mark.parametrize("stamps", ["young", "settled"])
+    def test_it_changes_with_the_objects_and_with_nothing_else(
+        self, filled: Path, stamps: str, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        if stamps == "settled":
+            monkeypatch.setattr("torchx_cubicml.store.local._SETTLED_NS", -(10**18))
+        events = filled / "store" / "events"
+        assert self.holds(filled)
+        (events / "2026-01-02" / ".being-written.json.tmp").write_text("")
+        assert self.holds(filled)
+        (events / "new.json").write_text("{}")
+        assert not self.holds(filled)
+        (events / "new.json").unlink()
+        assert self.holds(filled)
+        (events / "2026-01-03").mkdir()
+        assert not self.holds(filled)
+
+    def test_an_object_that_came_in_the_same_tick_is_seen(self, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Stamps of the last seconds do not count, for two changes within a tick bear the same."""
+        same = SimpleNamespace(st_ctime_ns=filled.stat().st_ctime_ns)
+        assert self.holds(filled)
+        monkeypatch.setattr("torchx_cubicml.store.local.os.stat", lambda *_: same)
+        (filled / "store" / "events" / "2026-01-02" / "new.json").write_text("{}")
+        assert not self.holds(filled)

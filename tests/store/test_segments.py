@@ -1,0 +1,182 @@
+from __future__ import annotations
+
+import errno
+import json
+import os
+import stat
+from typing import TYPE_CHECKING
+
+import pytest
+from fsspec.implementations.memory import MemoryFileSystem
+
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.store import TrialStore, read_trials, segments
+from torchx_cubicml.store.compaction import Compacted, compact
+from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.reader import read_store
+from torchx_cubicml.store.segment import SUFFIX, decode_segment, encode_segment
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+KINDS = {"local": lambda folder: str(folder / "store"), "remote": lambda folder: f"memory://{folder}/store"}
+N_SEGMENTS = 9
+
+
+@pytest.fixture(params=KINDS)
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> TrialStore:
+    return TrialStore(KINDS[request.param](tmp_path))
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The size of each segment that was opened."""
+    sizes: list[int] = []
+
+    def count(data: bytes) -> dict[str, bytes]:
+        sizes.append(len(data))
+        return decode_segment(data)
+
+    monkeypatch.setattr(segments, "decode_segment", count)
+    return sizes
+
+
+def content_of(trial_id: str, sequence: int = 0) -> bytes:
+    event = Event(kind=EventKind.MEASURED, trial_id=trial_id, sequence=sequence, observed={"n": sequence})
+    return json.dumps(event.to_json()).encode()
+
+
+def merge(store: TrialStore) -> list[str]:
+    """Fill a store as merged ones are: the events of segments alternate in time. Return the trials."""
+    for segment in range(N_SEGMENTS):
+        objects = {f"{number:03}-{segment}.json": content_of(f"t{segment}-{number}") for number in range(6)}
+        store.folder.publish_segment(f"2026-01-01-{segment}{SUFFIX}", encode_segment(objects))
+    return [f"t{segment}-{number}" for number in range(6) for segment in range(N_SEGMENTS)]
+
+
+class HttpError(Exception):
+    """As the client of a protocol has it."""
+
+
+@pytest.fixture
+def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialStore]:
+    """A store of one object and of two segments, one of which cannot be fetched."""
+    store = TrialStore(KINDS["remote"](tmp_path))
+    for day in ("2026-01-01", "2026-01-02", "2026-01-09"):
+        for number in range(2):
+            store.folder.publish(day, f"{day}-{number}.json", content_of(day, number))
+    compact(store, before="2026-01-09")
+    fetch = MemoryFileSystem.cat_file
+
+    def cat_file(self: MemoryFileSystem, path: str, *args: object, **more: object) -> bytes:
+        if "2026-01-01" in path and path.endswith(SUFFIX):
+            raise HttpError("503 Service Unavailable, AccountKey=abcdefSECRET")
+        return bytes(fetch(self, path, *args, **more))
+
+    monkeypatch.setattr(MemoryFileSystem, "cat_file", cat_file)
+    return TrialStore(store.url)
+
+
+def test_a_segment_that_no_client_can_fetch_is_told_and_the_rest_is_read(failing: TrialStore) -> None:
+    assert [trial.trial_id for trial in failing] == ["2026-01-02", "2026-01-09"]
+    trials, warnings = read_trials(failing.url)
+    assert [trial.trial_id for trial in trials] == ["2026-01-02", "2026-01-09"]
+    assert compact(failing, before="2026-01-09") == Compacted(n_events=0, n_segments=0)
+    for told in (*failing.warnings, *warnings):
+        assert "HttpError: 503 Service Unavailable" in told
+        assert "SECRET" not in told
+
+
+def test_what_a_client_says_of_an_object_in_a_segment_is_masked(failing: TrialStore) -> None:
+    (segment,) = [
+        place for place in failing.folder._segment_places()[0] if place.rpartition("/")[2].startswith("2026-01-01")
+    ]
+    ((_, content),) = failing.folder.read([f"{segment}/2026-01-01-0.json"])
+    assert isinstance(content, StoreError)
+    assert "503" in str(content)
+    assert "SECRET" not in str(content)
+
+
+def test_segments_whose_events_alternate_are_opened_once(store: TrialStore, opened: list[int]) -> None:
+    ids = merge(store)
+    assert [trial.trial_id for trial in store] == ids
+    assert len(opened) == N_SEGMENTS
+
+
+def test_a_reading_opens_each_segment_once_more_where_memory_holds_none(
+    store: TrialStore, opened: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segments, "_MOST_BYTES", 1)
+    ids = merge(store)
+    assert [trial.trial_id for trial in read_store(store, cache=None, out_of_time=lambda: False).trials] == ids
+    assert len(opened) <= 2 * N_SEGMENTS
+
+
+def test_segments_for_which_there_is_no_time_are_opened_at_the_next_launches(
+    store: TrialStore, opened: list[int], tmp_path: Path
+) -> None:
+    ids, cache = merge(store), tmp_path / "cache"
+    for launch in range(N_SEGMENTS):
+        answers = iter([False])  # there is time for one
+        with pytest.raises(StoreError, match="the next launch goes on from there") as told:
+            read_store(TrialStore(store.url), cache=cache, out_of_time=lambda left=answers: next(left, True))
+        unopened = N_SEGMENTS - 1 - launch
+        assert f"0 of {6 * (launch + 1)} objects are" in str(told.value)
+        assert (f"beside {unopened} segments" in str(told.value)) == (unopened > 0)
+    found = read_store(TrialStore(store.url), cache=cache, out_of_time=lambda: False)
+    assert [trial.trial_id for trial in found.trials] == ids
+    assert len(opened) == 2 * N_SEGMENTS  # to list, one a launch, and to read
+
+
+def test_whoever_asks_whether_a_store_changed_opens_no_new_segment(store: TrialStore, opened: list[int]) -> None:
+    for number in range(3):
+        store.folder.publish("2026-01-01", f"{number}.json", content_of("t", number))
+    before = fingerprint_of(store.folder.list_objects().shelves)
+    assert still_holds(store.folder, before) is not None
+    merge(store)
+    assert still_holds(TrialStore(store.url).folder, before) is None
+    assert opened == []
+
+
+@pytest.mark.parametrize(
+    ("number", "is_fatal"), [(errno.EINVAL, False), (errno.ENOTSUP, False), (errno.EIO, True)], ids=errno.errorcode.get
+)
+def test_a_file_system_that_cannot_sync_folders_serves(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, is_fatal: bool
+) -> None:
+    sync = os.fsync
+
+    def fsync(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(number, os.strerror(number))
+        sync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", fsync)
+    store = TrialStore(str(tmp_path / "store"))
+    if is_fatal:
+        with pytest.raises(StoreError, match="cannot be written"):
+            merge(store)
+    else:
+        ids = merge(store)
+        assert [trial.trial_id for trial in store] == ids
+
+
+def test_an_object_whose_handle_went_stale_is_read_from_its_segment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number in range(2):
+        store.folder.publish("2026-01-01", f"{number}.json", content_of("t", number))
+    places = store.folder.list_objects().places()
+    compact(TrialStore(store.url), before="2026-01-02")
+    open_ = os.open
+
+    def stale(path: str, *args: int) -> int:
+        if str(path) in places:
+            raise OSError(errno.ESTALE, os.strerror(errno.ESTALE))
+        return open_(path, *args)
+
+    monkeypatch.setattr(os, "open", stale)
+    assert all(isinstance(content, bytes) for _, content in store.folder.read(places))

@@ -1,0 +1,388 @@
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import fsspec
+import pytest
+from fsspec.implementations.local import LocalFileSystem
+
+from torchx_cubicml.errors import RecordError, StoreError
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.store import TrialStore, absolute_url, read_trials
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+WRITER = """
+    import sys
+    from torchx_cubicml.records.event import Event, EventKind
+    from torchx_cubicml.store import TrialStore
+    url, trial_id, count = sys.argv[1], sys.argv[2], int(sys.argv[3])
+    store = TrialStore(url)
+    facts = {f"x{number}": "y" * 4000 for number in range(int(sys.argv[4]))}
+    for sequence in range(count):
+        store.append(Event(kind=EventKind.MEASURED, trial_id=trial_id, sequence=sequence, observed=facts))
+        if sequence == 0:
+            print("writing", flush=True)
+"""
+
+
+def python(code: str, *args: str) -> subprocess.Popen[str]:
+    argv = [sys.executable, "-c", textwrap.dedent(code), *args]
+    return subprocess.Popen(argv, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+
+
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A server that accepts every connection and never answers."""
+    with socket.create_server(("127.0.0.1", 0), backlog=16) as server:
+        yield server.getsockname()[1]
+
+
+class TestWriters:
+    def test_two_processes_lose_nothing(self, tmp_path: Path) -> None:
+        writers = [python(WRITER, str(tmp_path), name, "200", "1") for name in ("a", "b")]
+        for writer in writers:
+            _, errors = writer.communicate(timeout=600)
+            assert (writer.returncode, errors) == (0, "")
+        store = TrialStore(str(tmp_path))
+        seen = {(event.trial_id, event.sequence) for event in store.events()}
+        assert seen == {(name, sequence) for name in ("a", "b") for sequence in range(200)}
+        assert store.warnings == ()
+
+    def test_a_killed_writer_leaves_whole_objects_only(self, tmp_path: Path) -> None:
+        for number in range(3):
+            with python(WRITER, str(tmp_path), f"t{number}", "1000000", "200") as writer:
+                assert writer.stdout is not None
+                assert writer.stdout.readline() == "writing\n"
+                time.sleep(0.05 + 0.03 * number)
+                writer.kill()
+        store = TrialStore(str(tmp_path))
+        events = list(store.events())
+        assert store.warnings == ()
+        for number in range(3):
+            sequences = [event.sequence for event in events if event.trial_id == f"t{number}"]
+            assert sequences == list(range(len(sequences)))
+
+    def test_a_writer_killed_within_a_write_leaves_nothing_that_is_read(self, tmp_path: Path) -> None:
+        code = """
+            import resource, signal
+            signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
+            resource.setrlimit(resource.RLIMIT_FSIZE, (65536, 65536))  # the kernel kills who writes further
+        """
+        process = python(textwrap.dedent(code) + textwrap.dedent(WRITER), str(tmp_path), "a", "1", "200")
+        process.communicate(timeout=600)
+        assert process.returncode == -signal.SIGXFSZ
+        [left] = [path for path in tmp_path.rglob("*") if path.is_file()]
+        assert left.stat().st_size == 65536
+        assert read_trials(str(tmp_path)) == ([], ())
+
+    def test_where_a_put_is_seen_half_done_nobody_sees_it(self, tmp_path: Path) -> None:
+        seen = []
+
+        class Slow(LocalFileSystem):
+            protocol = "slow"
+
+            @classmethod
+            def _strip_protocol(cls, path: str) -> str:
+                return super()._strip_protocol(str(path).removeprefix("slow://"))
+
+            def pipe_file(self, path: str, value: bytes, mode: str = "overwrite", **kwargs: object) -> None:
+                Path(path).write_bytes(value[: len(value) // 2])
+                seen.append(read_trials(str(tmp_path)))
+                Path(path).write_bytes(value)
+
+        fsspec.register_implementation("slow", Slow, clobber=True)
+        TrialStore(f"slow://{tmp_path}").append(Event(kind=EventKind.STARTED, trial_id="a"))
+        assert seen == [([], ())]
+        assert [trial.trial_id for trial in read_trials(str(tmp_path))[0]] == ["a"]
+
+    def test_who_may_write_to_the_store_may_write_on_each_new_day(self, tmp_path: Path) -> None:
+        shared = tmp_path / "shared"
+        shared.mkdir()
+        shared.chmod(0o2775)
+        TrialStore(str(shared)).append(Event(kind=EventKind.STARTED, trial_id="a"))
+        [day] = (shared / "events").iterdir()
+        assert day.stat().st_mode & 0o7777 == 0o2775
+
+    def test_a_store_that_is_a_file_is_told(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        store = TrialStore(str(tmp_path / "file"))
+        with pytest.raises(StoreError, match=r"file cannot be written"):
+            store.append(Event(kind=EventKind.STARTED, trial_id="a"))
+        with pytest.raises(StoreError, match=r"file cannot be read"):
+            read_trials(store.url)
+
+    def test_a_failed_write_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        def no_space(self: Path, target: Path) -> Path:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "rename", no_space)
+        with pytest.raises(StoreError, match="No space left"):
+            TrialStore(str(tmp_path)).append(Event(kind=EventKind.STARTED, trial_id="a"))
+        assert [path for path in tmp_path.rglob("*") if path.is_file()] == []
+
+    @pytest.mark.parametrize(
+        "fields",
+        [
+            {"config": {"x": "y" * 10_000}},
+            {"config": {"x": float("nan")}},
+            {"config": {"x": object()}},
+            {"observed": {str(number): "y" * 4000 for number in range(500)}},
+            {"trial_id": "x" * 100_000},
+        ],
+        ids=["long text", "nan", "object", "too large", "long id"],
+    )
+    def test_what_no_reader_would_accept_is_not_written(self, tmp_path: Path, fields: dict[str, object]) -> None:
+        with pytest.raises(RecordError):
+            TrialStore(str(tmp_path)).append(Event(**{"kind": EventKind.STARTED, "trial_id": "a", **fields}))
+        assert list(tmp_path.iterdir()) == []
+
+    def test_no_secret_reaches_an_object(self, tmp_path: Path) -> None:
+        trial = Trial.infeasible(workload={"url": "https://me:hunter2@host"}, config={"api_key": "hunter2"})
+        TrialStore(str(tmp_path)).add(trial)
+        files = [path.read_text() for path in tmp_path.rglob("*.json")]
+        assert len(files) == 2
+        assert not any("hunter2" in text for text in files)
+
+
+class TestReaders:
+    def test_a_pipe_in_the_store_is_not_waited_for(self, tmp_path: Path) -> None:
+        (tmp_path / "events").mkdir()
+        os.mkfifo(tmp_path / "events" / "pipe.json")
+        assert read_trials(str(tmp_path)) == ([], ())
+
+    def test_a_day_that_cannot_be_listed_is_told_and_the_rest_is_read(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        store = TrialStore(str(tmp_path))
+        store.append(Event(kind=EventKind.STARTED, trial_id="a"))
+        closed = tmp_path / "events" / "2020-01-01"
+        closed.mkdir()
+        scandir = os.scandir
+
+        def refusing(path: str) -> object:  # what permissions do to everybody but root
+            if path == str(closed):
+                raise PermissionError(13, "Permission denied")
+            return scandir(path)
+
+        monkeypatch.setattr(os, "scandir", refusing)
+        assert [trial.trial_id for trial in store] == ["a"]
+        assert store.warnings[0].endswith("events/2020-01-01 (Permission denied)")
+
+    def test_ten_thousand_objects_are_read_well_within_the_deadline(self, tmp_path: Path) -> None:
+        day = tmp_path / "events" / "2026-03-01"
+        day.mkdir(parents=True)
+        text = '{"schema":1,"event":"ended","trial_id":"t%d","config":{"micro_batch_size":4},"state":"completed"}'
+        for number in range(10_000):
+            (day / f"{number}.json").write_text(text % number)
+        began = time.process_time()
+        trials, warnings = read_trials(str(tmp_path), deadline_s=60)
+        assert (len(trials), warnings) == (10_000, ())
+        assert time.process_time() - began < 5
+        with pytest.raises(StoreError, match="within 0 s"):
+            read_trials(str(tmp_path), deadline_s=0)
+
+    def test_a_warning_is_fit_for_a_terminal(self, tmp_path: Path) -> None:
+        (tmp_path / "events").mkdir()
+        (tmp_path / "events" / "\x1b[2J\n.json").write_text("{")
+        (tmp_path / "events" / os.fsdecode(b"\xff.json")).write_text("{")
+        store = TrialStore(str(tmp_path))
+        assert list(store) == []
+        assert store.warnings[0].isprintable()
+
+    def test_a_remote_day_that_cannot_be_listed_is_told_and_the_rest_is_read(self, tmp_path: Path) -> None:
+        class Closed(LocalFileSystem):
+            protocol = "closed"
+
+            @classmethod
+            def _strip_protocol(cls, path: str) -> str:
+                return super()._strip_protocol(str(path).removeprefix("closed://"))
+
+            def ls(self, path: str, detail: bool = False, **kwargs: object) -> object:
+                if path.endswith("2020-01-01"):
+                    raise PermissionError("not yours")
+                return super().ls(path, detail=detail, **kwargs)
+
+        fsspec.register_implementation("closed", Closed, clobber=True)
+        TrialStore(str(tmp_path)).append(Event(kind=EventKind.STARTED, trial_id="a"))
+        (tmp_path / "events" / "2020-01-01").mkdir()
+        store = TrialStore(f"closed://{tmp_path}")
+        assert [trial.trial_id for trial in store] == ["a"]
+        assert store.warnings[0].endswith("2020-01-01 (not yours)")
+
+
+class TestDeadline:
+    def test_a_server_that_never_answers_costs_the_deadline_and_the_exit_nothing(self, silent_port: int) -> None:
+        code = """
+            import sys, time
+            from torchx_cubicml.store import read_trials
+            began = time.perf_counter()
+            try:
+                read_trials(sys.argv[1], deadline_s=0.5)
+            except OSError as error:
+                print(type(error).__name__, error)
+            print(time.perf_counter() - began)
+        """
+        began = time.perf_counter()
+        process = python(code, f"ftp://me:hunter2@127.0.0.1:{silent_port}/store")
+        output, errors = process.communicate(timeout=600)
+        message, waited = output.splitlines()
+        assert message.startswith("StoreError store ftp://***@127.0.0.1")
+        assert message.endswith("was not read within 0.5 s")
+        assert 0.5 <= float(waited) < 15
+        assert time.perf_counter() - began < 25  # ftplib alone would wait for 30 s
+        assert (process.returncode, errors) == (0, "")
+
+    def test_a_hanging_name_server_does_not_delay_the_exit(self) -> None:
+        code = """
+            import asyncio, time
+            import fsspec
+            from fsspec.asyn import AsyncFileSystem
+            from torchx_cubicml.store import read_trials
+
+            class Stuck(AsyncFileSystem):
+                protocol = "stuck"
+
+                async def _ls(self, path, detail=True, **kwargs):
+                    # As asyncio looks up names: in a thread of the executor that Python joins at exit.
+                    await asyncio.get_running_loop().run_in_executor(None, time.sleep, 60)
+
+            fsspec.register_implementation("stuck", Stuck)
+            try:
+                read_trials("stuck://host/store", deadline_s=0.5)
+            except OSError as error:
+                print(error)
+        """
+        began = time.perf_counter()
+        process = python(code)
+        output, errors = process.communicate(timeout=600)
+        assert output.strip().endswith("was not read within 0.5 s")
+        assert errors == ""
+        assert time.perf_counter() - began < 30
+
+    def test_a_server_that_refuses_is_told(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        with pytest.raises(StoreError, match=r"ftp://127\.0\.0\.1:\d+/store cannot be read: ConnectionRefusedError"):
+            read_trials(f"ftp://127.0.0.1:{port}/store")
+
+    def test_a_writer_is_told_too(self) -> None:
+        with socket.create_server(("127.0.0.1", 0)) as server:
+            port = server.getsockname()[1]
+        with pytest.raises(StoreError, match="cannot be written: ConnectionRefusedError"):
+            TrialStore(f"ftp://127.0.0.1:{port}/store").append(Event(kind=EventKind.STARTED, trial_id="a"))
+
+    def test_a_missing_client_package_is_named(self) -> None:
+        fsspec.register_implementation("absent", "no_such_client.FileSystem", errtxt="Please install no_such_client")
+        with pytest.raises(StoreError, match=r"absent://team/x cannot be read.*install no_such_client"):
+            read_trials("absent://team/x")
+
+
+class TestUrl:
+    @pytest.mark.parametrize(
+        ("url", "absolute"),
+        [
+            ("store", "{cwd}/store"),
+            ("./a/../store/", "{cwd}/a/../store"),
+            ("/data/store", "/data/store"),
+            ("~/store", "{home}/store"),
+            ("file:///data/store", "file:///data/store"),
+            ("file://store", "file://{cwd}/store"),
+            ("runs:1/store", "{cwd}/runs:1/store"),
+            ("größe 1", "{cwd}/größe 1"),
+            ("S3://Team/x/", "s3://Team/x"),
+            ("gs://team", "gs://team"),
+            ("sftp://me:pw@host/data", "sftp://me:pw@host/data"),
+            ("memory://store", "memory://store"),
+            ("lakefs://repository/branch", "lakefs://repository/branch"),
+        ],
+    )
+    def test_it_names_the_same_store_from_everywhere(
+        self, url: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setenv("HOME", str(tmp_path / "home"))
+        expected = absolute.format(cwd=tmp_path, home=tmp_path / "home")
+        assert absolute_url(url) == expected
+        assert absolute_url(expected) == expected
+
+    @pytest.mark.parametrize(
+        ("url", "told"),
+        [
+            ("", "needs a name; legal are a path, file, s3"),
+            ("  ", "needs a name"),
+            ("nonsense://x", "unknown protocol 'nonsense'; legal are a path, file, s3, gs"),
+            ("s3://", "names no folder"),
+            ("file://", "names no folder"),
+            ("s3:team/x", "lacks slashes; write s3://"),
+            ("file:/data", "lacks slashes"),
+            ("simplecache::s3://team/x", "name the one behind it alone"),
+            ("zip://x::s3://team/x.zip", "name the one behind it alone"),
+            ("cached://x", "name the one behind it alone"),
+            ("/data/\0", "null character"),
+        ],
+    )
+    def test_what_names_no_store_is_told(self, url: str, told: str) -> None:
+        with pytest.raises(StoreError, match=told):
+            absolute_url(url)
+        with pytest.raises(StoreError, match=told):
+            TrialStore(url)
+
+    def test_memory_is_no_place_for_a_launch(self) -> None:
+        with pytest.raises(StoreError, match="ends with its process"):
+            absolute_url("memory://x", for_launch=True)
+        assert absolute_url("/data/x", for_launch=True) == "/data/x"
+
+    def test_a_password_in_a_url_is_not_told(self) -> None:
+        with pytest.raises(StoreError) as caught:
+            absolute_url("nonsense://me:hunter2@host/x")
+        assert "hunter2" not in str(caught.value)
+
+
+def test_a_local_store_is_read_without_fsspec_and_without_torch(tmp_path: Path) -> None:
+    TrialStore(str(tmp_path)).add(Trial.infeasible(workload={}, config={}))
+    code = """
+        import sys
+        from torchx_cubicml.store import TrialStore, absolute_url, read_trials
+        assert absolute_url("s3://team/x") == "s3://team/x"
+        assert len(read_trials(sys.argv[1])[0]) == 1
+        print(sorted({"fsspec", "torch", "numpy", "asyncio"} & set(sys.modules)))
+    """
+    output, errors = python(code, str(tmp_path)).communicate(timeout=600)
+    assert (output.strip(), errors) == ("[]", "")
+
+
+def test_an_interrupt_goes_through(tmp_path: Path, silent_port: int) -> None:
+    code = """
+        import signal, sys
+        from torchx_cubicml.store import read_trials
+        signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin without it
+        print("reading", flush=True)
+        read_trials(sys.argv[1], deadline_s=60)
+    """
+    began = time.perf_counter()
+    process = python(code, f"ftp://127.0.0.1:{silent_port}/store")
+    assert process.stdout is not None
+    assert process.stdout.readline() == "reading\n"
+    time.sleep(0.5)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=600)
+    assert process.returncode == -signal.SIGINT
+    assert time.perf_counter() - began < 30
+
+
+def test_an_added_trial_can_have_any_state(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path))
+    for state in State:
+        store.add(Trial(trial_id=state, workload={}, config={}, state=state))
+    assert {trial.trial_id: trial.state for trial in store} == {str(state): state for state in State}

@@ -1,0 +1,252 @@
+"""What a tune may spend and when it has found enough, on the simulated cluster."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import Counter
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.tuner import Budget, Prepared, TuneResult, Waiting
+from torchx_cubicml.tuner.budget import Spent
+from torchx_cubicml.tuner.lease import ALIVE_EVERY_S
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.tuner import Step
+    from torchx_cubicml.tuner.proposer import Moment
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
+from cluster import Job, Killed, SimulatedCluster, speed
+from draws import Draws, go, prepare_in, stored
+
+SEEN_LATE_S = 10.0  # by which the end of a simulated job is told, and seen
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    return prepare_in(tmp_path)
+
+
+def asking(prepared: Prepared, **changes: object) -> Prepared:
+    return replace(prepared, request=replace(prepared.request, **changes))
+
+
+def ran_s(job: Job) -> float:
+    return max(0.0, (job.ends - job.begins).total_seconds())
+
+
+def span_s(cluster: SimulatedCluster) -> float:
+    first = min(job.submitted for job in cluster.jobs.values())
+    return (max(job.ends for job in cluster.jobs.values()) - first).total_seconds()
+
+
+def through_kills(prepared: Prepared, cluster: SimulatedCluster, *, kills: int) -> list[Step]:
+    """Return the steps of the last of several processes, of which all others were killed at random calls."""
+    rng = random.Random(kills)
+    for _ in range(kills):
+        cluster.kill_in = rng.randint(100, 1500)
+        with suppress(Killed):
+            return go(prepared, cluster)
+    cluster.kill_in = 0
+    return go(prepared, cluster)
+
+
+@pytest.mark.parametrize(
+    ("text", "budget"),
+    [
+        ("200 gpu-hours", Budget(device_hours=200)),
+        ("1 gpu-hour", Budget(device_hours=1)),
+        ("0.5 device-hours", Budget(device_hours=0.5)),
+        ("6 hours", Budget(hours=6)),
+        ("1.5h", Budget(hours=1.5)),
+        ("40 launches", Budget(launches=40)),
+        ("40", Budget(launches=40)),
+    ],
+)
+def test_a_budget_is_read(text: str, budget: Budget) -> None:
+    assert Budget.parse(text) == budget
+    assert Budget.parse(str(budget)) == budget
+
+
+@pytest.mark.parametrize(
+    "text", ["", "0 hours", "-1 hours", "2.5 launches", "6 days", "1e9 hours", "nan hours", "hours"]
+)
+def test_what_is_no_budget_is_told(text: str) -> None:
+    with pytest.raises(LaunchError, match="gpu-hours"):
+        Budget.parse(text)
+
+
+def test_launches_at_a_time_share_the_hours_that_are_left() -> None:
+    spent = Spent(hours=5.0, launch_hours=0.5)
+    assert Budget(hours=6).launches_left(spent) == 2
+    assert Budget(hours=6).launches_left(spent, parallel=4) == 8
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize("kills", [0, 6], ids=["one-process", "killed"])
+def test_device_hours_are_kept(prepared: Prepared, parallel: int, kills: int) -> None:
+    asked = asking(prepared, budget=Budget(device_hours=0.25), parallel=parallel)
+    cluster = SimulatedCluster(seed=parallel, fates=("done",))
+    steps = through_kills(asked, cluster, kills=kills)
+    spent_s = sum(map(ran_s, cluster.jobs.values()))
+    assert spent_s <= 900 + parallel * SEEN_LATE_S
+    assert spent_s >= 900 - 200 - parallel * SEEN_LATE_S  # more than the longest launch is never left over
+    assert cluster.launched_twice() == []
+    assert cluster.in_flight() == 0
+    assert isinstance(steps[-1], TuneResult)
+    # What the result tells was counted by looking; each job's own clock tells the same but for the time of a look.
+    assert steps[-1].device_hours * 3600 == pytest.approx(spent_s, abs=len(cluster.jobs) * SEEN_LATE_S)
+    ends = {trial.state for trial in stored(prepared) if trial.started_at}
+    assert ends <= {State.COMPLETED, State.STOPPED_EARLY}
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+@pytest.mark.parametrize("kills", [0, 6], ids=["one-process", "killed"])
+def test_hours_are_kept(prepared: Prepared, parallel: int, kills: int) -> None:
+    asked = asking(prepared, budget=Budget(hours=0.25), parallel=parallel)
+    cluster = SimulatedCluster(seed=parallel, fates=("done",))
+    steps = through_kills(asked, cluster, kills=kills)
+    # How long a process lived after its last note is not known.
+    assert 900 - 200 - SEEN_LATE_S <= span_s(cluster) <= 900 + SEEN_LATE_S + kills * ALIVE_EVERY_S
+    assert cluster.in_flight() == 0
+    assert cluster.launched_twice() == []
+    assert isinstance(steps[-1], TuneResult)
+    assert len(cluster.jobs) > 900 / 200 * parallel / 2
+
+
+def test_a_budget_of_hours_that_are_over_launches_nothing_more(prepared: Prepared) -> None:
+    asked = asking(prepared, budget=Budget(hours=0.1), parallel=2)
+    cluster = SimulatedCluster(seed=2, fates=("done",), run_s=(1000.0, 1000.0))
+    steps = go(asked, cluster)
+    assert len(cluster.jobs) == 2
+    assert {trial.state for trial in stored(prepared)} == {State.STOPPED_EARLY}
+    assert {trial.reason for trial in stored(prepared)} == {"the budget of 0.1 hours was spent"}
+    assert isinstance(steps[-1], TuneResult)
+    assert steps[-1].comparison is None
+
+
+def test_what_is_left_is_told_as_it_goes_on(prepared: Prepared) -> None:
+    asked = asking(prepared, budget=Budget(device_hours=0.2), parallel=2)
+    steps = go(asked, SimulatedCluster(seed=1, fates=("done",)))
+    told = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
+    assert told[0] == 0.2
+    assert told[-1] < 0.06
+
+
+def test_rounds_wait_for_all_in_flight(prepared: Prepared) -> None:
+    asked = asking(prepared, budget=Budget(launches=20), parallel=4, rounds=True)
+    cluster = SimulatedCluster(seed=5, fates=("done", "done", "oom"))
+    go(asked, cluster)
+    jobs = sorted(cluster.jobs.values(), key=lambda job: job.submitted)
+    rounds = Counter(job.submitted for job in jobs)
+    # The last launches measure the winner again, so they wait until it is known.
+    assert list(rounds.values())[:3] == [4] * 3
+    assert max(rounds.values()) == 4
+    for moment in rounds:
+        assert all(job.ends <= moment for job in jobs if job.submitted < moment)
+
+
+def test_without_rounds_a_slot_is_filled_as_it_frees(prepared: Prepared) -> None:
+    asked = asking(prepared, budget=Budget(launches=20), parallel=4)
+    cluster = SimulatedCluster(seed=5, fates=("done", "done", "oom"))
+    go(asked, cluster)
+    assert max(Counter(job.submitted for job in cluster.jobs.values()).values()) == 4
+    assert len({job.submitted for job in cluster.jobs.values()}) > 10
+
+
+@dataclass(frozen=True, slots=True)
+class Gains(Draws):
+    """Knows what the best is worth, and what another launch promises: ``promise`` over the launches made."""
+
+    promise: float | None = None
+
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        best = Draws.best_known(self, moment)
+        return None if best is None else replace(best, gain=speed(best.config) / speed(moment.current))
+
+    def expected_gain(self, moment: Moment) -> float | None:
+        return None if self.promise is None else self.promise / len(moment.trials)
+
+
+@pytest.mark.parametrize("kills", [0, 4], ids=["one-process", "killed"])
+def test_enough_is_enough_once_it_is_confirmed(prepared: Prepared, kills: int) -> None:
+    own = speed(prepared.current)
+    target = 1.0 + 0.6 * ((100.0 + 2 * 96) / own - 1.0)  # of what there is to be had
+    asked = asking(prepared, budget=Budget(launches=400), parallel=2, target_gain=target, repeats=2)
+    cluster = SimulatedCluster(seed=6, fates=("done",))
+    steps: list[Step] = []
+    rng = random.Random(1)
+    for _ in range(kills):
+        cluster.kill_in = rng.randint(50, 300)
+        with suppress(Killed):
+            steps = go(asked, cluster, Gains())
+            break
+    else:
+        cluster.kill_in = 0
+        steps = go(asked, cluster, Gains())
+    result = steps[-1]
+    assert isinstance(result, TuneResult)
+    assert result.launches < 400
+    assert result.comparison is not None
+    assert result.comparison.gain >= target
+    assert result.comparison.claims_gain
+    assert len(result.comparison.best.throughputs) == 2
+
+
+def test_a_target_out_of_reach_spends_the_budget(prepared: Prepared) -> None:
+    asked = asking(prepared, budget=Budget(launches=30), parallel=2, target_gain=50.0)
+    result = go(asked, SimulatedCluster(seed=6, fates=("done",)), Gains())[-1]
+    assert isinstance(result, TuneResult)
+    assert result.launches == 30
+
+
+@pytest.mark.parametrize(("promise", "fewest", "most"), [(0.5, 40, 60), (0.1, 8, 20)], ids=["much", "little"])
+def test_a_tune_stops_where_launches_promise_little(prepared: Prepared, promise: float, fewest: int, most: int) -> None:
+    asked = asking(prepared, budget=Budget(launches=400), parallel=2, stop_under=0.01)
+    cluster = SimulatedCluster(seed=7, fates=("done",))
+    result = go(asked, cluster, Gains(promise=promise))[-1]
+    assert isinstance(result, TuneResult)
+    assert fewest <= result.launches <= most
+    assert result.comparison is not None  # the winner and the own config are measured again before it ends
+
+
+@pytest.mark.parametrize("waits_s", [1e6, 3000.0], ids=["waits", "waits-too-long"])
+def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: float) -> None:
+    asked = asking(prepared, budget=Budget(launches=6), parallel=2, trial_timeout_s=600.0, queue_timeout_s=waits_s)
+    cluster = SimulatedCluster(seed=3, fates=("done",), fates_of={2: "requeued"})
+    result = go(asked, cluster)[-1]
+    assert isinstance(result, TuneResult)
+    job = cluster.jobs["job-2"]
+    assert job.cut_off is not None
+    assert job.begins - job.cut_off == timedelta(hours=2)
+    told = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
+    if waits_s > 7200:
+        assert told.state is State.COMPLETED
+    else:
+        assert (told.state, told.reason) == (State.INFRASTRUCTURE, "cancelled after it waited in the queue for 3000 s")
+    ran = sum(map(ran_s, cluster.jobs.values())) + job.ran_before_s
+    assert abs(3600 * result.device_hours - ran) <= (len(cluster.jobs) + 1) * SEEN_LATE_S
+
+
+@pytest.mark.parametrize("kills", [0, 6], ids=["one-process", "killed"])
+def test_what_runs_past_its_deadline_is_cancelled(prepared: Prepared, kills: int) -> None:
+    asked = asking(prepared, budget=Budget(launches=60), parallel=4, trial_timeout_s=150.0)
+    cluster = SimulatedCluster(seed=3, fates=("done",))
+    through_kills(asked, cluster, kills=kills)
+    assert all(ran_s(job) <= 150 + SEEN_LATE_S for job in cluster.jobs.values())
+    told = {trial.launch_id: trial for trial in stored(prepared)}
+    for job in cluster.jobs.values():
+        trial = told[job.contract.launch_id]
+        assert trial.state is (State.TIMEOUT if job.cancelled else State.COMPLETED)
+        if job.cancelled:
+            assert trial.reason == "cancelled after it ran for 150 s"
+    assert 0 < sum(job.cancelled for job in cluster.jobs.values()) < 60

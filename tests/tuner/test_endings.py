@@ -1,0 +1,53 @@
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.records.trial import State, Trial
+from torchx_cubicml.tuner.clock import SystemClock
+from torchx_cubicml.tuner.endings import verdict_of
+from torchx_cubicml.tuner.flight import Doom, Flight
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+
+NOW = SystemClock().now()
+
+
+def verdict(
+    end: JobEnd, state: State, *, doom: State | None = None, out_of_memory: bool = False
+) -> tuple[State, str] | None:
+    flight = Flight(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOW)
+    flight.doom = Doom(state=doom, reason="doomed", since=NOW) if doom is not None else None
+    trial = Trial(trial_id="t", workload={}, config={}, state=state)
+    return verdict_of(flight, JobState(phase=JobPhase.ENDED, end=end), trial, out_of_memory=out_of_memory)
+
+
+@pytest.mark.parametrize(
+    ("end", "told", "written"),
+    [
+        (JobEnd.SUCCEEDED, State.COMPLETED, None),
+        (JobEnd.FAILED, State.USER_ERROR, None),
+        (JobEnd.FAILED, State.UNKNOWN, None),
+        (JobEnd.FAILED, State.RUNNING, State.UNKNOWN),
+        (JobEnd.TIMED_OUT, State.RUNNING, State.TIMEOUT),
+        (JobEnd.NODE_FAILED, State.RUNNING, State.INFRASTRUCTURE),
+        (JobEnd.PREEMPTED, State.UNKNOWN, State.INFRASTRUCTURE),
+        (JobEnd.NODE_FAILED, State.COMPLETED, None),
+        (JobEnd.UNWATCHED, State.RUNNING, State.UNKNOWN),
+        (JobEnd.UNWATCHED, State.PLANNED, State.INFRASTRUCTURE),  # it is launched once more
+    ],
+    ids=str,
+)
+def test_the_tuner_writes_what_the_training_could_not(end: JobEnd, told: State, written: State | None) -> None:
+    found = verdict(end, told)
+    assert (found[0] if found is not None else None) is written
+
+
+@pytest.mark.parametrize("told", [State.RUNNING, State.UNKNOWN, State.INFRASTRUCTURE, State.PLANNED])
+def test_evidence_of_memory_stands_before_what_ranks_saw(told: State) -> None:
+    found = verdict(JobEnd.FAILED, told, out_of_memory=True)
+    assert found is not None
+    assert found[0] is State.OUT_OF_MEMORY
+
+
+def test_what_was_cancelled_is_told_as_it_was_meant_unless_it_was_done_before() -> None:
+    assert verdict(JobEnd.CANCELLED, State.INFRASTRUCTURE, doom=State.TIMEOUT) == (State.TIMEOUT, "doomed")
+    assert verdict(JobEnd.CANCELLED, State.COMPLETED, doom=State.TIMEOUT) is None

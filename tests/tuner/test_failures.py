@@ -1,0 +1,85 @@
+"""When failures end a tune: told by the user's own config at once, and by those that a tune chooses in a row."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
+from torchx_cubicml.tuner.clock import SystemClock
+from torchx_cubicml.tuner.failures import refuse_to_go_on
+from torchx_cubicml.tuner.flight import Flight, Landed
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
+from cluster import SimulatedCluster
+from draws import go, prepare_in
+
+NOW = SystemClock().now()
+CHOSEN = {"micro_batch_size": 7, "width": 7}
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    return prepare_in(tmp_path)
+
+
+def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = False, row: int = 1) -> None:
+    config = prepared.current if own else CHOSEN
+    measured = Measurement(tokens_per_second=9.0, steps_counted=20) if state is State.COMPLETED else None
+    trial = Trial(trial_id="t", workload={}, config=config, state=state, reason="why", measurement=measured)
+    flight = Flight(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
+    landed = Landed(flight=flight, trial=trial, last_lines=("its last line",))
+    refuse_to_go_on(prepared, landed, [trial] * row, measured_before=False, awaits_own=awaits_own)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (State.USER_ERROR, "the first launch failed: why; its last lines were:\n  its last line"),
+        (State.UNKNOWN, "why; its last lines were:\n  its last line"),
+        (
+            State.COMPLETED,
+            'samples_per_second cannot be measured in this training; set objective = "tokens_per_second"',
+        ),
+    ],
+    ids=str,
+)
+def test_the_own_config_tells_that_nothing_can_be_measured(prepared: Prepared, state: State, words: str) -> None:
+    with pytest.raises(LaunchError) as told:
+        refuse(prepared, state, own=True)
+    assert str(told.value).startswith(words)
+
+
+@pytest.mark.parametrize("state", [State.USER_ERROR, State.UNKNOWN, State.COMPLETED], ids=str)
+def test_a_config_that_the_tune_chose_says_nothing_while_the_own_is_in_flight(prepared: Prepared, state: State) -> None:
+    refuse(prepared, state, own=False, awaits_own=True)
+
+
+@pytest.mark.parametrize("awaits_own", [True, False])
+def test_a_row_of_chosen_configs_that_fail_ends_a_tune(prepared: Prepared, awaits_own: bool) -> None:
+    parallel = prepared.request.parallel
+    refuse(prepared, State.USER_ERROR, own=False, awaits_own=awaits_own, row=parallel - 1)
+    with pytest.raises(LaunchError, match=rf"{parallel} launches in a row ended as user_error: .* Last: why"):
+        refuse(prepared, State.USER_ERROR, own=False, awaits_own=awaits_own, row=parallel)
+
+
+def test_what_no_config_can_measure_ends_a_tune_whose_own_config_failed(prepared: Prepared) -> None:
+    with pytest.raises(LaunchError, match="samples_per_second cannot be measured"):
+        refuse(prepared, State.COMPLETED, own=False)
+
+
+def test_a_chosen_config_that_fails_first_leaves_the_tune_to_go_on(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=20), parallel=4))
+    cluster = SimulatedCluster(seed=4, fates=("done",), fates_of={2: "refuses"})
+    steps = go(asked, cluster)
+    first = next(step for step in steps if isinstance(step, Ended))
+    assert first.trial.state is State.USER_ERROR
+    assert first.trial.config != asked.current
+    assert isinstance(steps[-1], TuneResult)
+    assert steps[-1].launches == 20
+    assert steps[-1].comparison is not None

@@ -1,0 +1,120 @@
+"""Slots stay filled although thinking takes time and ends are told late, on the simulated cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.tuner import Budget, Prepared
+from torchx_cubicml.tuner.patience import pause_s
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.tuner.proposer import Moment
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
+from cluster import SimulatedCluster
+from draws import Draws, go, prepare_in, stored
+
+PARALLEL = 4
+
+
+@dataclass(slots=True)
+class Ponders(Draws):
+    """Takes ``seconds`` of the cluster's time for each suggestion, and counts the results that it knew."""
+
+    cluster: SimulatedCluster
+    seconds: float
+    known: list[tuple[int, int]]  # (launches, results of them)
+
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        self.known.append((len(moment.trials), sum(trial.state.ended for trial in moment.trials)))
+        self.cluster.sleep(self.seconds)
+        return Draws.suggest(self, moment)
+
+
+def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **changes: object) -> tuple[float, Ponders]:
+    """Return the share of slots that were filled until the last search, by what really ran."""
+    asked = replace(prepared.request, budget=Budget(launches=40), parallel=PARALLEL, **changes)
+    advisor = Ponders(cluster=cluster, seconds=seconds, known=[])
+    go(replace(prepared, request=asked), cluster, advisor)
+    measured = Counter(config_key(trial.config) for trial in stored(prepared) if trial.measurement is not None)
+    assert max(measured.values()) <= 1 + asked.repeats_made
+    assert cluster.launched_twice() == []
+    spans = [(job.submitted, job.ends) for job in cluster.jobs.values()]
+    # The last launches measure the winner again, which waits until it is known.
+    starts = sorted(start for start, _ in spans)
+    first, last = starts[PARALLEL - 1], starts[-1 - 2 * asked.repeats_made]
+    under_way = [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
+    busy = sum((end - start).total_seconds() for start, end in under_way)
+    return busy / (PARALLEL * (last - first).total_seconds()), advisor
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    return prepare_in(tmp_path)
+
+
+@pytest.mark.parametrize(("seconds", "late_s"), [(0.0, 0.0), (5.0, 0.0), (0.0, 3.0), (3.0, 2.0)])
+def test_slots_stay_filled(prepared: Prepared, seconds: float, late_s: float) -> None:
+    cluster = SimulatedCluster(seed=3, fates=("done",), late_s=late_s)
+    assert filled(prepared, cluster, seconds)[0] > 0.95
+
+
+def test_no_more_are_in_flight_than_were_asked_for(prepared: Prepared) -> None:
+    cluster = SimulatedCluster(seed=3, fates=("done", "oom"), late_s=1.0)
+    filled(prepared, cluster, 5.0)
+    jobs = cluster.jobs.values()
+    assert max(sum(job.submitted <= one.submitted < job.ends for job in jobs) for one in jobs) == PARALLEL
+
+
+def test_a_quick_thought_knows_all_results(prepared: Prepared) -> None:
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 0.1)
+    assert max(launches - results for launches, results in advisor.known) == PARALLEL - 1
+
+
+def test_a_slow_thought_knows_one_result_less(prepared: Prepared) -> None:
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0)
+    pending = Counter(launches - results for launches, results in advisor.known[2 * PARALLEL :])
+    assert pending.most_common(1)[0][0] == PARALLEL
+    assert max(pending) == PARALLEL
+
+
+@pytest.mark.parametrize("changes", [{"target_gain": 9.0}, {"rounds": True}], ids=["target", "rounds"])
+def test_who_waits_for_results_has_them_all(prepared: Prepared, changes: dict[str, object]) -> None:
+    _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0, **changes)
+    assert max(launches - results for launches, results in advisor.known) < PARALLEL
+
+
+def test_a_failure_is_thought_about_before_the_next_launch(prepared: Prepared) -> None:
+    cluster = SimulatedCluster(seed=3, fates=("done", "oom"), late_s=0.0)
+    _, advisor = filled(prepared, cluster, 5.0)
+    failed = sum(trial.state is State.OUT_OF_MEMORY for trial in stored(prepared))
+    fresh = sum(launches - results < PARALLEL for launches, results in advisor.known)
+    assert fresh >= failed - 2 * prepared.request.repeats
+
+
+@pytest.mark.parametrize(
+    ("age_s", "usual_s", "least", "most"),
+    [
+        (0.0, None, 0.2, 0.2),
+        (100.0, None, 3.0, 3.0),
+        (10_000.0, None, 10.0, 10.0),
+        (50.0, (100.0, 100.0), 2.0, 4.0),
+        (88.0, (100.0, 100.0), 0.2, 2.0),  # to be there when it may end
+        (100.0, (100.0, 100.0), 0.2, 1.0),
+        (150.0, (100.0, 100.0), 4.0, 5.0),
+    ],
+)
+def test_a_job_is_looked_at_most_often_when_it_may_end(
+    age_s: float, usual_s: tuple[float, float] | None, least: float, most: float
+) -> None:
+    assert least <= pause_s(age_s, eager=False, usual_s=usual_s) <= most
+    assert pause_s(age_s, eager=True, usual_s=usual_s) == 0.2

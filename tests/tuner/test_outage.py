@@ -1,0 +1,119 @@
+"""Tunes whose store does not answer for a while, on the simulated cluster."""
+
+from __future__ import annotations
+
+import math
+import sys
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.store.backend import NO_SHELVES
+from torchx_cubicml.store.local import LocalFolder
+from torchx_cubicml.tuner import Begun, Budget, Ended, Prepared, Step, TuneResult, tune
+from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torchx_cubicml.store.backend import Listing, Shelf
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
+from cluster import SimulatedCluster, runner_of
+from draws import Draws, go, prepare_in, stored
+
+LAUNCHES = 30
+
+
+@pytest.fixture
+def prepared(tmp_path: Path) -> Prepared:
+    asked = prepare_in(tmp_path)
+    return replace(asked, request=replace(asked.request, budget=Budget(launches=LAUNCHES), parallel=6))
+
+
+@pytest.fixture
+def cluster() -> SimulatedCluster:
+    return SimulatedCluster(seed=2, fates=("done",))
+
+
+@contextmanager
+def outage(cluster: SimulatedCluster, *, begin_s: float = 0.0, end_s: float = math.inf) -> Iterator[None]:
+    """The store cannot be listed, nor its notes be written, while the cluster's time lies in a span; jobs write on."""
+    start = cluster.time
+    list_objects, publish = LocalFolder.list_objects, LocalFolder.publish
+
+    def refuse() -> None:
+        if begin_s <= (cluster.time - start).total_seconds() < end_s:
+            raise StoreError("store s3://bucket cannot be read: ClientError: 503 Slow Down")
+
+    def listed(folder: LocalFolder, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+        refuse()
+        return list_objects(folder, known)
+
+    def published(folder: LocalFolder, day: str, name: str, data: bytes) -> None:
+        if b'"note"' in data:
+            refuse()
+        publish(folder, day, name, data)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(LocalFolder, "list_objects", listed)
+        patch.setattr(LocalFolder, "publish", published)
+        yield
+
+
+def test_a_store_that_fails_for_minutes_is_asked_again(prepared: Prepared, cluster: SimulatedCluster) -> None:
+    begun = cluster.time
+    with outage(cluster, begin_s=100.0, end_s=280.0):
+        steps = go(prepared, cluster)
+    jobs = cluster.jobs.values()
+    assert not any(100.0 < (job.submitted - begun).total_seconds() < 280.0 for job in jobs)
+    assert isinstance(steps[-1], TuneResult)
+    assert steps[-1].launches == len(cluster.jobs) == LAUNCHES
+    assert {trial.state for trial in stored(prepared)} == {State.COMPLETED}
+    settled = [note.launch_id for note in Journal(prepared.store_url).read() if note.kind is NoteKind.SETTLED]
+    assert len(settled) == len(set(settled)) == LAUNCHES
+
+
+def test_a_tune_whose_store_is_gone_is_left_to_be_gone_on_with(prepared: Prepared, cluster: SimulatedCluster) -> None:
+    with (
+        outage(cluster, begin_s=100.0),
+        pytest.raises(StoreError, match=r"503 Slow Down; .*its jobs are left to run, and the same command goes on"),
+    ):
+        go(prepared, cluster)
+    made = len(cluster.jobs)
+    assert 0 < made < LAUNCHES
+    assert not any(job.cancelled for job in cluster.jobs.values())
+    steps = go(prepared, cluster)
+    assert isinstance(steps[0], Begun)
+    assert steps[0].resumed
+    assert steps[0].launches == made
+    assert isinstance(steps[-1], TuneResult)
+    assert len(cluster.jobs) == LAUNCHES
+    assert {trial.state for trial in stored(prepared)} == {State.COMPLETED}
+
+
+def test_a_store_that_never_answered_is_not_waited_for(prepared: Prepared, cluster: SimulatedCluster) -> None:
+    began = cluster.time
+    with outage(cluster), pytest.raises(StoreError, match="503 Slow Down"):
+        go(prepared, cluster)
+    assert cluster.time == began
+    assert cluster.jobs == {}
+
+
+def test_who_interrupts_does_not_wait_for_the_store(prepared: Prepared, cluster: SimulatedCluster) -> None:
+    steps = tune(prepared, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
+    first: Step = next(step for step in steps if isinstance(step, Ended))
+    assert isinstance(first, Ended)
+    began = cluster.time
+    with outage(cluster), pytest.raises(KeyboardInterrupt):
+        steps.throw(KeyboardInterrupt())
+    assert cluster.time - began < timedelta(seconds=1)
+    assert cluster.in_flight() == 0
+    assert go(prepared, cluster)[-1].launches == LAUNCHES

@@ -1,0 +1,373 @@
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.advisor import Method, Study, Suggestion, best_known, suggest
+from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.trial import Origin, State, Trial, new_id
+from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
+from torchx_cubicml.tuner.lease import digest
+from torchx_cubicml.tuner.plan import next_launch, winner_of
+from torchx_cubicml.tuner.proposer import Moment, StudyingAdvisor
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from torchx_cubicml.records.trial import Config
+
+SPACE = """
+[workload]
+n_layers = { flag = "--n_layer" }
+
+[parameters.micro_batch_size]
+choices = [1, 2, 4, 8]
+flag = "--batch_size"
+
+[parameters.gradient_accumulation_steps]
+derive = "global_batch_size / (micro_batch_size * dp_degree)"
+flag = "--accumulate"
+"""
+SCRIPT_ARGS = ("--n_layer", "2", "--batch_size", "1", "--accumulate", "8")
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> TuneRequest:
+    space = tmp_path / "space.toml"
+    space.write_text(SPACE)
+    return TuneRequest(
+        component="dist.ddp",
+        component_args=("-j", "1x2", "--script", "train.py", "--", *SCRIPT_ARGS),
+        space=str(space),
+        store=str(tmp_path / "store"),
+        scheduler="local_cwd",
+        budget=Budget(launches=12),
+        repeats=2,
+    )
+
+
+@pytest.fixture
+def prepared(request_: TuneRequest) -> Prepared:
+    return prepare(request_)
+
+
+def measured(prepared: Prepared, config: Config, tokens_per_second: float) -> Trial:
+    """Throughput grows with the micro batch, which 8 does not survive."""
+    done = Trial.completed(workload=prepared.workload, config=config, tokens_per_second=tokens_per_second)
+    return replace(done, origin=Origin.TUNE)
+
+
+def simulate(prepared: Prepared, launches: int, *, killed: str = "") -> list[tuple[str, Trial]]:
+    """``killed`` is the purpose whose first launch is, so that nothing tells how it ended."""
+    told: list[tuple[str, Trial]] = []
+    for number in range(launches):
+        trials = [trial for _, trial in told]
+        planned = next_launch(prepared, trials, launches_left=launches - number)
+        if planned is None:
+            break
+        purpose, suggestion = planned
+        size = suggestion.config["micro_batch_size"]
+        if size == 8:
+            trial = Trial.infeasible(workload=prepared.workload, config=suggestion.config)
+        else:
+            trial = measured(prepared, suggestion.config, 1000.0 * int(size) + len(trials))
+        if purpose == killed and killed not in [before for before, _ in told]:
+            trial = replace(trial, state=State.UNKNOWN, measurement=None, reason="the process was killed by SIGKILL")
+        told.append((purpose, trial))
+    return told
+
+
+def test_the_command_is_read(prepared: Prepared) -> None:
+    assert prepared.current == {"micro_batch_size": 1, "gradient_accumulation_steps": 8}
+    assert prepared.workload["n_layers"] == 2
+    assert prepared.workload["world_size"] == 2
+
+
+def test_the_own_config_comes_first_and_the_last_launches_confirm(prepared: Prepared) -> None:
+    told = simulate(prepared, 9)
+    purposes = [purpose for purpose, _ in told]
+    assert purposes[0] == "baseline"
+    assert told[0][1].config == prepared.current
+    assert purposes.index("confirm") > purposes.index("search")
+    counts: dict[str, int] = {}
+    for _, trial in told:
+        counts[config_key(trial.config)] = counts.get(config_key(trial.config), 0) + 1
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    assert counts[config_key(prepared.current)] == prepared.request.repeats
+    assert counts[config_key(best)] == 1 + prepared.request.repeats  # the one that chose it does not count
+
+
+def test_a_searched_out_space_ends_the_tune_under_budget(prepared: Prepared) -> None:
+    told = simulate(prepared, 50)
+    assert len(told) == 4 + 1 + 2  # each config once, then the own once more and the best twice
+    assert sum(trial.state is State.OUT_OF_MEMORY for _, trial in told) == 1
+
+
+def test_what_others_measured_before_is_not_launched_again(prepared: Prepared) -> None:
+    known = [
+        measured(prepared, {"micro_batch_size": m, "gradient_accumulation_steps": 8 // m}, 100.0 * m) for m in (1, 2)
+    ]
+    planned = next_launch(prepared, known, launches_left=10)
+    assert planned is not None
+    assert planned[1].config["micro_batch_size"] in {4, 8}
+
+
+def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
+    own = measured(prepared, prepared.current, 100.0)
+    pending = [
+        replace(
+            own,
+            trial_id=new_id("t"),
+            state=State.PLANNED,
+            measurement=None,
+            config={"micro_batch_size": m, "gradient_accumulation_steps": 8 // m},
+        )
+        for m in (2, 4)
+    ]
+    planned = next_launch(prepared, [own, *pending], launches_left=10)
+    assert planned is not None
+    assert planned[1].config["micro_batch_size"] == 8
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "words"),
+    [
+        ({"parallel": 0}, LaunchError, "parallel must be >= 1, got 0"),
+        ({"target_gain": 0.9}, LaunchError, "ratio above 1"),
+        ({"step_limit": -3}, LaunchError, "step limit must be >= 5, got -3"),
+        ({"trial_timeout_s": -1.0}, LaunchError, "positive number of seconds"),
+        ({"space": "missing.toml"}, SpaceError, "missing.toml"),
+        ({"component": "dist.nothing"}, LaunchError, "dist.nothing"),
+        ({"store": "nosuch://x"}, CubicMLError, "nosuch"),
+        ({"component_args": ("-j", "1x2", "--script", "train.py", "--", "--lr", "1")}, LaunchError, "--n_layer"),
+    ],
+    ids=[
+        "none-in-flight",
+        "no-gain",
+        "no-steps",
+        "no-time",
+        "no-space-file",
+        "no-component",
+        "unknown-protocol",
+        "flag-not-in-command",
+    ],
+)
+def test_a_bad_request_is_told(
+    request_: TuneRequest, changes: dict[str, object], error: type[Exception], words: str
+) -> None:
+    with pytest.raises(error, match=words):
+        prepare(replace(request_, **changes))
+
+
+def test_launches_of_before_are_no_evidence_of_this_tune(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    before = [measured(prepared, prepared.current, 100.0), *(measured(prepared, best, 400.0) for _ in range(5))]
+    known = frozenset(trial.trial_id for trial in before)
+    assert winner_of(prepared, before, known=known)[1] is None
+    now = [measured(prepared, config, 200.0) for config in (prepared.current, best) for _ in range(2)]
+    found, comparison = winner_of(prepared, [*before, *now], known=known)
+    assert found is not None
+    assert comparison is not None
+    assert comparison.best.throughputs == (200.0, 200.0)
+    assert not comparison.claims_gain
+
+
+def test_the_measurement_that_chose_the_winner_does_not_count(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    lucky = replace(measured(prepared, best, 360.0), started_at="2026-01-01T00:00:00")
+    later = [replace(measured(prepared, best, 300.0), started_at="2026-01-02T00:00:00") for _ in range(2)]
+    own = [measured(prepared, prepared.current, 200.0) for _ in range(2)]
+    _, comparison = winner_of(prepared, [*later, *own, lucky], known=frozenset())
+    assert comparison is not None
+    assert comparison.best.throughputs == (300.0, 300.0)
+
+
+def test_an_own_config_that_fails_does_not_eat_the_launches_that_confirm(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    failed = [
+        replace(measured(prepared, prepared.current, 1.0), state=State.OUT_OF_MEMORY, measurement=None)
+        for _ in range(3)
+    ]
+    planned = next_launch(prepared, [*failed, measured(prepared, best, 300.0)], launches_left=2)
+    assert planned is not None
+    assert planned[0] == "confirm"
+    assert planned[1].config == best
+
+
+@pytest.mark.parametrize("killed", ["baseline", "confirm"])
+@pytest.mark.parametrize("repeats", [1, 2])
+def test_a_launch_that_was_killed_is_made_up_for(prepared: Prepared, killed: str, repeats: int) -> None:
+    asked = replace(prepared, request=replace(prepared.request, repeats=repeats))
+    told = simulate(asked, 12, killed=killed)
+    assert len(told) == 4 + repeats - 1 + repeats + 1
+    _, comparison = winner_of(asked, [trial for _, trial in told], known=frozenset())
+    assert comparison is not None
+    assert len(comparison.baseline.throughputs) == len(comparison.best.throughputs) == repeats
+
+
+def test_a_config_that_is_killed_each_time_is_given_up(prepared: Prepared) -> None:
+    own = measured(prepared, prepared.current, 100.0)
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    killed = [replace(measured(prepared, best, 1.0), state=State.UNKNOWN, measurement=None) for _ in range(3)]
+    planned = next_launch(prepared, [own, measured(prepared, best, 300.0), *killed], launches_left=1)
+    assert planned is not None
+    assert planned[1].config == prepared.current
+
+
+def test_a_confirmation_under_way_counts_once(prepared: Prepared) -> None:
+    best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    own = measured(prepared, prepared.current, 100.0)
+    running = replace(measured(prepared, prepared.current, 101.0), state=State.RUNNING, ended_at="")
+    trials = [own, measured(prepared, best, 300.0), measured(prepared, best, 300.0), running]
+    planned = [
+        next_launch(prepared, [*trials[:-1], each], launches_left=1)
+        for each in (running, replace(running, measurement=None))
+    ]
+    assert planned[0] is not None
+    assert planned[1] is not None
+    assert planned[0][0] == planned[1][0] == "confirm"
+
+
+def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None:
+    own = measured(prepared, prepared.current, 100.0)
+    stopped = replace(own, state=State.STOPPED_EARLY, measurement=None, reason="interrupted by the user")
+    planned = next_launch(prepared, [stopped], launches_left=10)
+    assert planned is not None
+    assert planned[0] == "baseline"
+
+
+def test_what_the_machines_break_off_each_time_is_given_up_for_this_tune(prepared: Prepared) -> None:
+    own, config = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    broken = [
+        replace(measured(prepared, config, 1.0), state=State.INFRASTRUCTURE, measurement=None, reason="NCCL")
+        for _ in range(2)
+    ]
+    others = [
+        measured(prepared, {"micro_batch_size": 2, "gradient_accumulation_steps": 4}, 60.0),
+        Trial.infeasible(workload=prepared.workload, config={"micro_batch_size": 8, "gradient_accumulation_steps": 1}),
+    ]
+    tuned = next_launch(prepared, [own, *others, *broken], launches_left=9)
+    assert tuned is not None
+    assert tuned[1].config == prepared.current
+    known = frozenset(trial.trial_id for trial in (own, *others, *broken))
+    another_day = next_launch(prepared, [own, *others, *broken], launches_left=9, known=known)
+    assert another_day is not None
+    assert (another_day[0], another_day[1].config) == ("search", config)
+
+
+RIVAL = {"micro_batch_size": 2, "gradient_accumulation_steps": 4}
+
+
+def contest(prepared: Prepared, rival: float, *more: Trial) -> list[Trial]:
+    """The own config, a rival and the winner, each measured once; nothing else is legal and fits."""
+    fast = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    lost = Trial.infeasible(
+        workload=prepared.workload, config={"micro_batch_size": 8, "gradient_accumulation_steps": 1}
+    )
+    speeds = [(prepared.current, 100.0), (RIVAL, rival), (fast, 300.0)]
+    return [*(measured(prepared, *each) for each in speeds), lost, *more]
+
+
+@pytest.mark.parametrize("launches_left", [4, 9], ids=["just enough left", "much left"])
+def test_a_rival_is_measured_again_before_the_winner_is(prepared: Prepared, launches_left: int) -> None:
+    purpose, planned = next_launch(prepared, contest(prepared, 299.0), launches_left=launches_left)
+    assert (purpose, planned.config) == ("confirm", RIVAL)
+    assert "measured again" in planned.reason
+    assert isinstance(planned, Suggestion)
+
+
+@pytest.mark.parametrize(
+    ("rival", "launches_left", "repeats"),
+    [(299.0, 3, 2), (150.0, 9, 2), (299.0, 9, 1)],
+    ids=["the repeats take all launches", "it is much slower", "a small budget"],
+)
+def test_a_rival_takes_no_launch_that_is_needed(
+    prepared: Prepared, rival: float, launches_left: int, repeats: int
+) -> None:
+    asked = replace(prepared, request=replace(prepared.request, repeats=repeats))
+    trials = contest(prepared, rival)
+    again = []
+    for _ in range(launches_left):
+        planned = next_launch(asked, trials, launches_left=launches_left - len(again))
+        if planned is None:
+            break
+        again.append(planned[1].config)
+        trials = [
+            *trials,
+            measured(prepared, planned[1].config, 100.0 if planned[1].config == asked.current else 300.0),
+        ]
+    assert RIVAL not in again
+    assert len(again) == 2 * repeats - 1
+
+
+def test_a_rival_is_measured_again_once(prepared: Prepared) -> None:
+    running = replace(measured(prepared, RIVAL, 1.0), state=State.RUNNING, measurement=None)
+    for again in (running, measured(prepared, RIVAL, 290.0)):
+        _, planned = next_launch(prepared, contest(prepared, 299.0, again), launches_left=9)
+        assert planned.config != RIVAL
+
+
+@pytest.mark.parametrize(("launches", "made"), [(3, 1), (8, 2), (16, 3), (40, 3)])
+def test_a_small_budget_is_not_spent_on_repeats(request_: TuneRequest, launches: int, made: int) -> None:
+    assert replace(request_, budget=Budget(launches=launches), repeats=3).repeats_made == made
+
+
+def test_questions_on_the_same_trials_share_what_was_learned(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    studies: list[object] = []
+    learn = Study.of
+
+    def counted(*args: object, **options: object) -> Study:
+        studies.append(learn(*args, **options))
+        return studies[-1]
+
+    monkeypatch.setattr(Study, "of", counted)
+    told = [trial for _, trial in simulate(prepared, 3)]
+    studies.clear()
+    advisor = StudyingAdvisor(predictor="")
+    facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
+    moment = Moment(space=prepared.space, trials=told, **facts)
+    best = advisor.best_known(moment)
+    (proposed,) = advisor.suggest(moment)
+    advisor.expected_gain(moment)
+    account = advisor.account(moment, best.config)
+    assert account.worths
+    assert len(studies) == 1
+    assert best == best_known(prepared.space, trials=told, **facts)
+    assert proposed == suggest(prepared.space, trials=told, **facts)[0]
+    studies.clear()
+    advisor.suggest(replace(moment, trials=list(told)))  # other trials may have come
+    assert len(studies) == 1
+
+
+def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared: Prepared) -> None:
+    own, fast = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
+    under_way = replace(
+        own,
+        trial_id=new_id("t"),
+        state=State.RUNNING,
+        measurement=None,
+        config={"micro_batch_size": 2, "gradient_accumulation_steps": 4},
+    )
+    trials = [own, measured(prepared, fast, 200.0), under_way]
+    planned = next_launch(prepared, trials, launches_left=3)
+    assert planned is not None
+    assert planned[0] == "confirm"
+    assert planned[1].config == prepared.current
+    again = replace(own, trial_id=new_id("t"), state=State.RUNNING, measurement=None)
+    assert next_launch(prepared, [*trials, again], launches_left=2) is None
+    known = [replace(under_way, state=State.OUT_OF_MEMORY), *trials[:2], again]
+    planned = next_launch(prepared, known, launches_left=2)
+    assert planned is not None
+    assert planned[1].config == fast
+
+
+@pytest.mark.parametrize("change", [{"method": Method(acquisition="mean")}, {"step_limit": 50}, {"scheduler": "slurm"}])
+def test_what_is_measured_or_chosen_otherwise_is_another_tune(request_: TuneRequest, change: dict[str, object]) -> None:
+    same = replace(request_, budget=Budget(launches=99), parallel=7)
+    assert digest(same, space_text="") == digest(request_, space_text="")
+    assert digest(replace(request_, **change), space_text="") != digest(request_, space_text="")

@@ -1,0 +1,62 @@
+"""Who is asked what to expect of the configs of a workload.
+
+Trees over everything ever launched serve a workload that was hardly measured; from a few measurements on a Gaussian
+process of its own does, whose mean is what others teach if that makes those measurements likelier. Beyond some hundreds
+trees know it as well, in less time.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.advisor.near_trials import nearest
+from torchx_cubicml.advisor.surrogates.all_workloads import AllWorkloads
+from torchx_cubicml.advisor.surrogates.formulas import calibrated, cover
+from torchx_cubicml.advisor.surrogates.lesson import FEWEST_ELSEWHERE, FEWEST_OWN, MOST_LEARNED
+from torchx_cubicml.advisor.surrogates.other_workloads import OtherWorkloads, taught_by
+from torchx_cubicml.advisor.surrogates.per_workload import OwnWorkload
+from torchx_cubicml.predictors import Feasibility
+from torchx_cubicml.predictors.gaussian_process.prior_mean import USUAL
+from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
+from torchx_cubicml.predictors.memory.per_workload import MemoryWall
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor.surrogates.knowledge import Knowledge
+    from torchx_cubicml.advisor.surrogates.lesson import Lesson
+
+_MOST_OWN = 300  # measurements of a workload, beyond which trees know it as well as its own process, in less time
+
+
+def learn(lesson: Lesson, *, rng: np.random.Generator) -> Knowledge:
+    """Return what the trials teach of one workload's configs."""
+    if not FEWEST_OWN <= sum(trial.measurement is not None for trial in lesson.own) <= _MOST_OWN:
+        return AllWorkloads.of(lesson, rng=rng)
+    own = lesson.own_history()
+    if int(np.isfinite(own.throughput).sum()) < FEWEST_OWN:  # measured, in another unit
+        return AllWorkloads.of(lesson, rng=rng)
+    known = {id(trial) for trial in lesson.own}
+    strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
+    others = lesson.history(nearest(strange, lesson.workload, count=MOST_LEARNED))
+    wall = MemoryWall(compare=lesson.compare, tuned=lesson.tuned).fit(own)
+    feasibility: MemoryWall | Feasibility = wall
+    crowding = wall.crowding if wall.knows_peaks_ else None
+    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, crowding=crowding)
+    process = make().fit(own, rng=rng)
+    elsewhere = None
+    if int(np.isfinite(others.throughput).sum()) >= FEWEST_ELSEWHERE:
+        elsewhere = OtherWorkloads(others, taught_by(others, lesson.predictor))
+    elif cover(lesson.own):
+        elsewhere = OtherWorkloads(own, calibrated(own, rng=rng))
+        feasibility = Feasibility(compare=lesson.compare).fit(own, rng=rng)
+    if elsewhere is not None:
+        scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
+        guided = make().fit(scaled, rng=rng)
+        process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
+    hopeful = None
+    if elsewhere is None and USUAL & lesson.tuned.keys():
+        hopeful = make(hopeful=True).fit(own, rng=rng)
+    return OwnWorkload(history=own, process=process, memory=feasibility, elsewhere=elsewhere, hopeful=hopeful)

@@ -1,0 +1,65 @@
+"""``torchx cubicml ...``: the command line.
+
+TorchX imports this module at every start, and one that cannot be imported breaks TorchX itself; so at the
+top it imports the standard library and TorchX only, a sub-command that cannot be loaded is told when it is called, and
+each imports what it needs when it runs.
+"""
+
+from __future__ import annotations
+
+import sys
+from importlib import import_module
+from io import TextIOWrapper
+from typing import TYPE_CHECKING
+
+from torchx.cli.cmd_base import SubCommand
+
+if TYPE_CHECKING:
+    import argparse
+
+    from torchx_cubicml.cli.base import Command
+
+COMMANDS = {
+    "init": "write a starter space file for a command",
+    "suggest": "say what the next launch would run, what is worth trying, and why",
+    "tune": "launch, record, refit, round after round, and name the best config",
+    "history": "read the store: list, show; bring in past jobs: import; fold old events: compact",
+    "evaluate": "print the report card of a predictor on the store's trials",
+}
+"""Sub-command -> what it does; each lives in ``torchx_cubicml.cli`` under its name."""
+
+
+class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types that mypy reads here
+    """The ``cubicml`` sub-command of TorchX."""
+
+    def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
+        """Declare the sub-commands."""
+        subparser.description = "Learns from recorded launches and hands the next one a better config."
+        commands = subparser.add_subparsers(title="sub-commands", dest="cubicml_command", required=True)
+        for name, summary in COMMANDS.items():
+            parser = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
+            try:
+                _command(name).add_arguments(parser)
+            except Exception as error:  # noqa: BLE001 - one broken sub-command must not break TorchX itself
+                parser.set_defaults(cubicml_broken=f"{name} cannot be loaded: {error}")
+
+    def run(self, args: argparse.Namespace) -> None:
+        """Run the sub-command; what the user got wrong is told in one line, with exit status 2."""
+        from torchx_cubicml.errors import CubicMLError
+
+        if "cubicml_broken" in args:
+            sys.exit(f"torchx-cubicml: {args.cubicml_broken}")
+        if isinstance(sys.stdout, TextIOWrapper):  # what it has no letter for is told by its number
+            sys.stdout.reconfigure(errors="backslashreplace")
+        try:
+            status = _command(args.cubicml_command).run(args)
+        except CubicMLError as error:
+            print(f"torchx-cubicml: {error}", file=sys.stderr)  # noqa: T201 - the command line's own output
+            status = 2
+        if status:
+            sys.exit(status)
+
+
+def _command(name: str) -> Command:
+    module: Command = import_module(f"torchx_cubicml.cli.{name}")
+    return module

@@ -1,0 +1,300 @@
+"""Tables of past jobs (CSV) as trials: which column means what, and what is wrong with a row."""
+
+from __future__ import annotations
+
+import csv
+import hashlib
+import json
+import math
+import re
+import tomllib
+from collections import Counter
+from dataclasses import dataclass, field, fields
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.column_names import standard_name
+from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, freeze_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from torchx_cubicml.records.trial import Scalar
+
+UNITS = {
+    "tokens_per_second": ("tokens_per_second", False),
+    "tokens_per_second_per_device": ("tokens_per_second", True),
+    "samples_per_second": ("samples_per_second", False),
+    "samples_per_second_per_device": ("samples_per_second", True),
+}
+"""Unit of a throughput column -> objective, and whether it is per device."""
+
+# As programs that write tables spell it, in lower case; "none" may be a value.
+_MISSING = frozenset({"", "-", "?", "na", "n/a", "#n/a", "<na>", "nan"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TableMapping:
+    """Which column of a table means what.
+
+    Args:
+        workload: name of a fact -> column.
+        parameters: name of a parameter -> column.
+        throughput: column.
+        unit: of it, a name in ``UNITS``.
+        program: what was trained, where no column of the workload says so.
+        status: column; empty where each row with a throughput ran.
+        completed: its values for jobs that ran, however capitalised.
+        out_of_memory: its values for jobs that ran out of memory; any other failed for an unknown cause.
+        time: column that says when the job started, ISO 8601 (a day or a month will do); empty for none.
+        peak_memory_gib: column; empty for none.
+    """
+
+    workload: Mapping[str, str]
+    parameters: Mapping[str, str]
+    throughput: str
+    unit: str = "tokens_per_second"
+    program: str = ""
+    status: str = ""
+    completed: tuple[str, ...] = ()
+    out_of_memory: tuple[str, ...] = ()
+    time: str = ""
+    peak_memory_gib: str = ""
+
+    def __post_init__(self) -> None:
+        if self.unit not in UNITS:
+            raise RecordError(f"unknown unit {self.unit!r}; legal are {', '.join(UNITS)}")
+        if not self.throughput:
+            raise RecordError("the column of the throughput must be named")
+        if bool(self.status) != bool(self.completed):
+            raise RecordError("a status column and its values for completed jobs go together; one of them is missing")
+
+    @classmethod
+    def from_toml(cls, path: Path) -> Self:
+        """Return the mapping that a file holds, whose keys are the fields; ``workload`` may be a list of columns.
+
+        Raises:
+            RecordError: it cannot be read, or holds something else.
+        """
+        try:
+            found = tomllib.loads(path.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise RecordError(f"mapping file {path} cannot be read: {error}") from error
+        legal = {item.name for item in fields(cls)}
+        strange = sorted(found.keys() - legal)
+        if strange:
+            raise RecordError(
+                f"mapping file {path} has the unknown key {strange[0]!r}; legal are {', '.join(sorted(legal))}"
+            )
+        texts = {
+            name: str(found.get(name, "")) for name in ("throughput", "program", "status", "time", "peak_memory_gib")
+        }
+        return cls(
+            workload=named_columns(found.get("workload", [])),
+            parameters=named_columns(found.get("parameters", [])),
+            throughput=texts["throughput"],
+            unit=str(found.get("unit", "tokens_per_second")),
+            program=texts["program"],
+            status=texts["status"],
+            completed=_values_of(found.get("completed", []), path),
+            out_of_memory=_values_of(found.get("out_of_memory", []), path),
+            time=texts["time"],
+            peak_memory_gib=texts["peak_memory_gib"],
+        )
+
+    @property
+    def columns(self) -> set[str]:
+        """The columns that a table must have."""
+        single = {self.throughput, self.status, self.time, self.peak_memory_gib}
+        return {*self.workload.values(), *self.parameters.values(), *single} - {""}
+
+
+@dataclass(frozen=True, slots=True)
+class ReadTable:
+    """What a table held.
+
+    Args:
+        trials: of the good rows, in their order.
+        problems: of the bad ones: line and reason.
+        other_statuses: what the status column says of jobs that neither ran nor ran out of memory -> how often.
+    """
+
+    trials: list[Trial] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+    other_statuses: Counter[str] = field(default_factory=Counter)
+
+
+def _values_of(listed: object, path: Path) -> tuple[str, ...]:
+    if not isinstance(listed, list):
+        raise RecordError(f"mapping file {path}: the values of a status must be a list, got {listed!r:.60}")
+    return tuple(map(str, listed))
+
+
+def named_columns(columns: object) -> dict[str, str]:
+    """Return name -> column of a mapping, or of columns, each ``column`` or ``name=column``.
+
+    A column under a usual short name is given the standard name.
+
+    Raises:
+        RecordError: it is neither, or a name stands twice.
+
+    >>> named_columns(["tp", "layers=depth", "seed"])
+    {'tp_degree': 'tp', 'layers': 'depth', 'seed': 'seed'}
+    """
+    if isinstance(columns, dict):
+        return {str(name): str(column) for name, column in columns.items()}
+    if not isinstance(columns, list):
+        raise RecordError(f"columns must be a list or a table of names, got {type(columns).__name__}")
+    found: dict[str, str] = {}
+    for text in map(str, columns):
+        name, _, column = text.rpartition("=")
+        name = name or standard_name(column)
+        if name in found:
+            raise RecordError(f"two columns are named {name}: {found[name]} and {column}")
+        found[name] = column
+    return found
+
+
+def read_table(path: Path, mapping: TableMapping) -> ReadTable:
+    """Return the trials of a CSV file with a header; bad rows are named and the others kept.
+
+    Trial ids follow from what rows say, so that a table brought in twice is there once.
+
+    Raises:
+        RecordError: the file cannot be read, or lacks a column.
+    """
+    table, seen = ReadTable(), Counter[str]()
+    try:
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            reader = csv.DictReader(file)
+            missing = sorted(mapping.columns - set(reader.fieldnames or ()))
+            if missing:
+                raise RecordError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
+            for row in reader:
+                try:
+                    table.trials.append(_trial(row, mapping, seen, default_program=path.stem))
+                    if table.trials[-1].state is State.UNKNOWN:
+                        table.other_statuses[row[mapping.status].strip()] += 1
+                except RecordError as error:
+                    table.problems.append(f"line {reader.line_num}: {error}")
+    except (OSError, ValueError, csv.Error) as error:
+        if isinstance(error, RecordError):
+            raise
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    return table
+
+
+def _trial(row: Mapping[str, str], mapping: TableMapping, seen: Counter[str], *, default_program: str) -> Trial:
+    if None in row or None in row.values():
+        raise RecordError("it has another number of fields than the header")
+    workload = _values(row, mapping.workload)
+    workload.setdefault("program", mapping.program or default_program)
+    config = _values(row, mapping.parameters)
+    if not config:
+        raise RecordError("it says nothing of any parameter")
+    state = _state(row, mapping)
+    measurement = _measurement(row, mapping, {**config, **workload}) if state is State.COMPLETED else None
+    digest = hashlib.sha256(json.dumps([workload, config, sorted(row.items())], default=str).encode()).hexdigest()[:16]
+    seen[digest] += 1
+    return Trial(
+        trial_id=f"import-{digest}" + (f"-{seen[digest]}" if seen[digest] > 1 else ""),
+        workload=freeze_values(workload, where="workload"),
+        config=freeze_values(config, where="config"),
+        state=state,
+        measurement=measurement,
+        origin=Origin.IMPORT,
+        started_at=_moment(row[mapping.time].strip()) if mapping.time else "",
+    )
+
+
+def _state(row: Mapping[str, str], mapping: TableMapping) -> State:
+    if not mapping.status:
+        return State.COMPLETED
+    status = row[mapping.status].strip().lower()
+    if status in map(str.lower, mapping.completed):
+        return State.COMPLETED
+    return State.OUT_OF_MEMORY if status in map(str.lower, mapping.out_of_memory) else State.UNKNOWN
+
+
+def _moment(text: str) -> str:
+    """Return a moment as texts that sort by it: ISO 8601, in UTC where the text says a time zone.
+
+    Raises:
+        RecordError: it is none.
+
+    >>> [_moment(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "")]
+    ['2025-03', '2025-03-10', '2025-03-09T23:00:00Z', '']
+    """
+    if text.lower() in _MISSING or re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", text):
+        return "" if text.lower() in _MISSING else text
+    try:
+        moment = datetime.fromisoformat(text)
+        moment = moment if moment.tzinfo is None else moment.astimezone(UTC)
+    except (OverflowError, ValueError) as error:  # the first: in UTC it is in no year that has a number
+        raise RecordError(f"the time must be ISO 8601, such as 2025-03-10, got {text!r:.60}") from error
+    if moment.tzinfo is not None:
+        return moment.isoformat().replace("+00:00", "Z")
+    return text if len(text) == len("2025-03-10") else moment.isoformat()
+
+
+def _measurement(row: Mapping[str, str], mapping: TableMapping, facts: Mapping[str, Scalar]) -> Measurement:
+    objective, per_device = UNITS[mapping.unit]
+    value = _positive(row, mapping.throughput)
+    if per_device:
+        devices = facts.get("world_size")
+        if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
+            raise RecordError("a throughput per device needs a world_size, a whole number of devices")
+        value *= devices
+    peak = mapping.peak_memory_gib
+    return Measurement(
+        tokens_per_second=value if objective == "tokens_per_second" else None,
+        samples_per_second=value if objective == "samples_per_second" else None,
+        peak_memory_gib=_positive(row, peak) if peak and row[peak].strip().lower() not in _MISSING else None,
+    )
+
+
+def _positive(row: Mapping[str, str], column: str) -> float:
+    try:
+        value = float(row[column])
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise RecordError(f"{column} must be a positive number, got {row[column]!r:.60}")
+    return value
+
+
+def _values(row: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, Scalar]:
+    cells = {name: row[column].strip() for name, column in columns.items()}
+    known = {name: text for name, text in cells.items() if text.lower() not in _MISSING}
+    return {name: _count(text) if name == "n_params" else _value(text) for name, text in known.items()}
+
+
+def _count(text: str) -> Scalar:
+    """Return a number of parameters.
+
+    >>> [_count(text) for text in ("7B", "1.3 b", "350M", "7000000000", "large")]
+    [7000000000, 1300000000, 350000000, 7000000000, 'large']
+    """
+    found = re.fullmatch(r"([\d.]+)\s*([MBT])", text, flags=re.IGNORECASE)
+    if found is None or found[1].count(".") > 1 or found[1] == ".":
+        return _value(text)
+    return _value(str(float(found[1]) * {"M": 1e6, "B": 1e9, "T": 1e12}[found[2].upper()]))
+
+
+def _value(text: str) -> Scalar:
+    """Return a cell as what it reads as.
+
+    >>> [_value(text) for text in ("8", "8.0", "0.5", "True", "bf16", "inf")]
+    [8, 8, 0.5, True, 'bf16', 'inf']
+    """
+    if text.lower() in {"true", "false"}:
+        return text.lower() == "true"
+    try:
+        number = float(text)
+    except ValueError:
+        return text
+    if not math.isfinite(number):
+        return text
+    return int(number) if number.is_integer() and abs(number) < 2**53 else number

@@ -1,0 +1,114 @@
+"""``torchx cubicml evaluate``: how far predictors can be trusted on the store's own trials, and which serves it."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import add_json, add_seed, add_store, print_json, store_url
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.predictors.evaluation import ReportCard
+    from torchx_cubicml.predictors.selection import PredictorChoice
+    from torchx_cubicml.records.trial import Trial
+
+_MOST_SPEEDS = 3  # that are named
+SPLITS = ("random", "time", "scale", "workload")
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the split and what else is to be told."""
+    add_store(parser)
+    parser.add_argument("--split", choices=SPLITS, default="random", help="what the predictor does not see")
+    parser.add_argument("--max-world-size", type=int, default=None, help="with --split scale: largest job that it sees")
+    parser.add_argument("--large", type=int, default=0, help="with --split scale: larger jobs that it sees besides")
+    parser.add_argument(
+        "--predictor", nargs="+", default=None, metavar="NAME", help="predictors to grade (default: the store's own)"
+    )
+    parser.add_argument(
+        "--choose",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="compare all predictors and keep the one that launches use (default: where none is named)",
+    )
+    parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
+    told = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
+    parser.add_argument("--objective", default="", help=told)
+    add_seed(parser)
+    add_json(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print the report cards."""
+    from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
+    from torchx_cubicml.predictors.selection import choose_predictor, keep_choice, kept_choice
+    from torchx_cubicml.store import read_trials
+
+    url = store_url(args)
+    trials, _ = read_trials(url, deadline_s=60.0)
+    objective = args.objective or _usual_objective(trials)
+    _tell_impossible(trials)
+    args.choose = args.predictor is None if args.choose is None else args.choose
+    choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
+    if choice is not None:
+        keep_choice(url, choice)
+    names = args.predictor or [kept_choice(url)]
+    cards = [
+        evaluate(
+            trials,
+            split=args.split,
+            predictor=name,
+            objective=objective,
+            max_world_size=args.max_world_size,
+            large=args.large,
+            seed=args.seed,
+        )
+        for name in names
+    ]
+    curves = [learning_curve(trials, predictor=name, objective=objective) for name in names if args.curve]
+    _tell(args, cards, curves, choice)
+    return 0
+
+
+def _tell_impossible(trials: Sequence[Trial]) -> None:
+    told = [trial.measurement.impossible() for trial in trials if trial.measurement is not None]
+    speeds = sorted(set(filter(None, told)))
+    if speeds:
+        more = f" and {len(speeds) - _MOST_SPEEDS} more" if len(speeds) > _MOST_SPEEDS else ""
+        count = sum(map(bool, told))
+        left = f"{count} trial{'s' if count > 1 else ''} left out: no training makes "
+        sys.stderr.write(f"torchx-cubicml: {left}{' or '.join(speeds[:_MOST_SPEEDS])}{more}\n")
+
+
+def _usual_objective(trials: Sequence[Trial]) -> str:
+    from torchx_cubicml.records.trial import OBJECTIVES
+
+    measured = [trial.measurement for trial in trials if trial.measurement is not None]
+    return max(OBJECTIVES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
+
+
+def _tell(
+    args: argparse.Namespace,
+    cards: Sequence[ReportCard],
+    curves: Sequence[Sequence[tuple[int, float]]],
+    choice: PredictorChoice | None,
+) -> None:
+    if args.json:
+        told = [card.to_json() for card in cards]
+        for item, curve in zip(told, curves, strict=False):
+            item["learning_curve"] = [{"n_train": count, "tau": tau} for count, tau in curve]
+        if choice is not None:
+            told[0]["chosen"] = {"predictor": choice.name, "tau": choice.taus}
+        print_json(told[0] if len(told) == 1 else told)
+        return
+    for card in cards:
+        sys.stdout.write(f"{card}\n")
+    for card, curve in zip(cards, curves, strict=False):
+        points = ", ".join(f"{count} jobs {tau:.2f}" for count, tau in curve) or "it has no meaning on these jobs"
+        sys.stdout.write(f"{card.predictor}, Kendall's tau over the jobs known: {points}\n")
+    if args.choose:
+        too_few = "no predictor chosen: too few measured trials to compare them; launches use the default"
+        sys.stdout.write(f"{choice or too_few}\n")

@@ -1,0 +1,129 @@
+"""``torchx cubicml history import``: tables of past jobs, and trials that were printed in a log."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import print_json, store_url
+from torchx_cubicml.errors import RecordError
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torchx_cubicml.cli.csv_trials import ReadTable, TableMapping
+
+_MOST_TOLD = 20  # bad lines that are named one by one
+_MOST_STATUSES = 5
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file and what its columns mean."""
+    parser.add_argument("table", nargs="?", default=None, help="CSV file with a header, a row per job")
+    parser.add_argument("--log", default=None, metavar="FILE", help="bring back the trials that a log holds instead")
+    parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file in place of the options below")
+    parser.add_argument("--workload", default="", metavar="COLUMNS", help="facts: column or name=column, with commas")
+    parser.add_argument("--parameters", default="", metavar="COLUMNS", help="tunable parameters, likewise")
+    parser.add_argument("--throughput", default="", metavar="COLUMN", help="measured throughput")
+    parser.add_argument("--unit", default="tokens_per_second", help="such as tokens_per_second_per_device")
+    parser.add_argument("--program", default="", help="what was trained (default: the file's name)")
+    parser.add_argument("--status", default="", metavar="COLUMN", help="how the job ended")
+    parser.add_argument("--completed", default="", metavar="VALUES", help="its values for jobs that ran, with commas")
+    parser.add_argument("--out-of-memory", default="", metavar="VALUES", help="its values for jobs out of memory")
+    parser.add_argument("--time", default="", metavar="COLUMN", help="when the job started, ISO 8601")
+    parser.add_argument("--peak-memory-gib", default="", metavar="COLUMN", help="largest memory of one device, GiB")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Bring in what can be read, and name what cannot; exit status 1 where nothing was brought in."""
+    from pathlib import Path
+
+    if bool(args.table) == bool(args.log):
+        raise RecordError("one of a table and --log is wanted")
+    url = store_url(args)
+    remarks: list[str] = []
+    if args.log:
+        n_new, n_known, problems = _from_log(Path(args.log), url)
+    else:
+        n_new, n_known, problems, remarks = _from_table(Path(args.table), url, _mapping(args))
+    shown = problems[:_MOST_TOLD]
+    if len(problems) > _MOST_TOLD:
+        shown.append(f"and {len(problems) - _MOST_TOLD} more")
+    for line in [*shown, *remarks]:
+        print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
+    if args.json:
+        told = {"imported": n_new, "known": n_known, "problems": problems}
+        print_json({**told, "remarks": remarks} if remarks else told)
+    else:
+        sys.stdout.write(f"{n_new} trials brought in, {n_known} known already, {len(problems)} lines left out\n")
+    return 0 if n_new or n_known else 1
+
+
+def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, list[str], list[str]]:
+    from torchx_cubicml.cli.csv_trials import read_table
+    from torchx_cubicml.predictors.roofline.coverage import what_formulas_lack
+    from torchx_cubicml.store import TrialStore
+
+    table, store = read_table(path, mapping), TrialStore(url)
+    known = {trial.trial_id for trial in store}
+    new = [trial for trial in table.trials if trial.trial_id not in known]
+    for trial in new:
+        store.add(trial)
+    remarks = [_outcomes(table), what_formulas_lack(table.trials)] if table.trials else []
+    return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
+
+
+def _outcomes(table: ReadTable) -> str:
+    from torchx_cubicml.records.trial import State
+
+    n_ran = sum(trial.measurement is not None for trial in table.trials)
+    n_lost = sum(trial.state is State.OUT_OF_MEMORY for trial in table.trials)
+    told = f"of {len(table.trials)} rows {n_ran} were measured and {n_lost} ran out of memory"
+    others = ", ".join(f"{status!r:.40} {count}" for status, count in table.other_statuses.most_common(_MOST_STATUSES))
+    n_others = table.other_statuses.total()
+    return f"{told}; {n_others} failed for an unknown cause, by their status: {others}" if others else told
+
+
+def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
+    from torchx_cubicml.recorder.events.printed_trials import printed_events
+    from torchx_cubicml.store import TrialStore
+
+    try:
+        with path.open(encoding="utf-8", errors="replace") as file:
+            events, problems = printed_events(file)
+    except (OSError, ValueError) as error:  # the latter: no path
+        raise RecordError(f"{path} cannot be read: {error}") from error
+    store = TrialStore(url)
+    known = {trial.trial_id for trial in store if trial.state.ended}
+    new = {(event.trial_id, event.attempt): event for event in events if event.trial_id not in known}
+    for event in new.values():
+        store.append(event)
+    n_new = len({event.trial_id for event in new.values()})
+    return n_new, len({event.trial_id for event in events}) - n_new, problems
+
+
+def _mapping(args: argparse.Namespace) -> TableMapping:
+    from pathlib import Path
+
+    from torchx_cubicml.cli.csv_trials import TableMapping, named_columns
+
+    if args.mapping:
+        return TableMapping.from_toml(Path(args.mapping))
+    return TableMapping(
+        workload=named_columns(_words(args.workload)),
+        parameters=named_columns(_words(args.parameters)),
+        throughput=args.throughput,
+        unit=args.unit,
+        program=args.program,
+        status=args.status,
+        completed=tuple(_words(args.completed)),
+        out_of_memory=tuple(_words(args.out_of_memory)),
+        time=args.time,
+        peak_memory_gib=args.peak_memory_gib,
+    )
+
+
+def _words(text: str) -> Sequence[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]

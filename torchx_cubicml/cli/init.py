@@ -1,0 +1,45 @@
+"""``torchx cubicml init``: a commented starter space file for the user's own command."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import add_launch, split_command
+
+if TYPE_CHECKING:
+    import argparse
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the file and the command."""
+    parser.add_argument("-o", "--output", default="", help="file to write; stdout where none is named")
+    add_launch(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Write the starter."""
+    from torchx_cubicml.cli.starter import script_help, starter_space
+    from torchx_cubicml.errors import SpaceError
+    from torchx_cubicml.launch.component import ComponentLaunch
+
+    name, component_args = split_command(args.command)
+    launch = ComponentLaunch.parse(name, component_args).launch
+    text = starter_space(launch, script_help(launch, tell=_tell))
+    if not args.output:
+        sys.stdout.write(text)
+        return 0
+    path = Path(args.output)
+    if path.exists():
+        raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
+    try:
+        path.write_text(text, encoding="utf-8")
+    except (OSError, ValueError) as error:  # the latter: no path, or a command that is no text
+        raise SpaceError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
+    _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
+    return 0
+
+
+def _tell(text: str) -> None:
+    print(f"torchx-cubicml: {text}", file=sys.stderr)  # noqa: T201 - the command line's own output

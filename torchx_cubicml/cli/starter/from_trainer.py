@@ -1,0 +1,107 @@
+"""The starter space file for a command of a known trainer: what its table proposes, as far as the command fits."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.starter.toml_text import headed, one_line, toml
+from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.launch import read_config
+from torchx_cubicml.launch.bindings.argv import flags_in
+from torchx_cubicml.space.toml import parse_space
+from torchx_cubicml.space.trainers import TRAINERS
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.space.trainers import Trainer
+
+
+def recognised(launch: Launch, source: str) -> Trainer | None:
+    """Return the trainer whose command this is, ``None`` where no table fits.
+
+    Args:
+        launch: the command.
+        source: text of its script; empty where it cannot be had.
+    """
+    typed = frozenset(flags_in(launch.script_args))
+    underscored = frozenset(f"--{flag[2:].replace('-', '_')}" for flag in typed if flag.startswith("--"))
+    for trainer in TRAINERS.values():
+        flags = typed | underscored if trainer.both_dashes else typed
+        if (
+            any(re.fullmatch(pattern, launch.program) for pattern in trainer.programs)
+            or any(marks <= flags for marks in trainer.marks)
+            or (trainer.source and trainer.source in source)
+        ):
+            return trainer
+    return None
+
+
+def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> str | None:
+    """Return the starter space file of a trainer's command, ``None`` where nothing that its table proposes fits.
+
+    Args:
+        trainer: whose command it is.
+        launch: the command.
+        tune: lines of ``[tune]``.
+    """
+    proposed, commented = [], []
+    typed = flags_in(launch.script_args)
+    for name in (name for name, flag in trainer.flags.items() if flag.choices and (flag.flag or flag.file in typed)):
+        try:
+            proposed.append(_proposal(trainer, launch, name))
+        except CubicMLError as error:
+            commented.append(f'# {name} = "auto" # not yet: {one_line(str(error), most=300)}')
+    if not proposed:
+        return None
+    kept = [
+        f"# Accumulation follows, so that the global batch, and so the training, stays as it is ({_counts(trainer)})."
+    ]
+    parameters = ["[parameters]", *proposed, *commented]
+    sections = [[f"trainer = {json.dumps(trainer.name)} # whose table says where these stand"], kept + parameters]
+    return headed(launch.program, sections[0], [*sections[1:], list(tune)])
+
+
+def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:
+    """Return the line that tunes a parameter.
+
+    Raises:
+        CubicMLError: the command does not say what must be known for it.
+    """
+    head = f"trainer = {json.dumps(trainer.name)}\n[parameters]\n"
+    space = parse_space(f'{head}{name} = "auto"\n', where="the command")
+    workload, config = read_config(launch, space)
+    choices, present = space.parameters[0].choices, config[name]
+    if isinstance(present, tuple):
+        present = present[0]
+    if present in choices:
+        line = f'{name} = "auto" # {_listed(choices)}; now {toml(present)}'
+    else:
+        choices = _sorted((*choices, present))
+        line = f"{name} = [{_listed(choices)}] # now {toml(present)}"
+    bound = parse_space(f"{head}{line}\n", where="the command").bind(workload=workload, current=config)
+    illegal = bound.why_illegal(config)
+    if illegal is not None:
+        raise CubicMLError(illegal)
+    return line
+
+
+def _sorted(choices: tuple[Scalar, ...]) -> tuple[Scalar, ...]:
+    numbers = [choice for choice in choices if isinstance(choice, int | float)]
+    return tuple(sorted(numbers)) if len(numbers) == len(choices) else choices
+
+
+def _listed(choices: Sequence[Scalar]) -> str:
+    return ", ".join(map(toml, choices))
+
+
+def _counts(trainer: Trainer) -> str:
+    return {
+        "per rank": "counted on each rank",
+        "whole job": "counted over all ranks",
+        "implied": "implied by the global batch size",
+    }[trainer.accumulation]

@@ -1,0 +1,250 @@
+"""A starter space file for a user's command, and the outputs that a profiling launch would otherwise touch."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.starter.from_files import keys_in_files
+from torchx_cubicml.cli.starter.from_help import MAX_HELP, FlagHelp, parse_help
+from torchx_cubicml.cli.starter.from_trainer import recognised, trainer_text
+from torchx_cubicml.cli.starter.toml_text import KnownFlag, starter_text, tune_lines
+from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
+from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.settings import child_environment
+from torchx_cubicml.space import LandingKind
+from torchx_cubicml.space.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Sequence
+
+    from torchx_cubicml.launch import Launch
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.space.trainers import Trainer
+
+HELP_TIMEOUT_S = 60.0  # a script may import torch before it looks at its arguments
+
+_PARSER = re.compile(r"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
+_PLACE = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
+_RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
+_TEXT = re.compile(r"token|seq_?len|block_?size|vocab|transformer|language|llm|gpt", re.IGNORECASE)
+_NAMES_NOTHING = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
+
+
+def starter_space(launch: Launch, help_text: str) -> str:
+    """Return a commented space file, TOML, for a command.
+
+    Args:
+        launch: the command.
+        help_text: what the script says to ``--help``; may be empty.
+    """
+    described = {flag.name: flag for flag in parse_help(help_text)}
+    flags: list[KnownFlag] = []
+    meanings: set[str] = set()
+    for name in dict.fromkeys([*flags_in(launch.script_args), *described]):
+        flag = _known_flag(name, launch.script_args, described.get(name), free_meanings=meanings)
+        flags.append(flag)
+        meanings.add(flag.meaning)
+    uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
+    source = _source(launch)[0]
+    trainer = recognised(launch, source)
+    if trainer is not None:
+        outputs = _with_outputs([flag for flag in flags if flag.destination], trainer) + _outputs_in_files(launch)
+        text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
+        if text is not None:
+            return text
+    flags += keys_in_files(launch, lambda *found: _known_key(*found, free_meanings=meanings))
+    return starter_text(
+        flags,
+        program=launch.program,
+        world_size=launch.world_size,
+        uses_wandb=uses_wandb,
+        counts_tokens=not source or bool(_TEXT.search(source) or meanings & {"seq_len", "vocab_size", "n_heads"}),
+    )
+
+
+def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason: None) -> str:
+    """Return what the program says to ``--help``, an empty text where it cannot be had.
+
+    A program in which no argument parser is to be seen is not started: it might train.
+
+    Args:
+        launch: the command.
+        tell: called with the reason where the text is empty.
+    """
+    reason = _why_not_asked(launch)
+    if reason:
+        tell(f"--help of {launch.program or 'the program'} was not read: {reason}")
+        return ""
+    command = [sys.executable, *(["-m"] if launch.is_module else []), launch.program, "--help"]
+    try:
+        done = subprocess.run(
+            command,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            errors="replace",
+            timeout=HELP_TIMEOUT_S,
+            check=False,
+            env=child_environment({**launch.env, "COLUMNS": "160"}),
+        )
+    except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+        tell(f"--help of {launch.program} was not read: {error}")
+        return ""
+    if done.returncode != 0:
+        last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        tell(f"--help of {launch.program} was not read: exit code {done.returncode}, {last[0]:.200}")
+        return ""
+    return done.stdout[:MAX_HELP]
+
+
+def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = "") -> tuple[str, ...]:
+    """Return what looks like an output, resume or logging destination and what ``[tune]`` leaves as it is.
+
+    Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
+
+    Args:
+        launch: the command.
+        space: says what ``[tune]`` redirects.
+        help_text: what ``--help`` says, for the destinations that the script has without being told.
+    """
+    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    places = [landing for landing in landings if landing is not None and landing.kind == LandingKind.FLAG]
+    declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
+    suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
+    suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
+    typed = {name for name, _ in suspects}
+    offered = [flag for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
+    suspects += [(flag.name, "somewhere") for flag in offered if _is_unasked_destination(flag.name, typed)]
+    settled = declared | {name.rstrip("=") for name in space.tune.args}
+    if "WANDB_MODE" in space.tune.env:
+        settled |= {name for name, _ in suspects if "wandb" in name.lower()}
+    flags = [name for name, value in suspects if name not in settled and _may_be_destination(name, value)]
+    return (*flags, *_unredirected_keys(launch, space))
+
+
+def _outputs_in_files(launch: Launch) -> list[KnownFlag]:
+    found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
+    return [key for key in found if key.destination]
+
+
+def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
+    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    places = (landing.name for landing in landings if landing is not None)
+    settled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
+    labels = [f"{key.name} in {key.file}" for key in _outputs_in_files(launch)]
+    return [label for label in labels if label not in settled]
+
+
+def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> KnownFlag:
+    present = _present(name, args)
+    meaning = FLAG_MEANINGS.get(_normal(name), "")
+    destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normal(name))
+    if described is None:
+        return KnownFlag(
+            name=name,
+            meaning="" if meaning in free_meanings else meaning,
+            present=present,
+            is_switch=present == "",
+            destination=destination,
+        )
+    offered = present is None and described.takes_value and not described.choices
+    return KnownFlag(
+        name=name,
+        meaning="" if meaning in free_meanings else meaning,
+        present=present,
+        is_switch=not described.takes_value,
+        choices=described.choices,
+        default=described.default if described.takes_value else "false",
+        text=described.text,
+        destination=destination or (offered and _is_offered_destination(name)),
+    )
+
+
+def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> KnownFlag | None:
+    """Return a key of a config file under the meaning of its last name; ``None`` where it has none of its own."""
+    last = key.rpartition(".")[2]
+    meaning = FLAG_MEANINGS.get(_normal(last), "")
+    if meaning and meaning not in free_meanings:
+        free_meanings.add(meaning)
+        return KnownFlag(name=key, file=file, meaning=meaning, present=text)
+    is_place = "/" in text or bool(_PLACE.search(_normal(last)))  # and no `save: true`, no `save_strategy: epoch`
+    if (
+        is_place
+        and switch_value(text) is None
+        and _may_be_destination(last, text)
+        and not _RESUME.search(_normal(last))
+    ):
+        return KnownFlag(name=key, file=file, present=text, destination=True)
+    return None
+
+
+def _with_outputs(destinations: list[KnownFlag], trainer: Trainer) -> list[KnownFlag]:
+    """Return the destinations, and those to which the trainer writes unasked, as it takes them."""
+    joined = all(flag.flag.endswith("=") for flag in trainer.flags.values())
+    found = [replace(flag, name=f"{flag.name}=") for flag in destinations] if joined else destinations
+    known = {flag.name for flag in found}
+    return [*found, *(KnownFlag(name=name, destination=True) for name in trainer.outputs if name not in known)]
+
+
+def _source(launch: Launch) -> tuple[str, str]:
+    """Return the text of the program, and why there is none."""
+    path = Path(*launch.program.split(".")) if launch.is_module else Path(launch.program)
+    try:
+        places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
+        found = next((place for place in places if place.is_file()), None)
+        if not launch.program or found is None:
+            return "", "its file is not to be found here"
+        return found.read_bytes().decode(errors="replace"), ""
+    except (OSError, ValueError) as error:
+        return "", f"its file cannot be read: {error}"
+
+
+def _why_not_asked(launch: Launch) -> str:
+    source, reason = _source(launch)
+    if reason:
+        return reason
+    return "" if _PARSER.search(source) else "no argument parser is to be seen in its file"
+
+
+def _present(name: str, args: Sequence[str]) -> str | None:
+    """Return the value of a flag as typed, empty for a switch, ``None`` where it is not there."""
+    found = find_flag(args, name, is_value=looks_like_value)
+    return ",".join(found[-1].texts) if found else None
+
+
+def _key_value(word: str) -> tuple[str, str]:
+    name, _, value = word.partition("=")
+    return name, value
+
+
+def _normal(name: str) -> str:
+    separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+"))
+    return re.sub(r"[-.]", "_", separated).lower()
+
+
+def _may_be_destination(name: str, value: str | None) -> bool:
+    normal = _normal(name)
+    if normal in FLAG_MEANINGS or normal in _TUNED or normal.startswith("no_") or value is None:
+        return False
+    words = f"_{normal}_"
+    suspicious = any(f"_{word}_" in words for word in OUTPUT_WORDS)
+    harmless = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
+    says_nothing = value.lower() in _NAMES_NOTHING - {""} or number(value) is not None
+    return suspicious and not harmless and not says_nothing
+
+
+_FLAGS = [flag.flag for trainer in TRAINERS.values() for flag in trainer.flags.values() if flag.flag]
+_TUNED = frozenset(_normal(flag.rstrip("=")) for flag in _FLAGS)
+
+
+def _is_unasked_destination(name: str, typed: Collection[str]) -> bool:
+    return name not in typed and _is_offered_destination(name)
+
+
+def _is_offered_destination(name: str) -> bool:
+    return _may_be_destination(name, "somewhere") and bool(_PLACE.search(_normal(name)))

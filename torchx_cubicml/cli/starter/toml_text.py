@@ -1,0 +1,301 @@
+"""The text of a starter space file, from the flags of a command and what the script tells of them."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.bindings.spelling import number, switch_value
+from torchx_cubicml.records.trial import MAX_ITEMS
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.trainers import SHARDING_STRATEGIES, WORKLOAD_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Scalar
+
+_PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
+_CHECKPOINTING = ("none", "selective", "full")
+_BATCH_SPREAD = 8  # micro batches from an eighth of the present one to eight times as large
+_LARGEST_DEGREE = 8  # ranks that share a model; more rarely fit on one node
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KnownFlag:
+    """A flag of the command, or one that the script offers, or a key of a config file that the command names.
+
+    Args:
+        name: with its dashes; of a key, its names with dots between.
+        meaning: standard name; empty where it is not known.
+        present: its value in the command as typed, empty for a switch; ``None`` where it is not there.
+        is_switch: whether it stands without a value.
+        choices: legal values that the script lists.
+        default: its value where the command does not say; ``None`` where unknown.
+        text: the script's description.
+        file: what names the config file, of a key; empty for a flag.
+        destination: whether it names a place that is written to, so that a profiling launch is sent elsewhere.
+    """
+
+    name: str
+    meaning: str = ""
+    present: str | None = None
+    is_switch: bool = False
+    choices: tuple[str, ...] = ()
+    default: str | None = None
+    text: str = ""
+    file: str = ""
+    destination: bool = False
+
+    @property
+    def value(self) -> str | None:
+        """Its value with this command, ``None`` where unknown."""
+        return self.present if self.present is not None else self.default
+
+
+def starter_text(
+    flags: Sequence[KnownFlag], *, program: str, world_size: int | None, uses_wandb: bool, counts_tokens: bool = True
+) -> str:
+    """Return the starter space file: TOML with comments.
+
+    Args:
+        flags: of the command and of the script, no two of one meaning.
+        program: for the heading.
+        world_size: processes of the job, where known.
+        uses_wandb: whether profiling launches are to be kept out of Weights & Biases.
+        counts_tokens: whether the training may be one on text, whose speed is told in tokens.
+    """
+    meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
+    facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
+    command = _Command(meanings=meanings, facts=facts, world_size=world_size)
+    blocks = {name: write(meanings[name], command) for name, write in _PARAMETERS.items() if name in meanings}
+    written = {name: lines for name, lines in blocks.items() if lines}
+    active = any(not line.startswith("#") for lines in written.values() for line in lines)
+    destinations = [flag for flag in flags if flag.destination]
+    used = {*facts.values(), *(meanings[name] for name in written), *destinations}
+    sections = [
+        ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
+        *written.values(),
+        [] if active else _NOTHING_KNOWN,
+        _constraints(command) if active else [],
+        tune_lines(destinations, uses_wandb=uses_wandb),
+        _left_alone(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
+    ]
+    return headed(program, [], sections, counts_tokens=counts_tokens)
+
+
+def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True) -> str:
+    """Return the text of a starter file.
+
+    Args:
+        program: what the command starts.
+        first: lines that come before all tables.
+        sections: lines of each further section; an empty one is left out.
+        counts_tokens: see ``starter_text``.
+    """
+    head = [
+        f"# Search space for {one_line(program)}: what may be tuned, and where it stands in the command.",
+        "# Written by `torchx cubicml init`: take away what must not change, and add values worth a try.",
+    ]
+    units = ("tokens_per_second", "samples_per_second")
+    objective = 'objective = "{}" # of the whole job; or "{}"'.format(*(units if counts_tokens else reversed(units)))
+    return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Command:
+    """What the command says: its flags by their standard names, those that are workload facts, and the world size."""
+
+    meanings: Mapping[str, KnownFlag]
+    facts: Mapping[str, KnownFlag]
+    world_size: int | None
+
+    def count(self, name: str) -> int | None:
+        """Return the whole number above 0 that a flag says, ``None`` where it says none."""
+        return _count(self.meanings[name]) if name in self.meanings else None
+
+    @property
+    def keeps_global_batch(self) -> bool:
+        """Whether accumulation can make up for another micro batch."""
+        return self.count("micro_batch_size") is not None and self.count("gradient_accumulation_steps") is not None
+
+
+def _micro_batch(flag: KnownFlag, command: _Command) -> list[str]:
+    present = command.count(flag.meaning)
+    if present is None:
+        return []
+    if not command.keeps_global_batch:
+        remark = "another value changes the global batch, and so the training: add some knowingly"
+        return _table(flag, choices=[present], remark=remark)
+    most = present * (command.count("gradient_accumulation_steps") or 1)
+    powers = [2**power for power in range(most.bit_length())]
+    near = [size for size in powers if present / _BATCH_SPREAD <= size <= min(most, present * _BATCH_SPREAD)]
+    return _table(flag, choices=sorted({present, *near}), remark="samples per forward pass on each rank")
+
+
+def _accumulation(flag: KnownFlag, command: _Command) -> list[str]:
+    if not command.keeps_global_batch:
+        return []
+    derive = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
+    return _table(flag, lines=[derive], remark="keeps the global batch, and so the training, as it is")
+
+
+def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
+    entries = (flag.value or "").split(",")
+    named = [name for name in SHARDING_STRATEGIES if re.search(rf"\b{name}\b", flag.text)]
+    choices = list(flag.choices or named or SHARDING_STRATEGIES[:3])
+    if not set(entries) <= set(choices):
+        return []
+    per_layer: str | int | None = None
+    if len(entries) > 1 or _PER_LAYER.search(flag.text):
+        layers = command.count("n_layers")
+        counted = layers is not None and layers <= MAX_ITEMS and len(entries) in {1, layers}
+        per_layer = "n_layers" if counted else len(entries)
+    if per_layer is None or per_layer == 1:
+        return _table(flag, choices=choices)
+    lines = [f"per_layer = {toml(per_layer)} # groups = 4 would tune four blocks of layers alike"]
+    return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
+
+
+def _checkpointing(flag: KnownFlag, command: _Command) -> list[str]:
+    remark = "trades time for memory; the numerics stay"
+    if flag.is_switch or switch_value(flag.value or "") is not None:
+        return _table(flag, choices=[False, True], remark=remark)
+    choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
+    return _table(flag, choices=choices, remark=remark) if flag.value in choices else []
+
+
+def _degree(flag: KnownFlag, command: _Command) -> list[str]:
+    present = command.count(flag.meaning)
+    if present is None:
+        return []
+    if not command.keeps_global_batch:
+        return _table(flag, choices=[present], remark="another value changes the global batch: add some knowingly")
+    most = min(command.world_size or present, max(_LARGEST_DEGREE, present))
+    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    return _table(flag, choices=sorted({present, *powers}))
+
+
+def _precision(flag: KnownFlag, command: _Command) -> list[str]:
+    remark = "changes the numerics of the training: uncomment it knowingly"
+    choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
+    return [f"# {line}" for line in _table(flag, choices=choices, remark=remark)]
+
+
+def _compile(flag: KnownFlag, command: _Command) -> list[str]:
+    if not flag.is_switch and switch_value(flag.value or "") is None:
+        return []
+    remark = "takes minutes at each start, and may change the numerics slightly: uncomment it knowingly"
+    return [f"# {line}" for line in _table(flag, choices=[False, True], remark=remark)]
+
+
+_PARAMETERS: dict[str, Callable[[KnownFlag, _Command], list[str]]] = {
+    "micro_batch_size": _micro_batch,
+    "gradient_accumulation_steps": _accumulation,
+    "sharding_strategy": _sharding,
+    "activation_checkpointing": _checkpointing,
+    "tp_degree": _degree,
+    "pp_degree": _degree,
+    "cp_degree": _degree,
+    "precision": _precision,
+    "compile": _compile,
+}
+
+_NOTHING_KNOWN = [
+    "# No flag of this command is known to change speed alone: add a table for each that does. Until then:",
+    "[parameters.omp_num_threads] # threads of each process; torchrun sets 1 where nobody does",
+    "choices = [1, 2, 4]",
+    'env = "OMP_NUM_THREADS"',
+    "default = 1",
+]
+
+
+def _table(
+    flag: KnownFlag, *, choices: Sequence[Scalar] = (), lines: Sequence[str] = (), remark: str = ""
+) -> list[str]:
+    table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
+    if choices:
+        table.append(f"choices = [{', '.join(map(toml, choices))}]")
+    table += [*lines, *_place(flag)]
+    default = _default(flag.default, kind(choices[0]) if choices else "a number")
+    return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
+
+
+def _place(flag: KnownFlag) -> list[str]:
+    return [f"file = {toml(flag.file)}", f"key = {toml(flag.name)}"] if flag.file else [f"flag = {toml(flag.name)}"]
+
+
+def _fact(name: str, flag: KnownFlag) -> str:
+    default = _default(flag.default, "a number")
+    stated = "" if default is None else f", default = {toml(default)}"
+    return f"{name} = {{ {', '.join(_place(flag))}{stated} }}"
+
+
+def _constraints(command: _Command) -> list[str]:
+    tuned = [name for name in ("tp_degree", "pp_degree") if command.count(name) is not None]
+    divided = {"tp_degree": "n_heads", "pp_degree": "n_layers"}
+    lines: list[str] = []
+    for name in tuned:
+        if divided[name] in command.facts:
+            lines += ["[[constraints]]", f'require = "{divided[name]} % {name} == 0"']
+    return lines
+
+
+def tune_lines(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
+    """Return ``[tune]``: what a profiling launch changes besides, so that it touches no file of the user.
+
+    Args:
+        destinations: flags that name what is written.
+        uses_wandb: whether it is to be kept out of Weights & Biases.
+    """
+    places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
+    sent = [(flag, toml(_sent_to(flag, place))) for flag, place in zip(destinations, places, strict=False)]
+    args = [f"{toml(flag.name)} = {place}" for flag, place in sent if not flag.file]
+    lines = [f"args = {{ {', '.join(args)} }}"] if args else []
+    files: dict[str, list[str]] = {}
+    for flag, place in sent:
+        if flag.file:
+            files.setdefault(flag.file, []).append(f"{toml(flag.name)} = {place}")
+    lines += [f"files.{toml(file)} = {{ {', '.join(keys)} }}" for file, keys in files.items()]
+    lines += ['env = { WANDB_MODE = "disabled" }'] if uses_wandb else []
+    return ["[tune] # what a profiling launch changes besides, so that it never writes where yours do", *lines]
+
+
+def _left_alone(flags: Iterable[KnownFlag]) -> list[str]:
+    names = ", ".join(one_line(flag.name) for flag in flags)
+    return [f"# Left as they are: {names}"] if names else []
+
+
+def _sent_to(flag: KnownFlag, place: str) -> str:
+    if flag.name.lower().endswith("name"):
+        return "{launch_id}"
+    suffix = PurePosixPath(flag.value or "").suffix
+    return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")
+
+
+def _count(flag: KnownFlag) -> int | None:
+    value = number(flag.value or "")
+    return value if isinstance(value, int) and value > 0 else None
+
+
+def _default(text: str | None, wanted: str) -> Scalar | None:
+    if text is None or wanted == "a text":
+        return text
+    return number(text) if wanted == "a number" else switch_value(text)
+
+
+def toml(value: Scalar) -> str:
+    """Return a value as TOML."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, int | float):
+        return repr(value)
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F").encode(errors="replace").decode()
+
+
+def one_line(text: str, *, most: int = 200) -> str:
+    """Return a text on one line, for a comment."""
+    return "".join(character if character.isprintable() else " " for character in text)[:most]

@@ -1,0 +1,154 @@
+"""``torchx cubicml suggest``: what the next launch would run, and what is worth trying; nothing is launched."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import (
+    add_json,
+    add_launch,
+    add_method,
+    add_seed,
+    add_store,
+    method_of,
+    print_json,
+    split_command,
+    store_url,
+)
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor import Study, Suggestion
+    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.records.suggestion import NearTrial
+    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.space import SearchSpace
+
+_NOTHING_LEFT = "nothing is left to try: every other legal config was tried, is under way, or is known not to fit"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the space, the store and the command."""
+    parser.add_argument("--space", required=True, help="space file (TOML)")
+    add_store(parser)
+    parser.add_argument("--count", type=int, default=1, help="configs worth trying that are wanted (default: 1)")
+    add_seed(parser)
+    add_method(parser)
+    add_json(parser)
+    add_launch(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Print what an ordinary launch of the command would run, what each parameter is worth, and what `tune` tries."""
+    from torchx_cubicml.advisor import sensitivity
+    from torchx_cubicml.errors import LaunchError
+    from torchx_cubicml.launch import ComponentLaunch
+    from torchx_cubicml.launch.messages import set_in_job
+    from torchx_cubicml.rewrite.rewriter import Options, rewrite
+
+    if args.count < 1:
+        raise LaunchError(f"--count must be >= 1, got {args.count}")
+    method = method_of(args)
+    name, component_args = split_command(args.command)
+    component = ComponentLaunch.parse(name, component_args)
+    case = _case(component, args)
+    study = _studied(case, args.seed)
+    tries = _worth_trying(component, case, study.suggest(count=args.count, method=method), args)
+    worths = sensitivity(study)
+    rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
+    next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
+    if args.json:
+        changed = rewritten.launch != component.launch
+        first = {"rewritten": changed, "command": next_command, "set_in_job": set_in_job(rewritten.launch)}
+        print_json(
+            {
+                "next": first,
+                "worth_trying": [
+                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in tries
+                ],
+                "sensitivity": [asdict(worth) for worth in worths],
+            }
+        )
+        return 0
+    told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
+    told += [f"worth at the best config measured: {worth.told()}" for worth in worths]
+    _tell(shlex.join(next_command), told, tries, case.space)
+    return 0
+
+
+def _tell(
+    next_command: str,
+    about: Sequence[str],
+    tries: Sequence[tuple[Suggestion, list[str], list[str]]],
+    space: SearchSpace,
+) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False, markup=False, soft_wrap=True)
+    console.print("\n  ".join(["the next launch would run:", next_command, *about]))
+    console.print("worth trying:" if tries else _NOTHING_LEFT)
+    for suggestion, command, in_job in tries:
+        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, space)]
+        console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))
+
+
+def _near(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
+    from torchx_cubicml.launch.messages import doubt_text, rate_text, statistic_text
+
+    def measured(each: NearTrial) -> str:
+        words = (
+            rate_text(each.throughput, space.objective),
+            doubt_text(each.uncertainty),
+            statistic_text(space.statistic),
+        )
+        return " ".join(filter(None, words))
+
+    return [f"near: {measured(each)} with {each.differs} ({each.trial_id})" for each in trials]
+
+
+def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
+    from torchx_cubicml.launch import read_config
+    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.space.toml import load_space
+    from torchx_cubicml.store import absolute_url, read_trials
+    from torchx_cubicml.store.predictor_choice import latest_choice
+
+    space = load_space(args.space)
+    workload, current = read_config(component.launch, space)
+    url = absolute_url(store_url(args))
+    trials, _ = read_trials(url, deadline_s=60.0)
+    return Case(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+
+
+def _studied(case: Case, seed: int) -> Study:
+    from torchx_cubicml.advisor import Study
+
+    return Study.of(
+        case.space,
+        workload=case.workload,
+        current=case.current,
+        trials=case.trials,
+        seed=seed,
+        predictor=case.predictor,
+    )
+
+
+def _worth_trying(
+    component: ComponentLaunch, case: Case, suggestions: Sequence[Suggestion], args: argparse.Namespace
+) -> list[tuple[Suggestion, list[str], list[str]]]:
+    from torchx_cubicml.launch.messages import set_in_job
+    from torchx_cubicml.launch.place_config import place_config
+    from torchx_cubicml.records.trial import Origin
+    from torchx_cubicml.store import absolute_url
+
+    store = absolute_url(store_url(args))
+    rows = []
+    for suggestion in suggestions:
+        placed = place_config(component.launch, case.space, suggestion.config, store=store, origin=Origin.USER)
+        command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
+        rows.append((suggestion, command, set_in_job(placed.launch)))
+    return rows

@@ -1,0 +1,218 @@
+"""``torchx cubicml tune``: rounds of launches, and the config that they found."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.cli.base import (
+    add_json,
+    add_launch,
+    add_method,
+    add_seed,
+    add_store,
+    method_of,
+    print_json,
+    split_command,
+    store_url,
+)
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.redaction import mask
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare the budget, the scheduler and the command."""
+    parser.add_argument("--space", required=True, help="space file (TOML)")
+    add_store(parser)
+    parser.add_argument(
+        "--budget", default="16 launches", help='"16 launches" (the default), "200 gpu-hours" or "6 hours", at most'
+    )
+    parser.add_argument("--parallel", type=int, default=1, metavar="P", help="launches in flight (default: 1)")
+    parser.add_argument("--rounds", action="store_true", help="begin the next P launches when all P have ended")
+    parser.add_argument("-s", "--scheduler", default="local_cwd", help="TorchX scheduler (default: local_cwd)")
+    parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
+    parser.add_argument("--repeats", type=int, default=3, help="measurements behind a claimed gain (default: 3)")
+    parser.add_argument("--steps", type=int, default=None, help="end each launch after this many optimizer steps")
+    parser.add_argument("--trial-timeout", type=float, default=3600.0, metavar="S", help="seconds a launch may run")
+    parser.add_argument(
+        "--queue-timeout", type=float, default=86_400.0, metavar="S", help="seconds it may wait for machines (a day)"
+    )
+    parser.add_argument("--target-gain", type=float, default=None, metavar="G", help="enough is G times your config")
+    parser.add_argument(
+        "--stop-under", type=float, default=None, metavar="SHARE", help="stop where a launch promises less, as in 0.01"
+    )
+    parser.add_argument("--workspace", default=None, help="as for `torchx run`; its image is built once")
+    parser.add_argument("--fresh", action="store_true", help="begin anew where the same tune was left unfinished")
+    parser.add_argument("--write-config", metavar="FILE", default="", help="add the winner to a .torchxconfig")
+    parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; every node must see it")
+    add_seed(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask before launching")
+    add_method(parser)
+    add_json(parser)
+    add_launch(parser)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Tune, telling progress on stderr and the result on stdout."""
+    from rich.console import Console
+
+    from torchx_cubicml.cli.tune_display import open_display
+    from torchx_cubicml.tuner import TuneResult, prepare, tune
+    from torchx_cubicml.tuner.scheduler.jobs import interruptions
+
+    console = Console(stderr=True)
+    prepared = prepare(_request(args))
+    if args.write_config:
+        _check_default(Path(args.write_config), prepared)
+    _ask(prepared, yes=args.yes, console=console)
+    prepared = _choosing(prepared, console)
+    steps = tune(prepared)
+    result: TuneResult | None = None
+    try:
+        with open_display(console, prepared) as display:
+            while result is None:
+                step = next(steps)
+                display.show(step)
+                result = step if isinstance(step, TuneResult) else None
+        status = _tell_result(result, prepared, args)
+        if args.write_config:
+            _write_default(Path(args.write_config), result.command if _claims(result) else ())
+        next(steps, None)  # the tune is finished when its result was told, and written
+    except interruptions():
+        console.print("interrupted; what was measured is in the store, and the same command goes on from there")
+        return 130
+    return status
+
+
+def _choosing(prepared: Prepared, console: Console) -> Prepared:
+    """Return the request with the predictor that ranks the store's own trials best, kept there for launches."""
+    from torchx_cubicml.predictors.selection import choose_predictor, keep_choice
+    from torchx_cubicml.store import read_trials
+
+    trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
+    trials = [trial.at(prepared.space.statistic) for trial in trials]
+    choice = choose_predictor(trials, objective=prepared.space.objective, seed=prepared.request.seed)
+    if choice is None:
+        return prepared
+    keep_choice(prepared.store_url, choice)
+    console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
+    return replace(prepared, predictor=choice.name)
+
+
+def _request(args: argparse.Namespace) -> TuneRequest:
+    from torchx_cubicml.tuner import Budget, TuneRequest
+
+    component, component_args = split_command(args.command)
+    return TuneRequest(
+        component=component,
+        component_args=tuple(component_args),
+        space=args.space,
+        store=store_url(args),
+        scheduler=args.scheduler,
+        scheduler_args=args.scheduler_args,
+        budget=Budget.parse(args.budget),
+        repeats=args.repeats,
+        parallel=args.parallel,
+        rounds=args.rounds,
+        trial_timeout_s=args.trial_timeout,
+        queue_timeout_s=args.queue_timeout,
+        target_gain=args.target_gain,
+        stop_under=args.stop_under,
+        workspace=_workspace(args.workspace),
+        fresh=args.fresh,
+        step_limit=args.steps,
+        scratch=args.scratch,
+        method=method_of(args),
+        seed=args.seed,
+    )
+
+
+def _ask(prepared: Prepared, *, yes: bool, console: Console) -> None:
+    """Ask before launches that could write where the user's own training writes."""
+    from torchx_cubicml.cli.starter import script_help, unredirected_outputs
+
+    if yes:
+        return
+    launch = prepared.component.launch
+    flags = unredirected_outputs(launch, prepared.space, script_help(launch))
+    if not flags:
+        return
+    question = (
+        f"{', '.join(flags)} may name an output, a log or a checkpoint, and [tune] in {prepared.request.space} does "
+        "not redirect it: the launches of this tune would write there"
+    )
+    if not sys.stdin.isatty():
+        raise LaunchError(f"{question}; redirect it in [tune], or give --yes")
+    if console.input(f"{question}. Go on? \\[y/N] ").strip().lower() not in {"y", "yes"}:
+        raise LaunchError("nothing was launched")
+
+
+def _workspace(named: str | None) -> str:
+    """Return the workspace that `torchx run` would take."""
+    from torchx.runner.config import get_config
+
+    found: str | None = named if named is not None else get_config("cli", "run", "workspace")
+    return found if found is not None else f"file://{Path.cwd()}"
+
+
+def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
+    from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.cli.tables import comparison_table
+
+    claims = _claims(result)
+    if args.json:
+        print_json({**asdict(result), "claims_gain": claims})
+        return 0
+    console = wide_console()
+    comparison = result.comparison
+    if comparison is None:
+        console.print(f"{result.launches} launches, and too few of them were measured to compare; see `history list`")
+        return 1
+    if comparison.best.config == comparison.baseline.config:
+        console.print(f"nothing surely faster than your own config was found in {result.launches} launches")
+        return 0
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
+    console.print(str(comparison))
+    if result.confidence is not None:
+        console.print(
+            f"that no other measured config is faster by more than a per cent is {result.confidence:.0%} sure"
+        )
+    for worth in result.worths:
+        console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
+    console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
+    if claims:
+        request = prepared.request
+        options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
+        words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
+        console.print(f"the command to run:\n  {shlex.join(words)}", soft_wrap=True)
+    return 0
+
+
+def _claims(result: TuneResult) -> bool:
+    return bool(result.comparison and result.comparison.claims_gain)
+
+
+def _check_default(path: Path, prepared: Prepared) -> None:
+    from torchx_cubicml.cli.torchxconfig import check_default
+
+    check_default(path, (prepared.request.component, *prepared.request.component_args))
+
+
+def _write_default(path: Path, command: Sequence[str]) -> None:
+    from torchx_cubicml.cli.torchxconfig import write_default
+
+    if command:
+        write_default(path, command)
+    else:
+        print(f"{path} is left as it was: no gain is claimed", file=sys.stderr)  # noqa: T201 - the command line's own output

@@ -1,0 +1,204 @@
+"""``cubicrun``: torchrun, recorded and rewritten. Same arguments, same exit code, same signals, no scheduler of TorchX.
+
+This process decides, then becomes torchrun. Whatever fails here is told in one line, and torchrun runs as typed. Where
+the size of the job is known only in the job, and on several nodes, rank 0 decides there (``rewrite.in_job``).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import subprocess
+import sys
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn, TextIO
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.messages import told
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
+from torchx_cubicml.records.trial import new_id
+from torchx_cubicml.settings import PREFIX, child_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.launch import TorchrunLaunch
+    from torchx_cubicml.rewrite.rewriter import Options
+
+DECISION = "torchx_cubicml.rewrite.in_job"
+FLAGS = "--cubicml-"  # no option of torchrun begins so, and none of ours is taken for an abbreviation of its
+HELP = """\
+usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] TORCHRUN ARGUMENTS
+
+torchrun, with every launch recorded and, where a space file (TOML) says what may be changed, started with the best
+config known. Options of ours come first, from [component:cubicml] in .torchxconfig, or from TORCHX_CUBICML_SPACE,
+TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE. What follows is torchrun's own help.
+
+"""
+_OPTIONS = ("space", "store", "mode")
+_PROBE_S = 30.0  # a Python on a slow file system
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """What this process is about to become.
+
+    Args:
+        args: arguments of torchrun.
+        env: environment variables that are set besides.
+        lines: what is told on stderr before.
+    """
+
+    args: tuple[str, ...]
+    env: Mapping[str, str] = field(default_factory=dict)
+    lines: tuple[str, ...] = ()
+
+
+def main() -> NoReturn:
+    """Become torchrun."""
+    given, args = own_options(sys.argv[1:])
+    if args[:1] in (["-h"], ["--help"]):
+        _say(sys.stdout, HELP)
+    typed = Plan(args=tuple(args))
+    plan = plan_of(given, args) if args else typed
+    _say(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
+    try:
+        _become(plan)
+    except OSError as error:  # what was added to the command makes it too long for the system
+        _say(sys.stderr, f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
+        _become(typed)
+
+
+def own_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+    """Return our options in front of torchrun's, and torchrun's arguments.
+
+    What only looks like one of ours is left for torchrun to refuse.
+
+    >>> own_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
+    ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
+    """
+    given: dict[str, str] = {}
+    rest = list(words)
+    while rest and rest[0].startswith(FLAGS):
+        name, joined, value = rest[0].removeprefix(FLAGS).partition("=")
+        if name not in _OPTIONS or not (joined or rest[1:]):
+            break
+        given[name] = value if joined else rest[1]
+        rest = rest[1 if joined else 2 :]
+    return given, rest
+
+
+def plan_of(given: Mapping[str, str], args: Sequence[str]) -> Plan:
+    """Return what to become: torchrun with the recorder in front of the program, or torchrun as typed.
+
+    Args:
+        given: our options on the command line.
+        args: arguments of torchrun.
+    """
+    typed = Plan(args=tuple(args))
+    if args[0] in {"-h", "--help"}:
+        return typed
+    try:
+        from torchx_cubicml.launch import TorchrunLaunch
+        from torchx_cubicml.rewrite.rewriter import Options
+
+        options = Options.settled(**given, flags=FLAGS)
+        if options.mode == "off":
+            return typed
+        command = TorchrunLaunch.parse(args, env=child_environment({}))
+        _ask_python(command)
+        return _decided_in_job(command, options) if _is_left_to_job(command, options) else _decided(command, options)
+    except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
+        why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
+        return replace(typed, lines=(told(f"launched as typed and not recorded: {why}"),))
+
+
+def _decided(command: TorchrunLaunch, options: Options) -> Plan:
+    from torchx_cubicml.launch.torchrun_command import RECORDER
+    from torchx_cubicml.rewrite.rewriter import rewrite
+
+    rewritten = rewrite(command.launch, options)
+    if rewritten.contract is None:
+        return Plan(args=command.args, lines=rewritten.lines)
+    # On several nodes every cubicrun comes here, and only rank 0 can choose a name for all of them.
+    trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
+    contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
+    changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
+    return Plan(
+        args=tuple(
+            command.wrapped(
+                rewritten.launch.script_args, recorder=RECORDER, nproc_per_node=rewritten.launch.nproc_per_node
+            )
+        ),
+        env={**changes, CONTRACT_VARIABLE: contract},
+        lines=rewritten.lines,
+    )
+
+
+def _is_left_to_job(command: TorchrunLaunch, options: Options) -> bool:
+    """Whether something may be rewritten that only the job can decide; elastic sizes are not rewritten at all."""
+    nnodes = command.parts.nnodes
+    open_size = nnodes is not None and (nnodes > 1 or command.parts.nproc_per_node is None)
+    return open_size and bool(options.space) and options.mode in {"", "rewrite"}
+
+
+def _decided_in_job(command: TorchrunLaunch, options: Options) -> Plan:
+    from torchx_cubicml.settings import default_store_url
+    from torchx_cubicml.store import absolute_url
+
+    settled = {
+        "space": str(Path(options.space).absolute()),
+        "store": absolute_url(options.store or default_store_url(), for_launch=True),
+        "mode": "rewrite",
+    }
+    variables = {f"{PREFIX}{name.upper()}": value for name, value in settled.items()}
+    return Plan(
+        args=tuple(command.wrapped(command.launch.script_args, recorder=DECISION)),
+        env={**variables, CONTRACT_VARIABLE: ""},
+        lines=(told("rank 0 decides for all ranks, when they have met"),),
+    )
+
+
+def _ask_python(command: TorchrunLaunch) -> None:
+    """Check that the program's Python has the recorder, where it may be another than this one.
+
+    Raises:
+        LaunchError: it has not.
+    """
+    python = command.python(torchrun_python=(sys.executable,))
+    if python == (sys.executable,):
+        return
+    from torchx_cubicml.launch.guarded import PROBE
+
+    try:
+        asked = subprocess.run(
+            [*python, "-c", PROBE],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_S,
+            check=False,
+            stdin=subprocess.DEVNULL,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise LaunchError(f"{python[0]} does not start: {error}") from error
+    if asked.returncode:
+        raise LaunchError(
+            f"{python[0]} cannot load the recorder: {asked.stdout.strip() or asked.stderr.strip()[-200:]}"
+        )
+
+
+def _say(stream: TextIO, text: str) -> None:
+    with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream is closed
+        stream.write(text)
+        stream.flush()
+
+
+def _become(plan: Plan) -> NoReturn:
+    # -P, for the working directory is on the path of `python -m` and not on that of the command torchrun.
+    argv = [sys.executable, "-P", "-m", "torch.distributed.run", *plan.args]
+    os.execve(sys.executable, argv, child_environment(plan.env))  # noqa: S606 - a shell would come between signals
+
+
+if __name__ == "__main__":
+    main()

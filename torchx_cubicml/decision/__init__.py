@@ -1,1 +1,0 @@
-"""One decision for all ranks, made inside the job: ``python -m torchx_cubicml.decision -- script.py args``."""

@@ -1,0 +1,207 @@
+"""Finds a flag among the arguments of a script, and writes its value back in the form in which the user wrote it.
+
+Every argument that is not touched stays as it is, byte for byte and in order.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.bindings.spelling import number
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+_FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
+_JOINED_FLAG = re.compile(r"--[A-Za-z][\w.-]*=")
+
+
+class Form(StrEnum):
+    """How a flag and its value are written."""
+
+    SEPARATE = "--x v"
+    JOINED = "--x=v"
+    ATTACHED = "-xv"
+    SWITCH = "--x"
+    NEGATED = "--no-x"
+
+
+@dataclass(frozen=True, slots=True)
+class Occurrence:
+    """One place where a flag stands.
+
+    Args:
+        form: how it is written.
+        start: index of its first word.
+        stop: index after its last word.
+        texts: its value as written; several where the value is a list of words, none for a switch.
+    """
+
+    form: Form
+    start: int
+    stop: int
+    texts: tuple[str, ...]
+
+
+def find_flag(
+    args: Sequence[str], flag: str, *, is_value: Callable[[str], bool], most_values: int = 1
+) -> list[Occurrence]:
+    """Return every occurrence of ``flag``, in order; what follows a ``--`` is positional and not searched.
+
+    Args:
+        args: arguments of a script.
+        flag: its name with dashes, with a ``=`` at its end where only ``name=value`` counts, dashes or not.
+        is_value: whether a word that follows the flag can be its value.
+        most_values: words that a value may take.
+
+    >>> find_flag(["--lr=0.1", "--steps", "9"], "--steps", is_value=looks_like_value)[0].texts
+    ('9',)
+    """
+    found: list[Occurrence] = []
+    index, searched = 0, args[: _end_of_flags(args)]
+    while index < len(searched):
+        occurrence = _occurrence_at(searched, index, flag, is_value, most_values)
+        if occurrence is not None:
+            found.append(occurrence)
+        index = occurrence.stop if occurrence is not None else index + 1
+    return found
+
+
+def looks_like_value(word: str) -> bool:
+    """Whether a word is no flag: it does not begin with a dash, or is a negative number or a lone dash."""
+    return not word.startswith("-") or word == "-" or number(word) is not None
+
+
+def flags_in(args: Sequence[str]) -> list[str]:
+    """Return the names of the flags that stand in ``args``, each once, without their values.
+
+    >>> flags_in(["train", "--lr=0.1", "-v", "--lr", "2", "--", "--x"])
+    ['--lr', '-v']
+    """
+    matches = (_FLAG.match(word) for word in args[: _end_of_flags(args)])
+    return list(dict.fromkeys(match[0] for match in matches if match is not None))
+
+
+def abbreviation_of(args: Sequence[str], flag: str) -> str | None:
+    """Return a flag in ``args`` that argparse could take for ``flag``: a beginning of its name."""
+    return next((name for name in flags_in(args) if flag.startswith(name) and 3 <= len(name) < len(flag)), None)
+
+
+def replace(args: Sequence[str], occurrence: Occurrence, words: Sequence[str]) -> tuple[str, ...]:
+    """Return ``args`` with ``words`` in the place of an occurrence."""
+    return (*args[: occurrence.start], *words, *args[occurrence.stop :])
+
+
+def append(args: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
+    """Return ``args`` with ``words`` after the last flag, where flags still count."""
+    end = _end_of_flags(args)
+    return (*args[:end], *words, *args[end:])
+
+
+def write_value(flag: str, texts: Sequence[str], form: Form) -> tuple[str, ...]:
+    """Return the words that give ``flag`` a value in ``form``.
+
+    >>> write_value("--lr", ["0.1"], Form.JOINED), write_value("--opt", ["-O3"], Form.SEPARATE)
+    (('--lr=0.1',), ('--opt=-O3',))
+    """
+    if form is Form.ATTACHED or flag.endswith("="):
+        return (f"{flag}{texts[0]}",)
+    # argparse takes a separate word that begins with a dash for the next flag.
+    if form is Form.JOINED or (len(texts) == 1 and not looks_like_value(texts[0])):
+        return (f"{flag}={texts[0]}",)
+    return (flag, *texts)
+
+
+def usual_form(args: Sequence[str]) -> Form:
+    """Return the form in which a flag is added: that of the others, ``--x v`` where they do not tell."""
+    joined = any(_JOINED_FLAG.match(word) for word in args[: _end_of_flags(args)])
+    return Form.JOINED if joined else Form.SEPARATE
+
+
+def negation(flag: str) -> str:
+    """Return the flag that switches ``flag`` off.
+
+    Raises:
+        LaunchError: ``flag`` is short.
+
+    >>> negation("--compile"), negation("--compile.enable")
+    ('--no-compile', '--compile.no-enable')
+    """
+    if not flag.startswith("--"):
+        raise LaunchError(f"{flag} cannot be switched off: only a long flag has a --no- form")
+    section, dot, key = flag[2:].rpartition(".")
+    return f"--{section}{dot}no-{key}"
+
+
+def negations(flag: str) -> frozenset[str]:
+    """Return every spelling that switches a flag off; none for a short flag and for ``name=value``."""
+    if not flag.startswith("--") or flag.endswith("="):
+        return frozenset()
+    off = negation(flag)
+    section, _, _ = off.rpartition("no-")
+    key = off.removeprefix(f"{section}no-")
+    return frozenset({off, f"{section}no_{key}", f"--no-{flag[2:]}", f"--no_{flag[2:]}"})
+
+
+def keys_in(args: Sequence[str]) -> list[str]:
+    """Return what stands before the ``=`` of the arguments that are no flags, each once and with its ``=``.
+
+    >>> keys_in(["model.n_layer=4", "--lr=1", "+trainer.devices=8", "data.bin"])
+    ['model.n_layer=', '+trainer.devices=']
+    """
+    words = (word.partition("=") for word in args if not word.startswith("-"))
+    return list(dict.fromkeys(f"{key}=" for key, equals, _ in words if equals))
+
+
+def positionals(args: Sequence[str]) -> list[str]:
+    """Return the words that are neither flags nor, as far as one can tell, values of flags.
+
+    >>> positionals(["config.py", "--lr", "0.1", "--n=4", "more.py"])
+    ['config.py', 'more.py']
+    """
+    before = ["", *args]
+    return [
+        word
+        for previous, word in zip(before, args, strict=False)
+        if not word.startswith("-") and ("=" in previous or not previous.startswith("-"))
+    ]
+
+
+def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
+    """Return ``args`` in which ``flag`` has the value ``text``, replaced where it stands last, else added."""
+    found = find_flag(args, flag, is_value=looks_like_value)
+    if not found:
+        return append(args, write_value(flag, [text], usual_form(args)))
+    last = found[-1]
+    form = last.form if last.texts else Form.SEPARATE
+    return replace(args, last, write_value(flag, [text], form))
+
+
+def _end_of_flags(args: Sequence[str]) -> int:
+    return args.index("--") if "--" in args else len(args)
+
+
+def _occurrence_at(
+    args: Sequence[str], index: int, flag: str, is_value: Callable[[str], bool], most_values: int
+) -> Occurrence | None:
+    word = args[index]
+    if flag.endswith("="):
+        text = word.removeprefix(flag)
+        return Occurrence(Form.JOINED, index, index + 1, (text,)) if word.startswith(flag) else None
+    if word == flag:
+        stop = index + 1
+        while stop < min(len(args), index + 1 + most_values) and is_value(args[stop]):
+            stop += 1
+        form = Form.SEPARATE if stop > index + 1 else Form.SWITCH
+        return Occurrence(form, index, stop, tuple(args[index + 1 : stop]))
+    if word.startswith(f"{flag}="):
+        return Occurrence(Form.JOINED, index, index + 1, (word[len(flag) + 1 :],))
+    if word in negations(flag):
+        return Occurrence(Form.NEGATED, index, index + 1, ())
+    if len(flag) == 2 and word.startswith(flag) and is_value(word[2:]):
+        return Occurrence(Form.ATTACHED, index, index + 1, (word[2:],))
+    return None

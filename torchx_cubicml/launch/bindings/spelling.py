@@ -1,0 +1,102 @@
+"""How values are spelled in a command line, and what a spelling means."""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.records.trial import Scalar, Value
+
+_SWITCH_WORDS = (("true", "false"), ("True", "False"), ("1", "0"), ("yes", "no"), ("on", "off"), ("TRUE", "FALSE"))
+_WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,300}")
+
+
+def spell(value: Value) -> str:
+    """Return the text that says ``value`` in a command line.
+
+    >>> spell(4), spell(1e-05), spell(True), spell(("FULL_SHARD", "NO_SHARD"))
+    ('4', '1e-05', 'true', 'FULL_SHARD,NO_SHARD')
+    """
+    if isinstance(value, tuple):
+        return ",".join(spell(entry) for entry in value)
+    return spell_switch(value, like="true") if isinstance(value, bool) else str(value)
+
+
+def same_value(one: Value, other: Value) -> bool:
+    """Whether two values are equal and of one kind: ``True`` is not 1.
+
+    >>> same_value(4, 4.0), same_value(True, 1), same_value((1, 2), (1, 2))
+    (True, False, True)
+    """
+    if isinstance(one, tuple) and isinstance(other, tuple):
+        return len(one) == len(other) and all(same_value(a, b) for a, b in zip(one, other, strict=True))
+    return isinstance(one, bool) == isinstance(other, bool) and one == other
+
+
+def spell_switch(value: bool, *, like: str) -> str:
+    """Return the word for ``value`` in the style of the word ``like``.
+
+    >>> spell_switch(False, like="True")
+    'False'
+    """
+    pair = next((words for words in _SWITCH_WORDS if like in words), _SWITCH_WORDS[0])
+    return pair[0] if value else pair[1]
+
+
+def switch_value(text: str) -> bool | None:
+    """Return what a word says, ``None`` where it is no word of yes or no."""
+    for yes, no in _SWITCH_WORDS:
+        if text in {yes, no}:
+            return text == yes
+    return None
+
+
+def number(text: str) -> int | float | None:
+    """Return the finite number that ``text`` spells, ``None`` where it spells none."""
+    if _WHOLE_NUMBER.fullmatch(text):
+        return int(text)
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None
+
+
+def read_scalar(text: str, choices: Sequence[Scalar], *, where: str) -> Scalar:
+    """Return what ``text`` means among ``choices``: one of them where it equals one, else a value of their type.
+
+    Raises:
+        LaunchError: ``choices`` are numbers or booleans and ``text`` spells none; ``where`` names its place.
+
+    >>> read_scalar("1e3", [500, 1000], where="--steps"), read_scalar("3", [1, 2], where="-b")
+    (1000, 3)
+    """
+    for choice in choices:
+        if spell(choice) == text:
+            return choice
+    if not choices:
+        value = number(text)
+        return text if value is None else value
+    return _read_typed(text, choices, where)
+
+
+def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
+    legal = ", ".join(spell(choice) for choice in choices)
+    if all(isinstance(choice, bool) for choice in choices):
+        said = switch_value(text)
+        if said is None:
+            raise LaunchError(f"{where} is {text!r:.60} in the command; legal are {legal}")
+        return said
+    numbers = [choice for choice in choices if isinstance(choice, int | float) and not isinstance(choice, bool)]
+    value = number(text) if numbers else None
+    if value is not None:
+        return next((choice for choice in numbers if choice == value), value)
+    if any(isinstance(choice, str) for choice in choices):
+        return text
+    raise LaunchError(f"{where} is {text!r:.60} in the command; a number is wanted, such as {legal}")

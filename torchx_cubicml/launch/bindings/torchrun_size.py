@@ -1,0 +1,45 @@
+"""The size of a job as torchrun's own options say it: nodes, and processes on each of them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+
+if TYPE_CHECKING:
+    from torchx_cubicml.launch.bindings.base import Wanted
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.space import Landing
+
+
+class SizePlace:
+    """``--nproc_per_node`` or ``--nnodes`` of torchrun, which a TorchX component says by ``-j``."""
+
+    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+        """Whether the size is known before the job starts."""
+        return self._sizes(launch).get(landing.name) is not None
+
+    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+        """Return the size."""
+        size = self._sizes(launch).get(landing.name)
+        if size is None:
+            raise LaunchError(f"--{landing.name} of {wanted.owner} is decided only when the job starts")
+        return size
+
+    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+        """Set the size, and the world size with it."""
+        if landing.name not in launch.resizable:
+            legal = ", ".join(f"--{name}" for name in sorted(launch.resizable)) or "none of torchrun's sizes"
+            raise LaunchError(f"--{landing.name} of {wanted.owner} cannot be changed here; legal is {legal}")
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise LaunchError(f"--{landing.name} of {wanted.owner} must be a whole number >= 1, got {value!r:.60}")
+        sizes = {**self._sizes(launch), landing.name: value}
+        nnodes, nproc = sizes["nnodes"], sizes["nproc_per_node"]
+        return replace(
+            launch, nnodes=nnodes, nproc_per_node=nproc, world_size=nnodes * nproc if nnodes and nproc else None
+        )
+
+    def _sizes(self, launch: Launch) -> dict[str, int | None]:
+        return {"nnodes": launch.nnodes, "nproc_per_node": launch.nproc_per_node}

@@ -1,0 +1,186 @@
+"""Reads the config of a command where a search space says that its values stand, and writes another in its place.
+
+The law: writing back the config just read changes nothing, and what is written is what is read back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.launch.bindings.argument_place import ArgumentPlace
+from torchx_cubicml.launch.bindings.argv import set_flag
+from torchx_cubicml.launch.bindings.base import Wanted
+from torchx_cubicml.launch.bindings.config_file import FilePlace, checked_keys
+from torchx_cubicml.launch.bindings.env import VariablePlace
+from torchx_cubicml.launch.bindings.hook import HookPlace
+from torchx_cubicml.launch.bindings.spelling import same_value, spell
+from torchx_cubicml.launch.bindings.torchrun_size import SizePlace
+from torchx_cubicml.launch.launch import workload_of
+from torchx_cubicml.records.trial import MAX_ITEMS, freeze_values
+from torchx_cubicml.space import LandingKind, implied_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.launch.bindings.base import Place
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.records.trial import Config, Value, Workload
+    from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact
+
+
+def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
+    """Return the workload and the config that the command states, at the places that the space declares.
+
+    Raises:
+        LaunchError: a declared place is not in the command and has no default, or holds no legal kind of value.
+        RecordError: a value is larger than a record may hold.
+    """
+    if not launch.program:
+        raise LaunchError(f"the command starts no training: {launch.not_rewritten}")
+    facts = _sizes_in_use(launch, space)
+    for fact in space.workload:
+        value = _read_fact(launch, fact, space)
+        if value is not None:
+            facts[fact.name] = value
+    tuned = {parameter.name for parameter in space.parameters}
+    known = {name: value for name, value in workload_of(launch, facts).items() if name not in tuned}
+    workload = freeze_values(known, where="workload")
+    config: dict[str, Value] = {}
+    left_open: dict[str, Value | None] = {}
+    for parameter in space.parameters:
+        landing = parameter.landing
+        if landing is None:
+            continue
+        wanted = _wanted(parameter, space, _entries(parameter, {**facts, **config}))
+        place = _PLACES[landing.kind]
+        if landing.implied and not place.says(launch, landing, replace(wanted, default=None)):
+            left_open[parameter.name] = wanted.default
+        else:
+            config[parameter.name] = place.read(launch, landing, wanted)
+    config |= _implied(space, {**workload, **config})
+    config |= {name: value for name, value in left_open.items() if name not in config and value is not None}
+    return workload, freeze_values(config, where="config")
+
+
+def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
+    """Return the launch with the values of ``config`` in it; parameters that it does not name stay as they are.
+
+    Raises:
+        LaunchError: a value cannot be written so that it is read back.
+    """
+    workload, current = read_config(launch, space)
+    written = launch
+    for parameter in space.parameters:
+        value = config.get(parameter.name)
+        if parameter.landing is None or value is None or same_value(value, current.get(parameter.name, ())):
+            continue
+        wanted = _wanted(parameter, space, _entries(parameter, {**workload, **config}))
+        written = _PLACES[parameter.landing.kind].write(written, parameter.landing, wanted, value)
+    _, read_back = read_config(written, space)
+    landed = {item.name: current[item.name] for item in space.parameters if item.landing and item.name in current}
+    for name, value in {**landed, **config}.items():
+        if name in read_back and not same_value(read_back[name], value):
+            raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
+    return written
+
+
+def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:
+    """Return the launch with the flags, variables and keys that ``[tune]`` changes, their ``{names}`` filled in.
+
+    Args:
+        launch: a command.
+        space: says what a profiling launch changes.
+        filled: what ``{scratch}``, ``{launch_id}``... stand for.
+
+    Raises:
+        LaunchError: a key cannot be set in its file.
+    """
+    args = launch.script_args
+    for flag, text in space.tune.args.items():
+        args = set_flag(args, flag, _fill(text, filled))
+    changes = {name: _fill(text, filled) for name, text in space.tune.env.items()}
+    files = dict(launch.files)
+    for file, keys in space.tune.files.items():
+        filled_in = {key: _fill(text, filled) for key, text in keys.items()}
+        files[file] = checked_keys(launch, file, {**files.get(file, {}), **filled_in})
+    return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
+
+
+_PLACES: dict[str, Place] = {
+    LandingKind.FLAG: ArgumentPlace(),
+    LandingKind.ENV: VariablePlace(),
+    LandingKind.HOOK: HookPlace(),
+    LandingKind.FILE: FilePlace(),
+    LandingKind.TORCHRUN: SizePlace(),
+}
+
+
+def _sizes_in_use(launch: Launch, space: SearchSpace) -> dict[str, Value]:
+    """Return how the job is spread over nodes, where an expression asks; elsewhere it sets no workloads apart."""
+    expressions = [*space.constraints]
+    for item in space.parameters:
+        expressions += [expression for expression in (item.derive, item.when) if expression is not None]
+    names = frozenset().union(*(expression.names for expression in expressions))
+    sizes = {"nnodes": launch.nnodes, "nproc_per_node": launch.nproc_per_node}
+    return {name: size for name, size in sizes.items() if name in names and size is not None}
+
+
+def _implied(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]:
+    """Return the parameters that have no place in the command and follow from those that have one."""
+    try:
+        return implied_values(space, known)
+    except SpaceError as error:
+        raise LaunchError(f"the command does not fit the space file: {error}") from None
+
+
+def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value | None:
+    if fact.landing is None:
+        if fact.value is None:
+            raise LaunchError(f"workload fact {fact.name} has neither a value nor a place in the command")
+        return fact.value
+    kind = (fact.value,) if isinstance(fact.value, bool) else ()
+    wanted = Wanted(owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space))
+    place = _PLACES[fact.landing.kind]
+    if fact.optional and not place.says(launch, fact.landing, wanted):
+        return None
+    return place.read(launch, fact.landing, wanted)
+
+
+def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> Wanted:
+    default = parameter.default
+    if default is not None and count is not None and not isinstance(default, tuple):
+        default = (default,) * count
+    return Wanted(
+        owner=f"parameter {parameter.name}",
+        choices=parameter.choices,
+        default=default,
+        count=count,
+        may_be_idle=parameter.when is not None,
+        flags=_declared_flags(space),
+    )
+
+
+def _declared_flags(space: SearchSpace) -> frozenset[str]:
+    places = [parameter.landing for parameter in space.parameters] + [fact.landing for fact in space.workload]
+    flags = [place for place in places if place is not None and place.kind == LandingKind.FLAG]
+    return frozenset(name for place in flags for name in (place.name, *place.aliases))
+
+
+def _entries(parameter: Parameter, known: Mapping[str, Value]) -> int | None:
+    if parameter.per_layer is None or isinstance(parameter.per_layer, int):
+        return parameter.per_layer
+    count = known.get(parameter.per_layer)
+    if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_ITEMS:
+        raise LaunchError(
+            f"parameter {parameter.name} has one value per {parameter.per_layer}, which must be a whole number from 1 "
+            f"to {MAX_ITEMS} known from the command, got {count!r:.60}"
+        )
+    return count
+
+
+def _fill(text: str, filled: Mapping[str, str]) -> str:
+    for name, value in filled.items():
+        text = text.replace(f"{{{name}}}", value)
+    return text

@@ -1,0 +1,108 @@
+"""A config written into a launch, with the contract that tells its job what was written.
+
+The tuner and ``suggest`` write a config that they chose; ``rewriter`` writes one where that promises a gain.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.bindings.config_file import patches_of
+from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
+from torchx_cubicml.launch.messages import told
+from torchx_cubicml.records.contract import AsTyped, Contract
+
+if TYPE_CHECKING:
+    from torchx_cubicml.launch.launch import Launch
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Config, Origin
+    from torchx_cubicml.space import SearchSpace
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rewritten:
+    """A launch as it is to run.
+
+    Args:
+        launch: the command.
+        contract: what its job must know; ``None`` where it is not recorded.
+        suggestion: what was promised for it; ``None`` where it runs as typed.
+        lines: what is told on stderr.
+    """
+
+    launch: Launch
+    contract: Contract | None = None
+    suggestion: Suggestion | None = None
+    lines: tuple[str, ...] = ()
+
+    def telling(self, *texts: str) -> Self:
+        """Return the same with more to tell."""
+        return replace(self, lines=(*self.lines, *map(told, texts)))
+
+
+def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, by name
+    launch: Launch,
+    space: SearchSpace,
+    config: Config,
+    *,
+    store: str,
+    origin: Origin,
+    launch_id: str = "",
+    suggestion: Suggestion | None = None,
+    step_limit: int | None = None,
+    scratch: str = "",
+) -> Rewritten:
+    """Return the launch with ``config`` in it, and its contract.
+
+    Args:
+        launch: the user's command.
+        space: says where each value stands.
+        config: legal config of the space.
+        store: URL of the store.
+        origin: who chose the config.
+        launch_id: joins the trial with its ``planned`` event.
+        suggestion: what was promised for the config.
+        step_limit: optimizer steps after which the launch ends.
+        scratch: folder for what a profiling launch writes; with one, what ``[tune]`` says is changed too.
+
+    Raises:
+        LaunchError: the command may not be changed, or a value cannot be written into it.
+        StoreError: the store is none that a job can reach.
+    """
+    from torchx_cubicml.store import absolute_url
+
+    if launch.not_rewritten:
+        raise LaunchError(f"this command cannot be given a config: {launch.not_rewritten}")
+    workload, current = read_config(launch, space)
+    placed = write_config(launch, space, config)
+    if scratch:
+        placed = change_for_profiling(placed, space, {"scratch": scratch, "launch_id": launch_id})
+    contract = Contract(
+        store=absolute_url(store, for_launch=True),
+        workload=workload,
+        config=config,
+        objective=space.objective,
+        origin=origin,
+        launch_id=launch_id,
+        scheduler=launch.scheduler,
+        suggestion=None if suggestion is None else suggestion.promise(),
+        step_limit=step_limit,
+        log=space.log,
+        hooks=placed.hooks,
+    )
+    contract = with_files(contract, typed=launch, wanted=placed, own=current)
+    return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
+
+
+def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
+    """Return the contract with what its job changes in config files, and with the way back where it cannot."""
+    patches = patches_of(wanted)
+    if not patches:
+        return contract
+    changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
+    sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
+    env = {name: typed.env.get(name) for name in changed}
+    way_back = AsTyped(args=typed.script_args, env=env, config={**own, **sizes})
+    return replace(contract, files=patches, as_typed=way_back)

@@ -1,0 +1,194 @@
+"""The command in a role of a TorchX app, and the same command recorded."""
+
+from __future__ import annotations
+
+import posixpath
+import re
+import shlex
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.guarded import guarded_line, probe_of
+from torchx_cubicml.launch.guarded_python import guarded_arguments
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.shell import (
+    Word,
+    join,
+    keep_texts,
+    quote,
+    split_line,
+    with_macro_escape,
+    without_macro_escape,
+    word_of_argument,
+)
+from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, take_apart
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx.specs import Role
+
+_SHELLS = frozenset({"bash", "sh"})
+_RUNS_A_LINE = re.compile(r"-[a-z]*c")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RoleCommand:
+    """A role's command, word by word.
+
+    Args:
+        shell: the shell that runs it and its option; ``None`` where the role starts it without one.
+        words: its words.
+        parts: what they mean.
+        replicas: copies of the role that the scheduler starts.
+        left_open: what is decided only when the job starts, in words; empty where nothing is.
+    """
+
+    shell: tuple[str, str] | None
+    words: tuple[Word, ...]
+    parts: LaunchCommand
+    replicas: int
+    left_open: str
+
+    @property
+    def is_torchrun(self) -> bool:
+        """Whether torchrun starts the program."""
+        return self.parts.is_torchrun
+
+    @property
+    def script_words(self) -> tuple[Word, ...]:
+        """The words that are the program's arguments, with the values that it sees."""
+        words = self.words[self.parts.args_start :]
+        # torchrun substitutes macros of its own, such as ${local_rank}, in the arguments of its workers.
+        if self.is_torchrun:
+            words = tuple(replace(word, value=without_macro_escape(word.value)) for word in words)
+        return words
+
+    def as_seen(self, argument: str) -> str:
+        """Return what the program sees of an argument that a component got."""
+        value = without_macro_escape(argument)
+        return without_macro_escape(value) if self.is_torchrun else value
+
+    def as_typed(self, value: str) -> str:
+        """Return the argument that a component needs for the program to see ``value``."""
+        argument = with_macro_escape(value)
+        return with_macro_escape(argument) if self.is_torchrun else argument
+
+    def launch(self, *, env: Mapping[str, str], device: str, obstacle: str) -> Launch:
+        """Return the launch that the role makes.
+
+        Args:
+            env: environment variables of the role.
+            device: what the component's arguments say of the host.
+            obstacle: why the command may not be changed, besides what it says itself.
+        """
+        nnodes = self.parts.nnodes if self.parts.nnodes is not None or self.is_torchrun else self.replicas
+        nproc = self.parts.nproc_per_node
+        known = nnodes is not None and nproc is not None and not self.left_open
+        return Launch(
+            program=self.parts.program,
+            is_module=self.parts.is_module,
+            script_args=tuple(word.value for word in self.script_words),
+            env=env,
+            world_size=nnodes * nproc if nnodes is not None and nproc is not None and known else None,
+            nnodes=nnodes if known else None,
+            nproc_per_node=nproc,
+            device=device,
+            not_rewritten=obstacle or self._obstacle(),
+        )
+
+    def wrapped(
+        self, script_args: Sequence[str], variables: Mapping[str, str], *, otherwise: str = ""
+    ) -> tuple[str, list[str]]:
+        """Return entrypoint and arguments of the role that records, or runs as typed where the job cannot record.
+
+        Args:
+            script_args: arguments of the program.
+            variables: environment variables that differ from the user's own.
+            otherwise: shell text that runs where the job cannot record; empty for the command as it is here.
+
+        Raises:
+            LaunchError: the command does not fit into one argument.
+        """
+        if self.shell is None and not self._starts_torchrun:
+            return self._wrapped_without_shell(script_args, variables)
+        parts, words = self.parts, self.words
+        python = join(words[parts.python]) if parts.python is not None else ""
+        probe = probe_of(torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun)
+        program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
+        arguments = keep_texts(self.script_words, script_args, spell=self._quote)
+        line = guarded_line(
+            probe=probe,
+            wrapped=" ".join([*program, *arguments]),
+            typed=otherwise or join(words),
+            variables=variables,
+        )
+        # torchrun tells its Python in its first line alone, which takes a shell to read.
+        shell, option = self.shell or ("sh", "-c")
+        return shell, [option, line]
+
+    @property
+    def _starts_torchrun(self) -> bool:
+        return posixpath.basename(self.words[0].value) == "torchrun"
+
+    def _wrapped_without_shell(self, script_args: Sequence[str], variables: Mapping[str, str]) -> tuple[str, list[str]]:
+        parts, words = self.parts, [replace(word, text=_argument(word)) for word in self.words]
+        python = parts.python if parts.python is not None else slice(0, 1)
+        texts = [word.text for word in words]
+        own_words = [replace(word, text=_argument(word)) for word in self.script_words]
+        arguments = keep_texts(own_words, script_args, spell=self.as_typed)
+        guard = guarded_arguments(
+            python=texts[python],
+            picks_python=parts.picks_python,
+            wrapped=[*texts[: parts.head_stop], *self._recorder(), with_macro_escape(parts.program), *arguments],
+            typed=texts,
+            variables=variables,
+        )
+        options = texts[1 : python.stop] if python.start == 0 else []
+        return words[0].value, [*options, *guard]
+
+    def _recorder(self) -> list[str]:
+        """Return the words between those of the launcher and the program."""
+        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
+        parts = self.parts
+        return [*([] if parts.takes_module else ["-m"]), RECORDER, "--", *(["-m"] if parts.is_module else [])]
+
+    def unrecorded(self, script_args: Sequence[str]) -> str:
+        """Return shell text of the command with other arguments of the program, and without the recorder."""
+        head = [word.text for word in self.words[: self.parts.args_start]]
+        return " ".join([*head, *keep_texts(self.script_words, script_args, spell=self._quote)])
+
+    def _quote(self, value: str) -> str:
+        return quote(with_macro_escape(value) if self.is_torchrun else value)
+
+    def _obstacle(self) -> str:
+        if self.left_open:
+            return f"{self.left_open} is decided only when the job starts"
+        if not all(word.literal for word in self.script_words):
+            return "the shell expands some of its arguments only when the job starts"
+        return ""
+
+
+def _argument(word: Word) -> str:
+    """Return the argument that a word without a shell was made of, its macros as they stand."""
+    return shlex.split(word.text)[0]
+
+
+def read_role(role: Role) -> RoleCommand:
+    """Return the command that a role runs.
+
+    Raises:
+        LaunchError: it is no plain torchrun or python command.
+    """
+    entrypoint, args = str(role.entrypoint), [str(arg) for arg in role.args]
+    shell = None
+    if posixpath.basename(entrypoint) in _SHELLS and len(args) == 2 and _RUNS_A_LINE.fullmatch(args[0]):
+        shell = entrypoint, args[0]
+        words = split_line(args[1])
+    else:
+        words = [Word(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
+    parts = take_apart([word.value for word in words])
+    replicas, least = int(role.num_replicas), role.min_replicas
+    elastic = [f"the number of nodes ({least}:{replicas})"] if least is not None and least != replicas else []
+    left_open = parts.left_open or " and ".join(elastic)
+    return RoleCommand(shell=shell, words=tuple(words), parts=parts, replicas=replicas, left_open=left_open)

@@ -1,0 +1,262 @@
+"""Trials as one table: what was run, how fast it was, and what did not fit."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors.features.columns import Columns
+from torchx_cubicml.records.same_workload import value_key
+from torchx_cubicml.records.trial import OBJECTIVES, State
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.records.trial import Config, Measurement, Scalar, Trial, Value
+
+_OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
+_USUAL_ERROR = 0.1  # log error of a predictor: runs that are surer of themselves teach it about as much
+_NONE: Mapping[str, str] = MappingProxyType({})
+_NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class History:
+    """What teaches a predictor: trials with a throughput, and those that ran out of memory.
+
+    Rows are sorted by content, so that neither the order of the trials nor their ids matter.
+
+    Args:
+        columns: what the columns of ``features`` mean.
+        rows: one mapping of facts per trial.
+        features: the rows as numbers, float64 ``[n, n_columns]``; NaN where a fact is missing.
+        throughput: of the whole job in units of the objective, float64 ``[n]``; NaN where infeasible.
+        feasible: bool ``[n]``; false where memory ran out.
+        trial_ids: of the rows.
+        failures: rows of trials that failed for an unknown cause before a throughput was known; they prove nothing.
+        peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
+        uncertainty: of the logarithm of each throughput, as its run told it, float64 ``[n]``; 0.0 where unknown.
+            ``None``: all unknown.
+    """
+
+    columns: Columns
+    rows: tuple[Mapping[str, Value], ...]
+    features: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    feasible: NDArray[np.bool_]
+    trial_ids: tuple[str, ...]
+    failures: tuple[Mapping[str, Value], ...] = ()
+    peak_memory_gib: NDArray[np.float64] | None = None
+    uncertainty: NDArray[np.float64] | None = None
+
+    @classmethod
+    def from_trials(
+        cls,
+        trials: Iterable[Trial],
+        *,
+        objective: str,
+        observe: Mapping[str, str] = _NONE,
+        choices: Mapping[str, Sequence[Scalar]] = _NO_CHOICES,
+    ) -> Self:
+        """Return the table of ``trials``.
+
+        Args:
+            trials: of one workload or of many; planned ones teach nothing and are left out.
+            objective: name of the throughput.
+            observe: see ``training_row``.
+            choices: parameter -> values that ``columns`` shall tell apart though no trial has had, or named, them yet.
+
+        Raises:
+            RecordError: ``objective`` is unknown.
+        """
+        if objective not in OBJECTIVES:
+            raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
+        taught: list[tuple[Mapping[str, Value], float, bool, str]] = []
+        failures = []
+        measurements: dict[str, Measurement] = {}
+        for trial in trials:
+            if trial.measurement is not None:
+                measurements[trial.trial_id] = trial.measurement
+            throughput = _throughput(trial, objective)
+            if trial.state is State.OUT_OF_MEMORY:
+                taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
+            elif throughput is not None:
+                taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
+            elif trial.state in _OF_UNKNOWN_CAUSE:
+                failures.append(training_row(trial, observe=observe))
+        return cls._sorted(taught, failures, measurements, choices)
+
+    @classmethod
+    def _sorted(
+        cls,
+        taught: list[tuple[Mapping[str, Value], float, bool, str]],
+        failures: list[dict[str, Value]],
+        measurements: Mapping[str, Measurement],
+        choices: Mapping[str, Sequence[Scalar]],
+    ) -> Self:
+        rows = [row for row, _, _, _ in taught]
+        columns = Columns.from_rows([*rows, *({name: each} for name, values in choices.items() for each in values)])
+        features = columns.encode(rows)
+        throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
+        feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)
+        trial_ids = [trial_id for _, _, _, trial_id in taught]
+        rank_of = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids))}
+        ranks = [rank_of[trial_id] for trial_id in trial_ids]
+        order = np.lexsort((ranks, throughput, *features.T[::-1]))
+        measured = [measurements.get(trial_ids[index]) for index in order]
+        peaks = [each.peak_gib if each else None for each in measured]
+        return cls(
+            columns=columns,
+            rows=tuple(rows[index] for index in order),
+            features=features[order],
+            throughput=throughput[order],
+            feasible=feasible[order],
+            trial_ids=tuple(trial_ids[index] for index in order),
+            failures=tuple(sorted(failures, key=config_key)),
+            peak_memory_gib=np.array([np.nan if peak is None else peak for peak in peaks], dtype=np.float64),
+            uncertainty=np.array([each.uncertainty if each else 0.0 for each in measured], dtype=np.float64),
+        )
+
+    @property
+    def measured(self) -> MeasuredRows:
+        """The rows with a throughput, in an order of their own."""
+        rows = np.flatnonzero(np.isfinite(self.throughput) & (self.throughput > 0))
+        told = np.zeros(len(self.throughput)) if self.uncertainty is None else self.uncertainty
+        order = np.lexsort(np.column_stack([told[rows], self.throughput[rows], self.features[rows]]).T)
+        rows = rows[order]
+        return MeasuredRows(features=self.features[rows], throughput=self.throughput[rows], uncertainty=told[rows])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class MeasuredRows:
+    """The measured rows of a history.
+
+    Args:
+        features: float64 ``[n, n_columns]``.
+        throughput: float64 ``[n]``, > 0.
+        uncertainty: of its logarithm, as each run told it, float64 ``[n]``; 0.0 where unknown.
+    """
+
+    features: NDArray[np.float64]
+    throughput: NDArray[np.float64]
+    uncertainty: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.throughput)
+
+    def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
+        """Return the rows at ``chosen`` places, or where it is true."""
+        return replace(
+            self,
+            features=self.features[chosen],
+            throughput=self.throughput[chosen],
+            uncertainty=self.uncertainty[chosen],
+        )
+
+    @property
+    def logarithm(self) -> NDArray[np.float64]:
+        """Logarithm of throughput, ``[n]``."""
+        return np.asarray(np.log(self.throughput), dtype=np.float64)
+
+    @property
+    def weights(self) -> NDArray[np.float64]:
+        """How much each row teaches beside one whose run was sure of itself, 0 to 1, ``[n]``."""
+        return np.asarray(_USUAL_ERROR**2 / (_USUAL_ERROR**2 + self.uncertainty**2), dtype=np.float64)
+
+
+def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[str, Value]:
+    """Return what is known of a trial, for parameters with a standard name what happened rather than what was asked.
+
+    A config in words of its own (``bfloat16`` for ``bf16``) keeps them, or no row could be compared with a candidate.
+
+    Args:
+        trial: any.
+        observe: parameter of another name -> the standard name under which its effect is observed.
+
+    >>> from torchx_cubicml.records.trial import State, Trial
+    >>> asked = {"sharding_strategy": "FULL_SHARD"}
+    >>> seen = {"sharding_strategy": "NO_SHARD", "n_params": 1000}
+    >>> training_row(Trial(trial_id="a", workload={}, config=asked, observed=seen, state=State.COMPLETED))
+    {'sharding_strategy': 'NO_SHARD', 'n_params': 1000}
+    """
+    row = {**trial.observed, **trial.workload, **trial.config}
+    for parameter, fact in _observed_parameters(trial, observe):
+        if fact not in trial.config and fact not in trial.workload:
+            row.pop(fact, None)
+        if _speak_alike(fact, trial.config[parameter], trial.observed[fact]):
+            row[parameter] = trial.observed[fact]
+    return row
+
+
+def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str] = _NONE) -> tuple[str, ...]:
+    """Return the parameters that were requested at two or more values and always observed alike.
+
+    Args:
+        trials: of one workload.
+        observe: see ``training_row``.
+    """
+    requested: defaultdict[str, set[Hashable]] = defaultdict(set)
+    observed: defaultdict[str, set[Hashable]] = defaultdict(set)
+    for trial in trials:
+        for parameter, fact in _observed_parameters(trial, observe):
+            requested[parameter].add(value_key(_collapsed(trial.config[parameter])))
+            observed[parameter].add(value_key(_collapsed(trial.observed[fact])))
+    return tuple(sorted(name for name in requested if len(requested[name]) > 1 and len(observed[name]) == 1))
+
+
+def config_key(config: Config) -> str:
+    """Return a text that two configs share exactly when they ask for the same.
+
+    >>> config_key({"b": (1, 2), "a": 4.0}) == config_key({"a": 4, "b": (1, 2)})
+    True
+    """
+    return json.dumps({name: _canonical(value) for name, value in config.items()}, sort_keys=True)
+
+
+def _throughput(trial: Trial, objective: str) -> float | None:
+    if trial.measurement is None or trial.state is State.PLANNED:
+        return None
+    return trial.measurement.throughput(objective)
+
+
+def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple[str, str]]:
+    """Return parameters of the config whose effect was observed, each with the name of that fact."""
+    standard = {name: name for name in STANDARD_PARAMETERS}
+    pairs = ((name, observe.get(name) or standard.get(name, "")) for name in trial.config)
+    return [(name, fact) for name, fact in pairs if fact in trial.observed]
+
+
+def _speak_alike(fact: str, requested: Value, observed: Value) -> bool:
+    if fact in STANDARD_WORDS:
+        return STANDARD_WORDS[fact].issuperset(_entries(requested))
+    return {_kind(entry) for entry in _entries(requested)} == {_kind(entry) for entry in _entries(observed)}
+
+
+def _entries(value: Value) -> tuple[Scalar, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def _kind(value: Scalar) -> type[bool | float | str]:
+    return bool if isinstance(value, bool) else str if isinstance(value, str) else float
+
+
+def _canonical(value: Value) -> object:
+    if isinstance(value, tuple):
+        return [_canonical(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _collapsed(value: Value) -> Value:
+    """Return one value for a tuple whose entries are all alike: asking for it per layer asks for the same."""
+    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
+        return value[0]
+    return value

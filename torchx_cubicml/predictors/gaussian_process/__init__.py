@@ -1,0 +1,3 @@
+"""Gaussian process of one workload's throughput over its configs."""
+
+from __future__ import annotations

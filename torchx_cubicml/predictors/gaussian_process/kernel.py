@@ -1,0 +1,281 @@
+"""What two configs of one workload have in common, and the most probable hyper-parameters of that.
+
+A sum: how many layers take each choice, numbers and categories (smooth in all of them, and where no layer chooses each
+by itself), jumps from one value of a whole number to the next (where no layer chooses, or the measurements say so),
+which layers those are (linear, neighbouring or equally large layers alike), how many layers match, and how near to the
+memory wall a config comes, where that is known.
+All that is generic over the names of parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from itertools import product
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors.gaussian_process.points import Layered, Places, Points
+
+_TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
+
+# Prior medians; variances are of standardised logarithms.
+_SMOOTH, _LINEAR, _MATCHING, _CROWDED = 0.3, 0.05, 0.01, 0.01
+_ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
+_ROUGH = 0.03  # of jumps from one value of a whole number to the next, all together
+_SURE_OF_JUMPS = 3.0  # by how much they must raise the log density to be believed where layers choose
+_JUMPS, _QUIET = (-2.0, -1.0, 0.0, 1.0), (0.0, -1.0, -2.0)  # shifts of their variance, and of the noise beside them
+_AT_ROUGH, _AT_NOISE = 5, 6  # places among the hyper-parameters
+_SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
+_MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
+_CROWDED_LENGTH = 0.5
+_VARIANCE_SD, _LENGTH_SD = 1.0, 0.5  # of the logarithms
+_NOISE_SD, _USUAL_WEIGHT = 0.8, 2  # likewise; how many repeats what is usual weighs beside them
+
+
+@dataclass(frozen=True, slots=True)
+class Prior:
+    """Medians and log standard deviations of the hyper-parameters, and what each of them is of.
+
+    Args:
+        places: how rows become points.
+        medians: of the hyper-parameters.
+        deviations: of their logarithms.
+        jumps: whether jumps from one value of a whole number to the next are believed in.
+    """
+
+    places: Places
+    medians: NDArray[np.float64]
+    deviations: NDArray[np.float64]
+    jumps: bool
+
+    @classmethod
+    def of(cls, places: Places, *, noise: float, n_repeats: int = 0) -> Self:
+        """Return the prior of what ``places`` tells apart.
+
+        Args:
+            places: how rows become points.
+            noise: of one standardised measurement.
+            n_repeats: how many measurements were repeats, which tell it.
+        """
+        noise_sd = (2.0 * (n_repeats + _USUAL_WEIGHT)) ** -0.5 if n_repeats else _NOISE_SD
+        n_numbers, n_categories = len(places.numbers), len(places.category_names)
+        n_shares = sum(len(layered.codes) for layered in places.layered)
+        medians = [
+            _SMOOTH,
+            _LINEAR,
+            _MATCHING,
+            _ALONE,
+            _CROWDED,
+            _ROUGH,
+            noise,
+            _MATCH_LENGTH,
+            _LAYER_LENGTH,
+            _odds(_LAYER_CORRELATION),
+        ]
+        deviations = [_VARIANCE_SD] * 6 + [noise_sd] + [_LENGTH_SD] * 3
+        medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
+        deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
+        return cls(places, np.array(medians), np.array(deviations), jumps=not places.layered)
+
+    @property
+    def rough(self) -> tuple[int, ...]:
+        """Places of the numbers that may jump."""
+        return tuple(at for at, each in enumerate(self.places.numbers) if each.rough)
+
+    def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
+        """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
+        values = self.medians * np.exp(shifts * self.deviations)
+        lengths = values[10:]
+        n_numbers, n_categories = len(self.places.numbers), len(self.places.category_names)
+        numbers, categories, shares = np.split(lengths, [n_numbers, n_numbers + n_categories])
+        return Kernel(
+            layered=self.places.layered,
+            variances=values[:6],
+            noise=float(values[6]),
+            match_length=float(values[7]),
+            layer_length=float(values[8]),
+            correlation=float(values[9] / (1.0 + values[9])),
+            plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
+            shares=1.0 / (math.sqrt(2.0) * shares),
+            rough=self.rough if self.jumps else (),
+            fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kernel:
+    """Covariance of two configs; ``plain`` and ``shares`` are inverse lengths of numbers, categories and shares."""
+
+    layered: tuple[Layered, ...]
+    variances: NDArray[np.float64]
+    noise: float
+    match_length: float
+    layer_length: float
+    correlation: float
+    plain: NDArray[np.float64]
+    shares: NDArray[np.float64]
+    rough: tuple[int, ...]
+    fact_of: NDArray[np.intp]
+
+    def noise_of(self, own_noise: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the variance of each measurement around its true value, ``own_noise`` being its run's own, ``[n]``."""
+        return np.asarray(self.noise**2 + 1e-9 + own_noise, dtype=np.float64)
+
+    def between(self, left: Points, right: Points) -> NDArray[np.float64]:
+        """Return the covariance of each two points, ``[n_left, n_right]``."""
+        plain = _squares(self._plain(left), self._plain(right))
+        shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
+        smooth, linear, matching, alone, crowded, rough = self.variances
+        total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
+        if left.crowding.shape[1]:
+            total += crowded * _matern(_squares(left.crowding, right.crowding) / _CROWDED_LENGTH**2)
+        if self.rough:
+            total += rough * self._roughly(left, right)
+        if not self.layered:
+            return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
+        near, wide = _matern(plain), _matern(0.25 * plain)
+        for layered, one, other in zip(self.layered, left.members, right.members, strict=True):
+            match = _flat(one * layered.weights) @ _flat(other).T
+            total += matching * np.exp(-(1.0 - match) / self.match_length) * near
+            both = _flat(_centred(one, layered) @ self._layers(layered)) @ _flat(_centred(other, layered)).T
+            total += linear / len(layered.weights) * both * wide
+        return total
+
+    def alone(self, points: Points) -> NDArray[np.float64]:
+        """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
+        smooth, linear, matching, alone, crowded, rough = self.variances
+        by_itself = alone if len(self.fact_of) and not self.layered else 0.0
+        by_itself += rough if self.rough else 0.0
+        total = np.full(len(points), smooth + by_itself + crowded * points.crowding.shape[1])
+        for layered, members in zip(self.layered, points.members, strict=True):
+            missing = 1.0 - members.sum(axis=1) @ layered.weights
+            total += matching * np.exp(-missing / self.match_length)
+            centred = _centred(members, layered)
+            both = np.einsum("ncl,ncl->n", centred @ self._layers(layered), centred)
+            total += linear / len(layered.weights) * both
+        return total
+
+    def _one_by_one(self, left: Points, right: Points) -> NDArray[np.float64]:
+        """Return the covariance of what each number and category does by itself, 1 of a point with itself."""
+        one, other = self._plain(left), self._plain(right)
+        total = np.zeros((len(left), len(right)))
+        facts = np.unique(self.fact_of)
+        for fact in facts.tolist():
+            columns = self.fact_of == fact
+            total += _matern(_squares(one[:, columns], other[:, columns])) / len(facts)
+        return total
+
+    def _roughly(self, left: Points, right: Points) -> NDArray[np.float64]:
+        """Return the covariance of what makes throughput jump: the very value, and how often two divides it."""
+        total = np.zeros((len(left), len(right)))
+        for column, at in enumerate(self.rough):
+            alike = left.numbers[:, [at]] == right.numbers[:, at]
+            twos = _matern(_squares(left.twos[:, [column]], right.twos[:, [column]]))
+            total += 0.5 * (alike + twos) / len(self.rough)
+        return total
+
+    def _layers(self, layered: Layered) -> NDArray[np.float64]:
+        alike = np.exp(-layered.distance / self.layer_length)
+        return np.asarray(self.correlation * alike + (1.0 - self.correlation) * np.eye(len(alike)), dtype=np.float64)
+
+    def _plain(self, points: Points) -> NDArray[np.float64]:
+        return np.hstack([points.numbers, points.categories]) * self.plain
+
+    def _shares(self, points: Points) -> NDArray[np.float64]:
+        return np.hstack(points.shares) * self.shares
+
+
+def _centred(members: NDArray[np.float64], layered: Layered) -> NDArray[np.float64]:
+    """Return memberships beside their shares, each layer as large as it weighs: what is large has large effects."""
+    apart = members - (members @ layered.weights)[:, :, None]
+    return np.asarray(apart * layered.weights * len(layered.weights), dtype=np.float64)
+
+
+def _flat(members: NDArray[np.float64]) -> NDArray[np.float64]:
+    return members.reshape(len(members), math.prod(members.shape[1:]))  # of no rows, -1 could be anything
+
+
+def _squares(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
+    cross = (left**2).sum(axis=1)[:, None] + (right**2).sum(axis=1) - 2.0 * left @ right.T
+    return np.asarray(np.maximum(cross, 0.0), dtype=np.float64)
+
+
+def _matern(squares: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the Matern covariance of smoothness 5/2 at squared distances."""
+    scaled = np.sqrt(5.0 * squares)
+    return np.asarray((1.0 + scaled + scaled**2 / 3.0) * np.exp(-scaled), dtype=np.float64)
+
+
+def _odds(share: float) -> float:
+    return share / (1.0 - share)
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Standardised measurements.
+
+    Args:
+        points: where they were made, ``n`` of them.
+        rest: their logarithms, ``[n]``.
+        own_noise: variance of each that its run told of itself, ``[n]``; 0.0 where unknown.
+    """
+
+    points: Points
+    rest: NDArray[np.float64]
+    own_noise: NDArray[np.float64]
+
+
+def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
+    """Return the kernel of highest posterior density that a climb by random steps finds, and the density's log."""
+    shifts = np.zeros(len(prior.medians))
+    if len(sample.rest) < 3:
+        return prior.kernel(shifts), _log_posterior(prior, shifts, sample)
+    shifts, best = _climbed(prior, shifts, sample, rng)
+    jumping = replace(prior, jumps=True)
+    if prior.jumps or not prior.rough:
+        return prior.kernel(shifts), best
+    started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, sample))
+    if _log_posterior(jumping, started, sample) < best + _SURE_OF_JUMPS:
+        return prior.kernel(shifts), best
+    shifts, best = _climbed(jumping, started, sample, rng)
+    return jumping.kernel(shifts), best
+
+
+def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
+    for rough, noise in product(_JUMPS, _QUIET):
+        other = shifts.copy()
+        other[_AT_ROUGH], other[_AT_NOISE] = rough, shifts[_AT_NOISE] + noise
+        yield other
+
+
+def _climbed(
+    prior: Prior, shifts: NDArray[np.float64], sample: Sample, rng: np.random.Generator
+) -> tuple[NDArray[np.float64], float]:
+    best, stride = _log_posterior(prior, shifts, sample), 0.5
+    for _ in range(int(np.clip(_TRIES * (100.0 / len(sample.rest)) ** 1.5, 20, _TRIES))):
+        step = rng.normal(0.0, stride, len(shifts)) * (rng.random(len(shifts)) < 0.3)
+        found = _log_posterior(prior, shifts + step, sample)
+        # The one-fifth rule of evolution strategies.
+        if found > best:
+            shifts, best, stride = shifts + step, found, min(stride * 1.5, 1.0)
+        else:
+            stride = max(stride * 0.9, 0.1)
+    return shifts, best
+
+
+def _log_posterior(prior: Prior, shifts: NDArray[np.float64], sample: Sample) -> float:
+    kernel = prior.kernel(shifts)
+    gram = kernel.between(sample.points, sample.points) + np.diag(kernel.noise_of(sample.own_noise))
+    try:
+        root = np.linalg.cholesky(gram)
+    except np.linalg.LinAlgError:
+        return -math.inf
+    white = np.linalg.solve(root, sample.rest)
+    return float(-0.5 * white @ white - np.log(np.diag(root)).sum() - 0.5 * shifts @ shifts)

@@ -1,0 +1,254 @@
+"""Where configs stand to one another: numbers scaled to 0..1, categories, and per-layer choices with their shares.
+
+What the kernel of the Gaussian process and the memory wall of few outcomes are made of; generic over names. One fact
+has a meaning of its own: ``layer_n_params``, sizes of the layers, by which layers weigh.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors.features.columns import Columns
+    from torchx_cubicml.records.trial import Scalar
+
+SIZES = "layer_n_params"
+_WIDE = 8.0  # ratio of largest to smallest from which a number is taken on a logarithmic scale
+_ENTRY = re.compile(r"(.+)\[(\d+)\]")
+_FEWEST_ROUGH = 6  # values of a whole number from which throughput may jump between them
+_MOST_TWOS = 6  # divisions by two that are told apart
+_MOST_WHOLE = 2.0**62  # what a larger one is divided by says nothing
+_OUTSIDE = 1.0  # how far beyond the known range a number is followed, in ranges
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Number:
+    """A column on a scale of 0..1.
+
+    Args:
+        name: of the fact.
+        column: of the encoded table.
+        low: value that stands at 0, or its logarithm.
+        width: of the range, likewise.
+        logarithmic: whether logarithms are taken.
+        rough: whether throughput may jump from one value to the next: whole numbers, not all of them powers of two.
+    """
+
+    name: str
+    column: int
+    low: float
+    width: float
+    logarithmic: bool
+    rough: bool
+
+    def twos(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return how often two divides the number of each row, ``[n]``: tiles and warps are powers of two."""
+        whole = np.clip(np.nan_to_num(features[:, self.column], nan=1.0), 1.0, _MOST_WHOLE).astype(np.int64)
+        return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_TWOS), dtype=np.float64)
+
+    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return where rows stand, ``[n]``; the middle where the number is missing."""
+        values = features[:, self.column]
+        if self.logarithmic:
+            values = np.log(np.maximum(values, 1e-300))
+        scaled = np.clip((values - self.low) / self.width, -_OUTSIDE, 1.0 + _OUTSIDE)
+        return np.asarray(np.nan_to_num(scaled, nan=0.5), dtype=np.float64)
+
+    def unscaled(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the numbers that stand at ``places``, ``[n]``."""
+        values = self.low + self.width * places
+        return np.asarray(np.exp(values) if self.logarithmic else values, dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layered:
+    """A value per layer.
+
+    Args:
+        name: of the parameter.
+        columns: its entries, layer by layer.
+        codes: values of an entry.
+        sizes: share of each layer in the memory of all, ``[n_layers]``, their sum is 1.
+        weights: share of each layer in the time of all, likewise: half by size, half as a layer like any other.
+        distance: between each two layers, ``[n_layers, n_layers]``; neighbours are 1 apart.
+    """
+
+    name: str
+    columns: tuple[int, ...]
+    codes: tuple[float, ...]
+    sizes: NDArray[np.float64]
+    weights: NDArray[np.float64]
+    distance: NDArray[np.float64]
+
+    def members(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return which choice each layer has, ``[n, n_codes, n_layers]`` of 0 and 1."""
+        entries = features[:, self.columns]
+        return np.asarray(entries[:, None, :] == np.array(self.codes)[:, None], dtype=np.float64)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Points:
+    """``n`` rows as places.
+
+    Args:
+        numbers: ``[n, n_numbers]``.
+        categories: indicators, ``[n, n_indicators]``.
+        members: of each layered parameter, ``[n, n_codes, n_layers]``.
+        shares: of each layered parameter, ``[n, n_codes]``.
+        twos: how often two divides each rough number, ``[n, n_rough]``.
+        crowding: how near to the memory wall they come, ``[n, 1]``, or ``[n, 0]`` where nobody knows.
+    """
+
+    numbers: NDArray[np.float64]
+    categories: NDArray[np.float64]
+    members: tuple[NDArray[np.float64], ...]
+    shares: tuple[NDArray[np.float64], ...]
+    twos: NDArray[np.float64]
+    crowding: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def and_then(self, other: Points) -> Points:
+        """Return these rows and the others below."""
+        return Points(
+            numbers=np.vstack([self.numbers, other.numbers]),
+            categories=np.vstack([self.categories, other.categories]),
+            members=tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
+            shares=tuple(np.concatenate(pair) for pair in zip(self.shares, other.shares, strict=True)),
+            twos=np.vstack([self.twos, other.twos]),
+            crowding=np.vstack([self.crowding, other.crowding]),
+        )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Places:
+    """How encoded rows become points; columns that neither vary nor are tuned are left out.
+
+    Args:
+        numbers: columns of numbers.
+        indicators: column and code of each category; what was never seen has none of them.
+        category_of: number of the fact that each indicator tells, ``[n_indicators]``.
+        category_names: of those facts.
+        layered: values per layer.
+    """
+
+    numbers: tuple[Number, ...]
+    indicators: tuple[tuple[int, float], ...]
+    category_of: NDArray[np.intp]
+    category_names: tuple[str, ...]
+    layered: tuple[Layered, ...]
+
+    @classmethod
+    def of(cls, features: NDArray[np.float64], columns: Columns, *, tuned: Mapping[str, Sequence[Scalar]]) -> Self:
+        """Return the places that tell rows of ``features`` apart, float64 ``[n, n_columns]``, n >= 1.
+
+        Args:
+            features: as ``columns`` encodes them.
+            columns: what they mean.
+            tuned: parameters that candidates may vary -> their choices, whether or not rows vary in them.
+        """
+        entries: defaultdict[str, list[int]] = defaultdict(list)
+        numbers, categories = [], []
+        for index, name in enumerate(columns.names):
+            found = _ENTRY.fullmatch(name)
+            if found:
+                entries[found[1]].append(index)
+            elif ".share(" in name or (name.removesuffix(".other") not in tuned and _alike(features[:, index])):
+                continue
+            elif columns.categorical[index]:
+                categories.append(index)
+            else:
+                numbers.append(_number(name, index, [*features[:, index].tolist(), *_numbers(tuned.get(name, ()))]))
+        choices = [{name: choice} for name, each in tuned.items() for choice in each]
+        seen = np.vstack([features, columns.encode(choices)]) if choices else features
+        codes = [(index, _codes(seen[:, [index]])) for index in categories]
+        return cls(
+            numbers=tuple(number for number in numbers if number.width > 0),
+            indicators=tuple((index, code) for index, each in codes for code in each),
+            category_of=np.repeat(np.arange(len(codes)), [len(each) for _, each in codes]),
+            category_names=tuple(columns.names[index] for index in categories),
+            layered=tuple(_layered(features, seen, entries, tuned)),
+        )
+
+    def points(self, features: NDArray[np.float64]) -> Points:
+        """Return encoded rows as points."""
+        numbers = [number.scaled(features) for number in self.numbers]
+        twos = [number.twos(features) for number in self.numbers if number.rough]
+        at, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
+        members = tuple(layered.members(features) for layered in self.layered)
+        nothing = np.empty((len(features), 0))
+        return Points(
+            numbers=np.column_stack([nothing, *numbers]),
+            categories=np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
+            members=members,
+            shares=tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
+            twos=np.column_stack([nothing, *twos]),
+            crowding=nothing,
+        )
+
+
+def _layered(
+    features: NDArray[np.float64],
+    seen: NDArray[np.float64],
+    entries: Mapping[str, list[int]],
+    tuned: Mapping[str, Sequence[Scalar]],
+) -> list[Layered]:
+    sizes = features[0, entries[SIZES]] if SIZES in entries and _alike(features[:, entries[SIZES]]) else None
+    found = []
+    for name, columns in entries.items():
+        if name == SIZES or (name not in tuned and _alike(features[:, columns])):
+            continue
+        place = np.arange(len(columns), dtype=np.float64)
+        plain = Layered(
+            name=name,
+            columns=tuple(columns),
+            codes=_codes(seen[:, columns]),
+            sizes=np.full(len(columns), 1.0 / len(columns)),
+            weights=np.full(len(columns), 1.0 / len(columns)),
+            distance=np.abs(place[:, None] - place),
+        )
+        known = sizes is not None and len(sizes) == len(columns) and bool((sizes > 0).all())
+        found.append(_weighed(plain, sizes) if known and sizes is not None else plain)
+    return found
+
+
+def _weighed(layered: Layered, sizes: NDArray[np.float64]) -> Layered:
+    logs = np.log(sizes)
+    share = sizes / sizes.sum()
+    weights = 0.5 * (share + layered.weights)
+    return replace(layered, sizes=share, weights=weights, distance=3.0 * np.abs(logs[:, None] - logs))
+
+
+def _number(name: str, column: int, values: list[float]) -> Number:
+    finite = [value for value in values if math.isfinite(value)] or [0.0]
+    low, high = min(finite), max(finite)
+    logarithmic = low > 0 and high >= _WIDE * low
+    if logarithmic:
+        low, high = math.log(low), math.log(high)
+    whole = all(value.is_integer() and value > 0 for value in finite)
+    rough = whole and len(set(finite)) >= _FEWEST_ROUGH and any(int(value) & (int(value) - 1) for value in finite)
+    return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic, rough=rough)
+
+
+def _numbers(choices: Sequence[Scalar]) -> list[float]:
+    return [float(choice) for choice in choices if not isinstance(choice, str)]
+
+
+def _codes(columns: NDArray[np.float64]) -> tuple[float, ...]:
+    return tuple(np.unique(columns[~np.isnan(columns)]).tolist())
+
+
+def _alike(columns: NDArray[np.float64]) -> bool:
+    first = columns[:1]
+    return bool(((columns == first) | (np.isnan(columns) & np.isnan(first))).all())

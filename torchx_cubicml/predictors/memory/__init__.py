@@ -1,0 +1,3 @@
+"""Memory models: which configs fit into memory."""
+
+from __future__ import annotations

@@ -1,0 +1,49 @@
+"""Which trials name what the analytic formulas need, in words for people."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.predictors.features.history import training_row
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.predictors.roofline.training_layout import Layout
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Trial, Value
+
+# Each of these, or any other in its place.
+_NEEDED = (
+    ("n_layers", "n_params"),
+    ("d_model", "n_params"),
+    ("seq_len",),
+    ("micro_batch_size",),
+    ("world_size", "nnodes"),
+)
+
+
+def what_formulas_lack(trials: Sequence[Trial]) -> str:
+    """Return how many trials the formulas of the ``roofline`` cover and what the others lack; empty for none at all.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
+    >>> print(what_formulas_lack([Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)]))
+    the analytic formulas cover 0 of 1 trials, the others lack micro_batch_size (1); name=COLUMN gives a column its \
+standard name
+    """
+    rows = [training_row(trial) for trial in trials]
+    covered = Layout.of(Facts.from_rows(rows)).covered.tolist()
+    others = [row for row, known in zip(rows, covered, strict=True) if not known and Recommender.of(row) is None]
+    if not rows or not others:
+        return ""
+    told = f"the analytic formulas cover {len(rows) - len(others)} of {len(rows)} trials, the others lack"
+    lacking = Counter(name for row in others for name in _lacking(row))
+    names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
+    return f"{told} {names}; name=COLUMN gives a column its standard name"
+
+
+def _lacking(row: Mapping[str, Value]) -> list[str]:
+    return [names[0] for names in _NEEDED if not any(isinstance(row.get(name), int | float) for name in names)]

@@ -1,0 +1,105 @@
+"""Which predictor serves a store: chosen by cross-validated rank on its own trials, kept there, read back by launches.
+
+What is read back is a name in ``PREDICTORS`` or nothing: no content of a store is ever run.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from torchx_cubicml.predictors.evaluation import evaluate
+from torchx_cubicml.store.predictor_choice import add_choice, latest_choice
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torchx_cubicml.records.trial import Trial
+
+FEWEST_TO_CHOOSE = 20  # measured trials; with fewer the ranks of four held out are noise
+_FOLDS = 3
+_WORTH_CHANGING = 0.02  # tau by which another must beat the default: less is noise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PredictorChoice:
+    """A predictor and why.
+
+    Args:
+        name: of the method.
+        taus: method -> Kendall's tau on held out trials, mean over the splits.
+        n_measured: trials behind it.
+    """
+
+    name: str
+    taus: dict[str, float]
+    n_measured: int
+
+    def __str__(self) -> str:
+        ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
+        return (
+            f"predictor {self.name}, by Kendall's tau on held out fifths of {self.n_measured} measured trials "
+            f"({ranks}); launches that read this store use it from now on"
+        )
+
+
+def choose_predictor(
+    trials: Iterable[Trial], *, objective: str = "tokens_per_second", seed: int = 0
+) -> PredictorChoice | None:
+    """Return the predictor that ranks held out trials best; the default where none is clearly better.
+
+    Args:
+        trials: of any workloads.
+        objective: name of the throughput.
+        seed: of the splits.
+
+    Returns:
+        ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split can be graded.
+    """
+    trials = list(trials)
+    n_measured = sum(
+        trial.measurement is not None and bool(trial.measurement.throughput(objective)) for trial in trials
+    )
+    if n_measured < FEWEST_TO_CHOOSE:
+        return None
+    taus = {name: _tau(trials, name, objective=objective, seed=seed) for name in PREDICTORS}
+    graded = {name: tau for name, tau in taus.items() if math.isfinite(tau)}
+    if DEFAULT_PREDICTOR not in graded:
+        return None
+    best = max(graded, key=lambda name: (graded[name], name == DEFAULT_PREDICTOR))
+    clear = graded[best] > graded[DEFAULT_PREDICTOR] + _WORTH_CHANGING
+    return PredictorChoice(name=best if clear else DEFAULT_PREDICTOR, taus=graded, n_measured=n_measured)
+
+
+def keep_choice(url: str, choice: PredictorChoice) -> None:
+    """Write ``choice`` beside the events of the store at ``url``; the latest counts.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    add_choice(url, choice.name, why={"tau": choice.taus, "n_measured": choice.n_measured})
+
+
+def kept_choice(url: str) -> str:
+    """Return the predictor that serves the store at ``url``: the one chosen for it, else the default.
+
+    Raises:
+        StoreError: the store cannot be reached or read.
+    """
+    return found if (found := latest_choice(url)) in PREDICTORS else DEFAULT_PREDICTOR
+
+
+def _tau(trials: list[Trial], name: str, *, objective: str, seed: int) -> float:
+    taus = []
+    for fold in range(_FOLDS):
+        try:
+            taus.append(evaluate(trials, predictor=name, objective=objective, seed=seed + fold).tau)
+        except RecordError:
+            continue
+    finite = [tau for tau in taus if math.isfinite(tau)]
+    return float(np.mean(finite)) if finite else math.nan

@@ -1,0 +1,146 @@
+"""Which trials a predictor knows and which it is graded on."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import numpy as np
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors.features.history import config_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from torchx_cubicml.records.trial import Trial
+
+_TRAIN_SHARE = 0.8
+_MOST_WORKLOADS = 30  # left out in turn, those with most trials
+_FEWEST_OF_WORKLOAD = 3  # measured trials: fewer have no order worth a grade
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SplitRequest:
+    """How trials are to be split.
+
+    Args:
+        split: a name in ``SPLITS``.
+        max_world_size: of ``scale``: the largest job known; by default that up to which half of the trials run.
+        large: of ``scale``: measured jobs beyond it that are known besides, drawn by chance.
+        seed: of all randomness.
+    """
+
+    split: str = "random"
+    max_world_size: int | None = None
+    large: int = 0
+    seed: int = 0
+
+
+Split: TypeAlias = "tuple[list[Trial], list[Trial]]"
+
+
+def held_out(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+    """Return pairs of known and held out trials, and what is held out, in words.
+
+    Args:
+        trials: of any workloads; those that have not ended are passed over.
+        request: how.
+
+    Raises:
+        RecordError: the name is unknown, or trials lack what it splits by.
+    """
+    if request.split not in SPLITS:
+        raise RecordError(f"unknown split {request.split!r}; legal are {', '.join(SPLITS)}")
+    # Ids are drawn by chance: what sorts trials is what they say, alike in every store that holds them.
+    ended = sorted((trial for trial in trials if trial.state.ended), key=_content)
+    return SPLITS[request.split](ended, request)
+
+
+def at_random(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+    """Return four fifths known."""
+    known = np.random.default_rng(request.seed).permutation(len(trials)) < _TRAIN_SHARE * len(trials)
+    return [_parted(trials, known.tolist())], "a random fifth held out"
+
+
+def by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
+    """Return the earlier four fifths known; one moment is never split, and what has no date is left aside."""
+    dated = [trial for trial in trials if trial.started_at]
+    if not dated:
+        raise RecordError(f"the time split needs trials that say when they started; {len(trials)} do not")
+    times = sorted(trial.started_at for trial in dated)
+    cut = _latest_cut(times)
+    told = "the latest fifth held out" + _left_aside(len(trials) - len(dated), "a date")
+    return [_parted(dated, [trial.started_at < cut for trial in dated])], told
+
+
+def _latest_cut(times: Sequence[str]) -> str:
+    """Return the moment from which trials are held out: where four fifths are over, or the next that leaves any known.
+
+    >>> _latest_cut(["2024", "2024", "2025"]), _latest_cut(["2024", "2025", "2025"])
+    ('2025', '2025')
+    """
+    cut = times[min(int(_TRAIN_SHARE * len(times)), len(times) - 1)]
+    return cut if cut > times[0] else next((time for time in times if time > cut), cut)
+
+
+def by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+    """Return the smaller jobs known, and ``large`` of the larger."""
+    sized = [(trial, size) for trial in trials if isinstance(size := trial.fact("world_size"), int)]
+    if not sized:
+        raise RecordError(f"the scale split needs trials with a world_size; {len(trials)} have none")
+    left_aside = _left_aside(len(trials) - len(sized), "a world_size")
+    trials, sizes = [trial for trial, _ in sized], [size for _, size in sized]
+    limit = request.max_world_size if request.max_world_size is not None else sorted(sizes)[(len(sizes) - 1) // 2]
+    known = [size <= limit for size in sizes]
+    beyond = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
+    for index in np.random.default_rng(request.seed).permutation(beyond)[: request.large].tolist():
+        known[index] = True
+    but = f" but {min(request.large, len(beyond))}" if request.large else ""
+    return [_parted(trials, known)], f"all above {limit} processes{but} held out{left_aside}"
+
+
+def _left_aside(count: int, lacking: str) -> str:
+    return f" ({count} without {lacking} left aside)" if count else ""
+
+
+def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
+    """Return each workload left out in turn."""
+    groups: defaultdict[str, list[int]] = defaultdict(list)
+    for index, trial in enumerate(trials):
+        groups[config_key(trial.workload)].append(index)
+    worth = {
+        key: members
+        for key, members in groups.items()
+        if sum(trials[index].measurement is not None for index in members) >= _FEWEST_OF_WORKLOAD
+    }
+    largest = sorted(worth, key=lambda key: (-len(worth[key]), key))[:_MOST_WORKLOADS]
+    if len(groups) < 2 or not largest:
+        raise RecordError(
+            f"the workload split needs two workloads, one with {_FEWEST_OF_WORKLOAD} measured trials; there are "
+            f"{len(groups)}, and {len(largest)} with so many"
+        )
+    parted = []
+    for key in largest:
+        out = set(worth[key])
+        parted.append(_parted(trials, [index not in out for index in range(len(trials))]))
+    return parted, f"{len(parted)} workloads left out in turn"
+
+
+SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], str]]] = {
+    "random": at_random,
+    "time": by_time,
+    "scale": by_scale,
+    "workload": by_workload,
+}
+"""Name of a split -> how it is made."""
+
+
+def _parted(trials: Sequence[Trial], known: Sequence[bool]) -> Split:
+    train = [trial for trial, flag in zip(trials, known, strict=True) if flag]
+    return train, [trial for trial, flag in zip(trials, known, strict=True) if not flag]
+
+
+def _content(trial: Trial) -> tuple[str, str]:
+    return config_key({**trial.workload, **trial.config}), f"{trial.state} {trial.measurement}"

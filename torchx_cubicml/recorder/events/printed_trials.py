@@ -1,0 +1,32 @@
+"""Trials that recorders printed at their end, found again in a log."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.event import Event, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+PRINTED_MARK = "CUBICML_TRIAL"
+
+
+def printed_events(lines: Iterable[str]) -> tuple[list[Event], list[str]]:
+    """Return the events that lines hold, wherever a launcher's own prefix ends, and what is wrong with others."""
+    events: list[Event] = []
+    problems = []
+    for number, line in enumerate(lines, start=1):
+        _, mark, rest = line.partition(f"{PRINTED_MARK} ")
+        if not mark:
+            continue
+        try:
+            event = Event.from_json(json.JSONDecoder().raw_decode(rest)[0])
+            if event.kind is not EventKind.ENDED:
+                raise RecordError(f"it tells of {event.kind}, not of an end")
+            events.append(event)
+        except (ValueError, RecursionError) as error:
+            problems.append(f"line {number}: {error}")
+    return events, problems

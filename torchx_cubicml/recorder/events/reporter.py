@@ -1,0 +1,110 @@
+"""Turns what this process knows into events, and hands them to the courier."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.events.failures import at_time_limit
+from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
+from torchx_cubicml.recorder.events.sender import Courier
+from torchx_cubicml.recorder.process.console import warn
+from torchx_cubicml.records.event import Event, EventKind
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.recorder.process.assignment import Assignment
+    from torchx_cubicml.records.trial import Measurement, State, Value
+
+
+class Reporter:
+    """The events of one process about one trial.
+
+    Args:
+        assignment: what is recorded, and where.
+        trial_id: the trial that this process is part of.
+
+    Raises:
+        OSError: the process that writes to the store cannot be started.
+    """
+
+    def __init__(self, assignment: Assignment, trial_id: str) -> None:
+        self._assignment = assignment
+        self._trial_id = trial_id
+        self._observed: dict[str, Value] = {}
+        self._measurement: Measurement | None = None
+        self._sequence = 0
+        self._end: Event | None = None
+        self._told = False
+        job = assignment.job
+        self._courier = Courier(
+            assignment.contract.store,
+            deadline_s=assignment.write_deadline_s,
+            stderr=job.stderr_file,
+            ends_at=job.ends_at,
+        )
+
+    def started(self, observed: Mapping[str, Value]) -> None:
+        """Tell that the program is about to run."""
+        self.learn(observed, None)
+        self._send(EventKind.STARTED)
+
+    def learn(self, observed: Mapping[str, Value], measurement: Measurement | None) -> None:
+        """Take in what was seen up to now, to be told with the next event."""
+        self._observed.update(observed)
+        self._measurement = measurement or self._measurement
+
+    def measured(self) -> None:
+        """Tell what was seen up to now."""
+        self._send(EventKind.MEASURED)
+        self._tell_problem(self._courier.problem())
+
+    def ended(self, state: State, reason: str) -> None:
+        """Tell how the program ended; the first word counts."""
+        if self._end is None:
+            state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
+            self._end = self._send(EventKind.ENDED, state=state, reason=reason)
+
+    def close(self) -> None:
+        """Wait for the store within the deadline, and print the whole trial where this process leads."""
+        self._tell_problem(self._courier.close())
+        if self._end is not None and self._assignment.leads:
+            line = json.dumps(self._end.to_json(), separators=(",", ":"))
+            sys.stderr.write(f"{PRINTED_MARK} {line}\n")
+            sys.stderr.flush()
+
+    def abandon(self) -> None:
+        """Let go of the courier in a forked child."""
+        self._courier.abandon()
+
+    def _send(self, kind: EventKind, *, state: State | None = None, reason: str = "") -> Event:
+        contract = self._assignment.contract
+        event = Event(
+            kind=kind,
+            trial_id=self._trial_id,
+            launch_id=contract.launch_id,
+            attempt=self._assignment.job.attempt,
+            sequence=self._sequence,
+            writer=f"rank{self._assignment.job.rank}",
+            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            workload=contract.workload,
+            config=contract.config,
+            origin=contract.origin,
+            observed=dict(self._observed),
+            measurement=self._measurement,
+            state=state,
+            reason=reason,
+            suggestion=contract.suggestion,
+        )
+        self._sequence += 1
+        self._courier.send(event.to_json())
+        return event
+
+    def _tell_problem(self, problem: str) -> None:
+        if problem and not self._told:
+            self._told = True
+            warn(f"this launch is not recorded in full: {problem}")

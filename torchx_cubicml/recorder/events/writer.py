@@ -1,0 +1,167 @@
+"""The child process that owns the store: it reads events from its standard input and appends them.
+
+It lives in a session of its own, imports no torch, outlives the training process by its deadline at most, and where
+the training process ends without a word, it closes the trial in its place.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import socket
+import threading
+import time
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.events.crash_trace import end_told_by, read_tail, read_words
+from torchx_cubicml.recorder.events.failures import at_time_limit
+from torchx_cubicml.recorder.events.sender import DONE, LAST_WORDS_FILE
+from torchx_cubicml.recorder.host.host_memory import count_oom_kills
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KILLED_BY_HOST = "the process ended without a word while the host, out of memory, killed processes of this launch"
+WITHOUT_A_WORD = "the process ended without a word: killed by a signal, or left by os._exit"
+
+
+class Writer:
+    """Appends events to one store, in a thread that may hang as long as it likes.
+
+    Args:
+        connection: where the training process is told of the first failure.
+        store: URL of the store.
+        stderr: file in which torchrun keeps what the training process writes there; empty without.
+        last_words: memory file of the training process; ``None`` without.
+        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
+    """
+
+    def __init__(
+        self,
+        connection: socket.socket,
+        store: str,
+        *,
+        stderr: str = "",
+        last_words: int | None = None,
+        ends_at: float = 0,
+    ) -> None:
+        self._ends_at = ends_at
+        self._stderr = stderr
+        self._last_words = last_words
+        self._connection = connection
+        self._store = store
+        self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
+        self._failed = False
+        self._last: Event | None = None
+        self._oom_kills = count_oom_kills()
+        self._thread = threading.Thread(target=self._append_all, daemon=True)
+        self._thread.start()
+
+    def take(self, line: bytes) -> None:
+        """Append the event that one line holds, when its turn comes."""
+        try:
+            event = Event.from_json(json.loads(line))
+        except ValueError as error:
+            self._tell(f"an event is not legal: {error}")
+            return
+        if self._last is None or self._last.kind is not EventKind.ENDED:
+            self._last = event
+        self._events.put(event)
+
+    def close(self, *, deadline_s: float) -> None:
+        """Close a trial that nobody has closed, and wait for the store until the deadline."""
+        if self._last is not None and self._last.kind is not EventKind.ENDED:
+            told = (State.OUT_OF_MEMORY, KILLED_BY_HOST) if self._host_ran_out() else self._end_told(self._last)
+            self._events.put(closing_event(self._last, *told))
+        self._events.put(None)
+        self._thread.join(deadline_s)
+        if self._thread.is_alive():
+            self._tell(f"the store did not answer within {deadline_s:.3g} s")
+        self._say(DONE)
+
+    def _end_told(self, last: Event) -> tuple[State, str]:
+        words = read_words(self._last_words) if self._last_words is not None else ""
+        stderr = read_tail(self._stderr) if words and self._stderr else ""
+        told = end_told_by(words, stderr, backend=last.observed.get("backend"))
+        if told is None:
+            return State.UNKNOWN, WITHOUT_A_WORD
+        return at_time_limit(told[0], mask(told[1]), ends_at=self._ends_at, now=time.time())
+
+    def _host_ran_out(self) -> bool:
+        now = count_oom_kills()
+        return now is not None and self._oom_kills is not None and now > self._oom_kills
+
+    def _append_all(self) -> None:
+        store: TrialStore | None = None
+        while (event := self._events.get()) is not None:
+            try:
+                store = store or TrialStore(self._store)
+                store.append(event)
+            except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
+                self._tell(f"{type(error).__name__}: {error}")
+
+    def _tell(self, problem: str) -> None:
+        if self._failed:
+            return
+        self._failed = True
+        self._say(f"{' '.join(mask(problem).split())[:2000]}\n".encode())
+
+    def _say(self, line: bytes) -> None:
+        try:
+            self._connection.sendall(line)
+        except OSError:
+            return  # the training process has ended: nobody is left to be told
+
+
+def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = WITHOUT_A_WORD) -> Event:
+    """Return the end of a trial whose process ended without a word of its own after the event ``last``."""
+    return replace(
+        last,
+        kind=EventKind.ENDED,
+        sequence=last.sequence + 1,
+        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        state=state,
+        reason=reason,
+    )
+
+
+def read_lines(connection: socket.socket) -> Iterator[bytes]:
+    """Yield the lines that arrive until the other side ends; an unfinished last line is left out."""
+    rest = b""
+    while received := _receive(connection):
+        *lines, rest = (rest + received).split(b"\n")
+        yield from lines
+
+
+def main() -> None:
+    """Serve the training process at the other end of standard input until it ends."""
+    connection = socket.socket(fileno=os.dup(0))
+    os.close(0)
+    lines = read_lines(connection)
+    order = json.loads(next(lines))
+    words = LAST_WORDS_FILE if order.get("has_last_words") else None
+    writer = Writer(
+        connection,
+        order["store"],
+        stderr=order.get("stderr", ""),
+        last_words=words,
+        ends_at=order.get("ends_at", 0),
+    )
+    for line in lines:
+        writer.take(line)
+    writer.close(deadline_s=order["deadline_s"])
+    os._exit(0)  # leaves a hanging store behind
+
+
+def _receive(connection: socket.socket) -> bytes:
+    try:
+        return connection.recv(65536)
+    except ConnectionError:
+        return b""

@@ -1,0 +1,3 @@
+"""The host: its devices and its memory."""
+
+from __future__ import annotations

@@ -1,0 +1,85 @@
+"""What the process runs on: processors, devices and the versions of what drives them."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torchx_cubicml.records.trial import Value
+
+_GIB = 1 << 30
+_MODEL = re.compile(r"^model name\s*:\s*(.+)$", re.MULTILINE)
+_DRIVER = re.compile(r"(?:Kernel Module.*?)\s(\d+\.\d+(?:\.\d+)?)\s")
+_PROCESSORS = Path("/proc/cpuinfo")
+_NVIDIA = Path("/proc/driver/nvidia/version")
+
+
+def hardware_facts(kind: str) -> dict[str, Value]:
+    """Return what is known of this node's processors, and of its devices where the model is on one.
+
+    Args:
+        kind: of device that the model is on, such as ``cpu`` or ``cuda``.
+    """
+    known: dict[str, Value | None] = {
+        "cpu": cpu_name() or None,
+        "n_cpus": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "backend": _backend() or None,
+    }
+    if kind == "cuda":
+        known.update(_cuda_facts())
+    return {name: value for name, value in known.items() if value is not None}
+
+
+def cpu_name(path: Path = _PROCESSORS) -> str:
+    """Return the model of this machine's processor; empty where the kernel does not tell."""
+    return _found(_MODEL, path)
+
+
+def driver_version(path: Path = _NVIDIA) -> str:
+    """Return the version of NVIDIA's driver; empty without one."""
+    return _found(_DRIVER, path)
+
+
+def _cuda_facts() -> dict[str, Value | None]:
+    from torch import cuda, version
+
+    properties = cuda.get_device_properties(cuda.current_device())
+    return {
+        "devices_per_node": cuda.device_count(),
+        "device_memory_gib": round(properties.total_memory / _GIB, 2),
+        "compute_capability": f"{properties.major}.{properties.minor}",
+        "cuda_version": getattr(version, "cuda", None),
+        "nccl_version": _nccl_version() or None,
+        "driver_version": driver_version() or None,
+    }
+
+
+def _nccl_version() -> str:
+    """Return the version of the NCCL that torch was built with; empty where it was built without."""
+    from torch.cuda import nccl
+
+    try:
+        told: object = nccl.version()  # type: ignore[no-untyped-call]  # of torch
+    except (AttributeError, RuntimeError):
+        return ""
+    return ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
+
+
+def _backend() -> str:
+    """Return what carries the collectives, such as ``nccl``; empty where the program has set up none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return ""
+    return str(distributed.get_backend())
+
+
+def _found(pattern: re.Pattern[str], path: Path) -> str:
+    try:
+        found = pattern.search(path.read_text())
+    except (OSError, UnicodeDecodeError):
+        return ""
+    return found[1].strip() if found is not None else ""

@@ -1,0 +1,150 @@
+"""How much one forward pass consumes: the batch found among the arguments of the model's forward."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from operator import attrgetter, itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from torchx_cubicml.recorder.model.live_objects import live_instances_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from torch import Tensor
+    from torch.autograd.graph import Node
+
+    Place: TypeAlias = tuple[int | str, ...]
+
+_MAX_DEPTH = 3  # arguments within dictionaries and lists
+_MAX_LOOKED_AT = 64
+_TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
+_TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """Where the batch is among the arguments of forward, and how to read it.
+
+    Args:
+        place: of the tensor: an index or a name of the arguments, then keys within that; ``.name`` is a field of a
+            dataclass.
+        holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
+        samples_at: dimension that counts the samples; ``None`` where unknown.
+    """
+
+    place: Place
+    holds_tokens: bool
+    samples_at: int | None = 0
+
+    def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
+        """Return the samples and tokens of one forward; ``None`` where the batch is not in its place."""
+        return self.sizes(getattr(_follow(self.place, args, kwargs), "shape", None))
+
+    def sizes(self, shape: Sequence[int] | None) -> tuple[int | None, int | None] | None:
+        """Return the samples and tokens of a batch of this shape; ``None`` where there is none."""
+        if not shape:
+            return None
+        samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None
+        return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
+
+    def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> Batch:
+        """Return this batch with its samples where a known batch size is found, or nowhere.
+
+        Args:
+            size: samples of a batch as it was loaded, which may be handed over in equal parts; ``None`` where unknown.
+            args: of the forward in which this batch was found.
+            kwargs: likewise.
+        """
+        shape = getattr(_follow(self.place, args, kwargs), "shape", ())
+        if size is None or not shape or shape[0] == size:
+            return self
+        # A second dimension of one is a feature or a channel more often than a batch.
+        is_second = len(shape) in {2, 3} and 1 < size == shape[1]
+        is_part = shape[0] > 0 and size % shape[0] == 0
+        if is_second == is_part:
+            return replace(self, samples_at=None)
+        return self if is_part else replace(self, samples_at=1)
+
+
+def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | None:
+    """Return where the batch is among the arguments of a forward; ``None`` where no tensor has a batch dimension.
+
+    Integers ``[samples, seq_len]`` are taken for tokens where they come first or are called so; else the first tensor
+    is taken for the batch, and no tokens are known.
+    """
+    tensors = [(place, tensor) for place, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
+    named = [place for place, tensor in tensors if place[-1] in _TOKENS and _looks_like_tokens(tensor)]
+    if named:
+        return Batch(place=named[0], holds_tokens=True)
+    return next((Batch(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
+
+
+def first_node(output: object) -> Node | None:
+    """Return where the backward of what a forward has returned comes in; ``None`` where no tensor shows it."""
+    return next((tensor.grad_fn for _, tensor in _tensors((output,), {}) if tensor.grad_fn is not None), None)
+
+
+def loader_batch_size() -> int | None:
+    """Return the batch size that all live DataLoaders have in common; ``None`` where there is none."""
+    sizes = {_batch_size(loader) for loader in live_instances_of("torch.utils.data", "DataLoader")}
+    size = sizes.pop() if len(sizes) == 1 else None
+    return size if isinstance(size, int) and size > 0 else None
+
+
+def _batch_size(loader: object) -> object:
+    own = getattr(loader, "batch_size", None)
+    return own if own is not None else getattr(getattr(loader, "batch_sampler", None), "batch_size", None)
+
+
+def _looks_like_tokens(tensor: Tensor) -> bool:
+    return len(tensor.shape) == 2 and tensor.shape[1] > 1 and str(tensor.dtype) in _TOKEN_TYPES
+
+
+def _has_batch_dimension(tensor: Tensor) -> bool:
+    # One dimension of integers may as well be samples packed into one long sequence.
+    return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
+
+
+def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[Place, Tensor]]:
+    from torch import Tensor
+
+    waiting: list[tuple[Place, object]] = [((index,), value) for index, value in enumerate(args)]
+    waiting += [((name,), value) for name, value in kwargs.items()]
+    for _ in range(_MAX_LOOKED_AT):
+        if not waiting:
+            return
+        place, value = waiting.pop(0)
+        if isinstance(value, Tensor):
+            yield place, value
+        elif len(place) < _MAX_DEPTH:
+            waiting[:0] = [((*place, key), inner) for key, inner in _entries(value)]
+
+
+def _entries(value: object) -> list[tuple[int | str, object]]:
+    if isinstance(value, dict):
+        return [(key, inner) for key, inner in value.items() if isinstance(key, str) and key[:1] != "."]
+    if isinstance(value, list | tuple):
+        return list(enumerate(value))
+    names = getattr(type(value), "__dataclass_fields__", ())
+    return [(f".{name}", getattr(value, name, None)) for name in names]
+
+
+def getter_of(key: int | str) -> Callable[[Any], Any]:
+    """Return what takes the entry at one key of a place out of what holds it.
+
+    >>> getter_of("x")({"x": 3}), getter_of(".real")(4j)
+    (3, 0.0)
+    """
+    return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)
+
+
+def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    first, *rest = place
+    try:
+        value = args[first] if isinstance(first, int) else kwargs[first]
+        for key in rest:
+            value = getter_of(key)(value)
+    except (AttributeError, IndexError, KeyError, TypeError):
+        return None
+    return value

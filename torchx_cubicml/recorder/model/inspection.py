@@ -1,0 +1,145 @@
+"""What the model is: looked at within its first training forward, and read at the first real step."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.model.attention import attention_kernel
+from torchx_cubicml.recorder.model.compilation import is_compiled
+from torchx_cubicml.recorder.model.layers import holds_all, modules_around, outermost, repeated_blocks
+from torchx_cubicml.recorder.model.live_objects import Survey
+from torchx_cubicml.recorder.model.observe import Seen, observe, observe_stage
+from torchx_cubicml.recorder.model.pipeline import OF_A_STAGE, read_pipeline, stage_word
+from torchx_cubicml.recorder.model.precision import Probe, autocast_type
+
+if TYPE_CHECKING:
+    from torch import nn
+    from torch.autograd.graph import Node
+    from torch.optim import Optimizer
+
+    from torchx_cubicml.recorder.model.pipeline import Pipeline
+    from torchx_cubicml.recorder.steps.clipping import Clipping
+    from torchx_cubicml.recorder.steps.forwards import Forwards, Work
+    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.records.trial import Value
+
+_OF_WRAPPING = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
+
+
+class FirstLook:
+    """The facts of one training's model, empty until they are read.
+
+    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number.
+
+    Args:
+        forwards: that show the model.
+        clipping: of gradients, as it was seen by then.
+        guard: for each hook.
+        world_size: of the job.
+    """
+
+    def __init__(self, forwards: Forwards, clipping: Clipping, guard: Guard, *, world_size: int) -> None:
+        self.facts: dict[str, Value] = {}
+        self.n_stages = 0
+        self.stage_words: dict[int, str] = {}
+        self._forwards = forwards
+        self._clipping = clipping
+        self._guard = guard
+        self._world_size = world_size
+        self._probe: Probe | None = None
+        self._autocast_type = ""
+        self._attention_kernel = ""
+
+    def look_into_layers(self) -> None:
+        """Look around within a training forward, and leave hooks on the layers until the facts are read."""
+        model = self._forwards.model
+        if model is None or self.facts:
+            return
+        self._autocast_type = autocast_type(model)
+        blocks = repeated_blocks(model)
+        self._forwards.on_output = lambda node: self._look_behind(node, len(blocks))
+        if blocks and not is_compiled(model):
+            self._probe = Probe(blocks, self._guard)
+
+    def read(self, leading: Optimizer | None, work: Work | None) -> None:
+        """Read the facts.
+
+        Args:
+            leading: optimizer that steps the model; ``None`` where none is known.
+            work: of the first step; ``None`` where no step was seen.
+        """
+        survey, self._forwards.survey = self._forwards.survey or Survey(), None
+        with survey.in_place_of_walks():
+            self._read(leading, work)
+
+    def release(self) -> None:
+        """Take every hook off the layers."""
+        if self._probe is not None:
+            self._probe.release()
+
+    def _read(self, leading: Optimizer | None, work: Work | None) -> None:
+        model = self._forwards.model if self._forwards.is_whole else None
+        # A trainer may call the user's module through a wrapper that is itself in evaluation mode: Lightning does.
+        model = outermost(model) if model is not None else _all_around(parameters_of(leading))
+        seen = self._seen(work)
+        if model is None:
+            return
+        pipeline = read_pipeline()
+        facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
+        if leading is None and facts.get("sharding_strategy") == "NONE":  # nobody has wrapped it by now
+            facts = {name: value for name, value in facts.items() if name not in _OF_WRAPPING}
+        self.facts = facts
+        if pipeline is not None:
+            self._tell_stages(pipeline)
+
+    def _seen(self, work: Work | None) -> Seen:
+        seen = Seen(
+            forwards=work.forwards if work is not None else None,
+            samples=self._forwards.samples_per_forward,
+            seq_len=self._seq_len(),
+            autocast_type=self._autocast_type,
+            attention_kernel=self._attention_kernel,
+            clipping=self._clipping.facts(),
+        )
+        if self._probe is None:
+            return seen
+        probe, self._probe = self._probe, None
+        probe.release()
+        return replace(
+            seen,
+            autocast_type=probe.autocast_type or seen.autocast_type,
+            activation_checkpointing=probe.activation_checkpointing if work is not None else "",
+            n_checkpointed=probe.n_checkpointed if work is not None else None,
+        )
+
+    def _look_behind(self, node: Node, n_layers: int) -> None:
+        self._attention_kernel = attention_kernel(node, n_layers)
+
+    def _tell_stages(self, pipeline: Pipeline) -> None:
+        self.n_stages = pipeline.n_stages
+        self.facts = {name: value for name, value in self.facts.items() if name not in OF_A_STAGE}
+        self.stage_words = {
+            number: stage_word(observe_stage(stage, world_size=self._world_size, pp_degree=pipeline.degree))
+            for number, stage in pipeline.stages.items()
+        }
+
+    def _seq_len(self) -> int | None:
+        samples, tokens = self._forwards.samples_per_forward, self._forwards.tokens_per_forward
+        return tokens // samples if samples and tokens else None
+
+
+def parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
+    """Return all that an optimizer steps."""
+    groups = optimizer.param_groups if optimizer is not None else []
+    return [parameter for group in groups for parameter in group["params"]]
+
+
+def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
+    """Return the smallest module that holds all of the parameters, in its wrappers, or the largest that holds some."""
+    around = modules_around(parameters)
+    whole = (module for module in around if parameters and holds_all(module, parameters))
+    smallest = next(whole, around[-1] if around else None)
+    if smallest is None:
+        return None
+    return outermost(smallest, around)

@@ -1,0 +1,167 @@
+"""The layers of a live model: what wraps them, and which of them repeat."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.model.live_objects import live_instances
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import nn
+
+_WRAPPED_IN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+
+
+def unwrap(module: nn.Module) -> nn.Module:
+    """Return the user's own module inside of wrappers for compilation, sharding and checkpointing."""
+    while (inner := _inner(module)) is not None:
+        module = inner
+    return module
+
+
+def own_class(module: nn.Module) -> type:
+    """Return the user's class of a module; ``fully_shard`` puts one of its own in front."""
+    kind = type(module)
+    return kind.__bases__[-1] if hasattr(kind, "_get_fsdp_state") and kind.__bases__ else kind
+
+
+def repeated_blocks(root: nn.Module) -> list[nn.Module]:
+    """Return the repeated layers of a model in order, unwrapped; empty where none repeats.
+
+    They are the largest set of children of one class in one list of modules, lists within them left out.
+    """
+    largest: list[nn.Module] = []
+    waiting = [root]
+    while waiting:
+        module = waiting.pop(0)
+        blocks = _alike(module)
+        if len(blocks) > len(largest):
+            largest = blocks
+        skipped = {id(block) for block in blocks}
+        waiting += [child for child in module.children() if id(unwrap(child)) not in skipped]
+    return largest
+
+
+def has_single_block(part: nn.Module) -> bool:
+    """Whether a part of a model holds a list of modules with one layer left in it."""
+    from torch.nn import ModuleDict, ModuleList
+
+    containers = [module for module in part.modules() if isinstance(module, ModuleDict | ModuleList)]
+    return any(sum(1 for child in container.children() if any(child.children())) == 1 for container in containers)
+
+
+def live_modules() -> list[nn.Module]:
+    """Return every module of this process: tens of milliseconds, once."""
+    if "torch.nn" not in sys.modules:
+        return []  # a program without torch has none, and importing it takes seconds
+    from torch.nn import Module
+
+    modules = live_instances(Module)
+    if gc.get_freeze_count():
+        modules = [*{id(module): module for outer in modules for module in outer.modules()}.values()]
+    return modules
+
+
+def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
+    """Return the live module that holds the first of the parameters that any holds, and all modules around it.
+
+    Live modules come in an order of chance, which decides only where several hold that one. Parameters may lie in
+    several networks, as in the stages of a pipeline. Where no module holds one, the holder of the largest parameter
+    stands in. The first of all these modules to be called is the model as the training loop knows it, whatever it is
+    wrapped in.
+    """
+    modules = live_modules()
+    holders: dict[int, nn.Module] = {}
+    for module in sorted(modules, key=_is_traced):
+        for parameter in _own_parameters(module):
+            holders.setdefault(id(parameter), module)
+    holder = next((holders[id(parameter)] for parameter in parameters if id(parameter) in holders), None)
+    holder = holder if holder is not None else _largest_holder(modules)
+    if holder is None:
+        return []
+    return [holder, *_ancestors(holder, modules)]
+
+
+def ancestors(module: nn.Module) -> list[nn.Module]:
+    """Return all live modules around a module, nearest first."""
+    return _ancestors(module, live_modules())
+
+
+def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> nn.Module:
+    """Return a module in the last of its wrappers.
+
+    Args:
+        module: the user's own, or in some of its wrappers.
+        around: modules around it, nearest first; all live ones where they are not known.
+    """
+    inside = unwrap(module)
+    wrappers = (each for each in (ancestors(module) if around is None else around) if unwrap(each) is inside)
+    return [module, *wrappers][-1]
+
+
+def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
+    """Whether every one of the parameters belongs to a module or to one within it."""
+    return set(map(id, parameters)) <= set(map(id, module.parameters()))
+
+
+def _inner(module: nn.Module) -> nn.Module | None:
+    for name in _WRAPPED_IN:
+        inner = module._modules.get(name)
+        if inner is not None:
+            return inner
+    return module._modules.get("module") if type(module).__name__ == "DistributedDataParallel" else None
+
+
+def _alike(container: nn.Module) -> list[nn.Module]:
+    from torch.nn import ModuleDict, ModuleList, Sequential
+
+    if not isinstance(container, ModuleDict | ModuleList | Sequential):
+        return []
+    children = [unwrap(child) for child in container.children()]
+    if isinstance(container, Sequential):  # its plain layers are no blocks
+        children = [child for child in children if any(True for _ in child.children())]
+    children = [child for child in children if any(True for _ in child.parameters())]
+    classes = Counter(map(own_class, children))
+    if not classes:
+        return []
+    most, count = classes.most_common(1)[0]
+    return [child for child in children if own_class(child) is most] if count > 1 else []
+
+
+def _ancestors(module: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:
+    parents: dict[int, list[nn.Module]] = {}
+    for parent in modules:
+        for child in parent.__dict__.get("_modules", {}).values():
+            parents.setdefault(id(child), []).append(parent)
+    around, seen = [module], {id(module)}
+    for inner in around:
+        for parent in parents.get(id(inner), []):
+            if id(parent) not in seen:
+                seen.add(id(parent))
+                around.append(parent)
+    return around[1:]
+
+
+def _is_traced(module: nn.Module) -> bool:
+    """Whether it is a graph that a compiler made of a model, whose parameters it holds, too."""
+    return type(module).__module__.startswith("torch.fx.")
+
+
+def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
+    held = module.__dict__.get("_parameters") or {}
+    return [parameter for parameter in held.values() if parameter is not None]
+
+
+def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:
+    sizes = [
+        (parameter.numel(), module)
+        for module in modules
+        for parameter in _own_parameters(module)
+        if parameter.requires_grad
+    ]
+    return max(sizes, key=lambda size: size[0], default=(0, None))[1]

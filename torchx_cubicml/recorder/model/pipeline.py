@@ -1,0 +1,96 @@
+"""A pipeline of ``torch.distributed.pipelining``: this rank's stages, and how those of all ranks add up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.recorder.model.live_objects import live_instances_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from torchx_cubicml.records.trial import Value
+
+_ADDED_UP = ("n_params", "n_trainable_params", "n_layers")
+_PER_LAYER = "sharding_strategy"
+OF_A_STAGE = frozenset({*_ADDED_UP, _PER_LAYER})  # facts that one stage knows in part
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pipeline:
+    """The pipeline that this rank is part of.
+
+    Args:
+        degree: ranks that a batch passes through.
+        n_stages: parts of the model, at least one for each of these ranks.
+        stages: this rank's part or parts, by their number.
+        schedule: class of the schedule; empty where none is alive.
+        n_microbatches: of one call of the schedule; ``None`` where unknown.
+    """
+
+    degree: int
+    n_stages: int
+    stages: Mapping[int, nn.Module] = field(default_factory=dict)
+    schedule: str = ""
+    n_microbatches: int | None = None
+
+    def facts(self) -> dict[str, Value]:
+        """Return what is known, under the standard names."""
+        known: dict[str, Value | None] = {
+            "pp_degree": self.degree,
+            "pp_stages": self.n_stages,
+            "pp_schedule": self.schedule or None,
+            "pp_microbatches": self.n_microbatches,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+
+def read_pipeline() -> Pipeline | None:
+    """Return the pipeline whose stages are alive in this process; ``None`` without one that can be read."""
+    stages: list[Any] = live_instances_of("torch.distributed.pipelining.stage", "_PipelineStageBase")
+    try:
+        modules = {int(stage.stage_index): stage.submod for stage in stages}
+        degree, n_stages = (int(stages[0].group_size), int(stages[0].num_stages)) if stages else (0, 0)
+    except (AttributeError, TypeError):
+        return None
+    if not modules:
+        return None
+    schedules = live_instances_of("torch.distributed.pipelining.schedules", "_PipelineSchedule")
+    schedule = schedules[0] if schedules else None
+    n_microbatches = getattr(schedule, "_n_microbatches", None)
+    return Pipeline(
+        degree=degree,
+        n_stages=n_stages,
+        stages=modules,
+        schedule=type(schedule).__name__ if schedule is not None else "",
+        n_microbatches=n_microbatches if isinstance(n_microbatches, int) else None,
+    )
+
+
+def stage_word(facts: Mapping[str, Value]) -> str:
+    """Return what a rank hands over of one stage, from the facts of that stage alone."""
+    return json.dumps({name: value for name, value in facts.items() if name in OF_A_STAGE})
+
+
+def add_up(words: Sequence[str]) -> dict[str, Value]:
+    """Return the facts of the whole model from the words of all its stages in order; unknown ones are left out.
+
+    >>> add_up(['{"n_params": 3, "sharding_strategy": "DDP"}', '{"n_params": 4, "sharding_strategy": "DDP"}'])
+    {'n_params': 7, 'sharding_strategy': 'DDP'}
+    """
+    stages = [json.loads(word) for word in words]
+    facts: dict[str, Value] = {}
+    for name in _ADDED_UP:
+        counts = [stage.get(name) for stage in stages]
+        if counts and all(isinstance(count, int) for count in counts):
+            facts[name] = sum(counts)
+    strategies = [stage.get(_PER_LAYER) for stage in stages]
+    if strategies and all(isinstance(strategy, list) for strategy in strategies):
+        facts[_PER_LAYER] = tuple(item for strategy in strategies for item in strategy)
+    elif len({str(strategy) for strategy in strategies}) == 1 and isinstance(strategies[0], str):
+        facts[_PER_LAYER] = strategies[0]
+    return facts

@@ -1,0 +1,248 @@
+"""How a live model is spread over ranks: DDP, FSDP1 and FSDP2, per repeated layer, with its true parameter count.
+
+The facts come from what the wrappers hold. Their private attributes are read with care: one that is missing leaves
+its fact out.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any
+
+from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
+from torchx_cubicml.recorder.model.mesh import read_layout
+from torchx_cubicml.recorder.model.parameters import count_parameters, short_format
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from torch import nn
+
+    from torchx_cubicml.recorder.model.mesh import Layout
+    from torchx_cubicml.records.trial import Value
+
+# They spread a model in ways of their own, which are not read here.
+_FOREIGN = ("deepspeed", "megatron", "colossalai")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Sharding:
+    """How a model is spread.
+
+    Args:
+        strategy: per wrapped repeated layer, or one word for the whole model; empty where unknown.
+        root_strategy: of what no inner wrapper holds; empty where there is no such wrapper.
+        dp_degree: ranks, or groups of them, that consume batches of their own; ``None`` where unknown.
+        dp_replicate_degree: of these, how many hold the whole model each on its own; ``None`` where unknown.
+        dp_shard_degree: over how many of these one copy is spread; ``None`` where unknown.
+        layout: of the device meshes; ``None`` where another library lays the ranks out.
+        n_params: of the whole model, not of this rank's shards; ``None`` where unknown.
+        n_trainable_params: likewise.
+        low_precision: number format of the forward by the wrapper's policy; empty without one.
+        policies: further facts that the wrappers hold; one value where all agree, else one for each.
+    """
+
+    strategy: str | tuple[str, ...] = ""
+    root_strategy: str = ""
+    dp_degree: int | None = None
+    dp_replicate_degree: int | None = None
+    dp_shard_degree: int | None = None
+    layout: Layout | None = None
+    n_params: int | None = None
+    n_trainable_params: int | None = None
+    low_precision: str = ""
+    policies: Mapping[str, Value] = field(default_factory=dict)
+
+    def facts(self) -> dict[str, Value]:
+        """Return what is known, under the standard names."""
+        known: dict[str, Value | None] = {
+            "sharding_strategy": self.strategy or None,
+            "root_sharding_strategy": self.root_strategy or None,
+            "dp_degree": self.dp_degree,
+            "dp_replicate_degree": self.dp_replicate_degree,
+            "dp_shard_degree": self.dp_shard_degree,
+            "n_params": self.n_params,
+            "n_trainable_params": self.n_trainable_params,
+        }
+        of_mesh = self.layout.facts() if self.layout is not None else {}
+        return of_mesh | dict(self.policies) | {name: value for name, value in known.items() if value is not None}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Unit:
+    """What one wrapper holds together."""
+
+    module: nn.Module  # unwrapped
+    strategy: str
+    replicas: int | None  # copies of what it holds
+    shards: int | None  # ranks that one copy is spread over
+    mesh: object = None
+    low_precision: str = ""
+    policies: Mapping[str, str | bool] = field(default_factory=dict)
+    members: frozenset[int] = field(default_factory=frozenset)  # ids of the wrappers within, itself included
+
+    @property
+    def degree(self) -> int:
+        """Ranks that average their gradients; 0 where unknown."""
+        return (self.replicas or 0) * (self.shards or 0)
+
+
+def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sharding:
+    """Return how ``root`` is spread over ``world_size`` ranks.
+
+    A model in no wrapper is taken to be data parallel with its gradients synchronised by the script: each rank, or each
+    group of ranks that shares the work on a batch, consumes batches of its own, which is what a throughput counts.
+    Where a library of another kind of parallelism is at work, or a mesh leaves no way to tell, the degree stays
+    unknown, and with it the throughput.
+
+    Args:
+        root: the model, or the part of it that a stage of a pipeline holds.
+        world_size: of the job.
+        pp_degree: ranks that a batch passes through.
+    """
+    units = [unit for module in root.modules() for unit in _units_of(module)]
+    foreign = any(name in sys.modules for name in _FOREIGN)
+    layout = None if foreign else read_layout(root, data_meshes=[unit.mesh for unit in units if unit.mesh is not None])
+    n_params, n_trainable = (None, None) if foreign else count_parameters(root)
+    known = Sharding(layout=layout, n_params=n_params, n_trainable_params=n_trainable)
+    if not units:
+        degree = layout.data_parallel(world_size, pp_degree=pp_degree) if layout is not None else None
+        known = replace(known, dp_degree=degree, dp_replicate_degree=degree, dp_shard_degree=degree and 1)
+        return known if foreign else replace(known, strategy="NONE")
+    around, inner = _split(units)
+    replicas, shards = _degrees(units, layout, world_size // pp_degree)
+    return replace(
+        known,
+        strategy=_strategies(root, inner) or units[0].strategy,
+        root_strategy=around.strategy if around is not None and inner else "",
+        dp_degree=replicas * shards if replicas and shards else None,
+        dp_replicate_degree=replicas,
+        dp_shard_degree=shards,
+        low_precision=next((unit.low_precision for unit in units if unit.low_precision), ""),
+        policies=_policies(units),
+    )
+
+
+def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
+    """Return the number formats and offloading of the units, as far as all of them tell."""
+    facts: dict[str, Value] = {}
+    for name in ("param_dtype", "reduce_dtype", "cpu_offload"):
+        values = [unit.policies.get(name) for unit in units]
+        known = tuple(value for value in values if value is not None)
+        if known and len(known) == len(values):
+            facts[name] = known[0] if len(set(known)) == 1 else known
+    return facts
+
+
+def _degrees(units: Sequence[_Unit], layout: Layout | None, ranks: int) -> tuple[int | None, int | None]:
+    """Return copies and shards by data parallelism of the wrapper over the most ranks; experts can have fewer."""
+    widest = max(units, key=lambda unit: unit.degree)
+    replicas, shards = widest.replicas, widest.shards
+    # Parameters are usually sharded over the ranks that share a sequence, too; those consume no batches of their own.
+    if layout is not None and layout.tp_degree and layout.cp_degree > 1 and widest.degree * layout.tp_degree == ranks:
+        over_shards = shards is not None and shards % layout.cp_degree == 0
+        shards = shards // layout.cp_degree if shards is not None and over_shards else shards
+        replicas = replicas if over_shards or replicas is None else replicas // layout.cp_degree
+    return replicas, shards
+
+
+def _split(units: Sequence[_Unit]) -> tuple[_Unit | None, Sequence[_Unit]]:
+    """Return the unit around all others, if there is one, and the others."""
+    ids = {id(unit.module) for unit in units}
+    first = units[0]
+    return (first, units[1:]) if ids <= first.members else (None, units)
+
+
+def _strategies(root: nn.Module, units: Sequence[_Unit]) -> tuple[str, ...]:
+    by_module = {id(unit.module): unit.strategy for unit in units}
+    of_blocks = tuple(by_module[id(block)] for block in repeated_blocks(root) if id(block) in by_module)
+    strategies = of_blocks or tuple(unit.strategy for unit in units)
+    return strategies if all(strategies) else ()
+
+
+def _units_of(module: nn.Module) -> list[_Unit]:
+    if type(module).__name__ == "DistributedDataParallel":
+        return [_unit(module, "DDP", (_size(getattr(module, "process_group", None)), 1))]
+    if type(module).__name__ == "FullyShardedDataParallel":
+        return [_fsdp1_unit(module)]
+    get_state = getattr(type(module), "_get_fsdp_state", None)  # of the class: wrappers pass on what they lack
+    return _fsdp2_units(module, get_state(module)) if get_state is not None else []
+
+
+def _unit(
+    module: nn.Module,
+    strategy: str,
+    spread: tuple[int | None, int | None],
+    policies: Mapping[str, str | bool] | None = None,
+    mesh: object = None,
+) -> _Unit:
+    return _Unit(
+        module=unwrap(module),
+        strategy=strategy,
+        replicas=spread[0],
+        shards=spread[1],
+        mesh=mesh,
+        low_precision=str((policies or {}).get("param_dtype", "")),
+        policies=policies or {},
+        members=frozenset(id(inner) for inner in module.modules()),
+    )
+
+
+def _fsdp1_unit(module: nn.Module) -> _Unit:
+    strategy = getattr(getattr(module, "sharding_strategy", None), "name", "")
+    size = _size(getattr(module, "process_group", None))
+    spread: tuple[int | None, int | None] = (None, None)
+    if "HYBRID" in strategy:
+        spread = (_size(getattr(module, "_inter_node_pg", None)), size)
+    elif strategy:
+        spread = (size, 1) if strategy == "NO_SHARD" else (1, size)
+    policies = _formats(getattr(module, "mixed_precision", None))
+    offload = getattr(getattr(module, "cpu_offload", None), "offload_params", None)
+    if offload is not None:
+        policies["cpu_offload"] = bool(offload)
+    return _unit(module, strategy, spread, policies)
+
+
+def _formats(policy: object) -> dict[str, str | bool]:
+    """Return the number formats of a policy for mixed precision; those that it leaves open are as stored."""
+    formats = {name: getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")}
+    return {name: short_format(str(value)) for name, value in formats.items() if value is not None}
+
+
+def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 knows one group alone
+    if groups is None:
+        one = getattr(state, "_fsdp_param_group", None)
+        groups = [one] if one is not None else []
+    return [_fsdp2_unit(module, group) for group in groups[:1]]
+
+
+def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
+    info = getattr(group, "mesh_info", None)
+    policies = _formats(getattr(group, "mp_policy", None))
+    offload = getattr(group, "offload_policy", None)
+    if offload is not None:
+        policies["cpu_offload"] = type(offload).__name__ == "CPUOffloadPolicy"
+    mesh, shards = getattr(info, "mesh", None), getattr(info, "shard_mesh_size", None)
+    replicas = getattr(info, "replicate_mesh_size", 1)
+    if shards is None:  # `replicate` is built on the same ground
+        replicas = replicas if replicas > 1 else None
+        return _unit(module, "DDP" if replicas else "", (replicas, 1), policies, mesh)
+    after_forward = getattr(getattr(group, "post_forward_mesh_info", None), "shard_mesh_size", None)
+    return _unit(module, _fsdp2_strategy(shards, replicas, after_forward), (replicas, shards), policies, mesh)
+
+
+def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None) -> str:
+    """Return FSDP1's word for what FSDP2 does; resharding to a smaller group after forward adds that group's size."""
+    if shards == 1:
+        return "NO_SHARD"
+    if replicas > 1:
+        return "_HYBRID_SHARD_ZERO2" if shards_after_forward is None else "HYBRID_SHARD"
+    if shards_after_forward is None:
+        return "SHARD_GRAD_OP"
+    return "FULL_SHARD" if shards_after_forward == shards else f"FULL_SHARD_{shards_after_forward}"
+
+
+def _size(group: Any) -> int | None:
+    return int(group.size()) if group is not None else None

@@ -1,0 +1,129 @@
+"""What this process records of its launch, and where: read once, before the program runs."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.contract import Contract, decode_contract
+from torchx_cubicml.records.trial import new_id
+from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.recorder.process.run_program import Program
+    from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.settings import JobEnvironment
+
+WRITE_DEADLINE_S = 10.0
+_BY_CHANCE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Assignment:
+    """What one process of the job is to record.
+
+    Args:
+        job: what the environment tells of the job.
+        contract: the launcher's, or one made here for a launch without a launcher of ours.
+        declared: whether the contract is the launcher's.
+        trial_id: name of the trial; empty on a rank that must ask rank 0 for it.
+        write_deadline_s: seconds that the end of the process may wait for the store.
+    """
+
+    job: JobEnvironment
+    contract: Contract
+    declared: bool
+    trial_id: str
+    write_deadline_s: float = WRITE_DEADLINE_S
+
+    @property
+    def leads(self) -> bool:
+        """Whether this process tells of the whole launch; the others tell only of their own failure."""
+        return self.job.rank == 0
+
+
+def read_assignment(program: Program, environment: Mapping[str, str] | None = None) -> Assignment:
+    """Return what this process is to record.
+
+    Args:
+        program: that this process runs.
+        environment: in place of the process's own.
+
+    Raises:
+        ContractError: the launcher's contract is damaged or of another version.
+    """
+    job = read_job_environment(environment)
+    contract = decode_contract(job.contract) if job.contract else _own_contract(program, job, environment)
+    trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
+    if not trial_id and job.rank == 0:
+        trial_id = _trial_id_of_folder(job) or new_id("trial")
+    return Assignment(
+        job=job,
+        contract=contract,
+        declared=bool(job.contract),
+        trial_id=trial_id,
+        write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
+    )
+
+
+def trial_id_of(job: JobEnvironment) -> str:
+    """Return the name that all ranks derive alike from the scheduler's job; empty without TorchX.
+
+    A job's number is unique within its cluster alone.
+    """
+    scheme, separator, rest = job.torchx_job_id.partition("://")
+    app_id = rest.rpartition("/")[2]
+    if not (separator and scheme and app_id):
+        return ""
+    return _UNSAFE.sub("-", "-".join(filter(None, (scheme, job.cluster, app_id))))[:200]
+
+
+def known_at_start(assignment: Assignment) -> dict[str, Value]:
+    """Return the facts that are known before the program runs."""
+    job = assignment.job
+    facts: dict[str, Value] = {
+        "world_size": job.world_size,
+        "nnodes": job.nnodes,
+        "host": os.uname().nodename,
+        "python_version": sys.version.partition(" ")[0],
+    }
+    if assignment.contract.refused:
+        facts["runs_as_typed"] = assignment.contract.refused
+    named = {"scheduler": _scheduler(job, assignment.contract), "job_id": job.torchx_job_id or job.scheduler_job_id}
+    return facts | {name: value for name, value in named.items() if value}
+
+
+def _trial_id_of_run(job: JobEnvironment) -> str:
+    """Return the name that all ranks derive alike, at each attempt, from torchrun's own; empty where a user chose that.
+
+    It is drawn by chance under ``--standalone``; a name that a user has chosen may serve many launches.
+    """
+    return f"torchrun-{job.run_id}" if _BY_CHANCE.fullmatch(job.run_id) else ""
+
+
+def _trial_id_of_folder(job: JobEnvironment) -> str:
+    """Return the name that rank 0 derives at each attempt on its node; empty for a folder not drawn by chance."""
+    folder = job.run_folder.rpartition("/")[2]
+    if not re.fullmatch(rf"{re.escape(job.run_id)}_[a-z0-9_]{{8}}", folder):
+        return ""
+    launch = "\n".join((os.uname().nodename, job.run_folder, str(job.world_size)))
+    return f"trial-{hashlib.sha256(os.fsencode(launch)).hexdigest()[:16]}"
+
+
+def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[str, str] | None) -> Contract:
+    return Contract(
+        store=option("store", environment) or default_store_url(),
+        workload={"program": program.label, "world_size": job.world_size},
+    )
+
+
+def _scheduler(job: JobEnvironment, contract: Contract) -> str:
+    named = contract.scheduler or job.torchx_job_id.partition("://")[0]
+    return named or job.scheduler_job_id.partition("-")[0]

@@ -1,0 +1,249 @@
+"""What passes from the launcher to the job: one environment value, versioned and small.
+
+Slurm cuts environment values at commas and some schedulers limit their length, so the value is url-safe base64 of
+compressed JSON, at most ``MAX_BYTES`` long.
+"""
+
+from __future__ import annotations
+
+import base64
+import json
+import zlib
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import ContractError
+from torchx_cubicml.records.log_pattern import LogPattern
+from torchx_cubicml.records.trial import Origin, freeze_value, freeze_values
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.records.trial import Config, Value, Workload
+
+CONTRACT_VARIABLE = "TORCHX_CUBICML_LAUNCH"
+CONTRACT_VERSION = 1
+MAX_BYTES = 6 * 1024
+_MAX_JSON_BYTES = 1024 * 1024  # a hostile value must not inflate without bound
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FilePatch:
+    """Values that the job's own copy of a config file has in place of the file's.
+
+    Args:
+        path: of the file, as the command names it.
+        argument: position of the program's argument that ends in the path; ``None`` where a variable holds it.
+        variable: name of that variable; empty where an argument names the file.
+        digest: of the file's bytes as the launcher read them: another file is left alone.
+        values: key, outermost name first, and value.
+    """
+
+    path: str
+    argument: int | None = None
+    variable: str = ""
+    digest: str = ""
+    values: tuple[tuple[tuple[str, ...], Value], ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class AsTyped:
+    """The way back to the user's own command, for a job that cannot do what only a job can.
+
+    Args:
+        args: the program's arguments as typed.
+        env: variables that were changed, with their values as typed, ``None`` where none was set.
+        config: what the command as typed asks for.
+    """
+
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str | None] = field(default_factory=dict)
+    config: Config = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Contract:
+    """What a job must know of the launch that it belongs to.
+
+    Args:
+        store: absolute URL of the store that the job writes to.
+        workload: facts that identify the workload, read from the command.
+        config: requested config: what the command asks for after rewriting.
+        objective: name of the throughput maximised.
+        origin: who chose the config.
+        launch_id: joins the trial with the ``planned`` event that ``tune`` wrote; empty elsewhere.
+        scheduler: name of the TorchX scheduler, empty where unknown.
+        suggestion: what was promised for the config (predicted throughput, interval, reason), as JSON values.
+        step_limit: optimizer steps after which a profiling launch ends; ``None`` for an ordinary launch.
+        hooks: what the recorder sets in the job where the program has no flag for it, by the hook's name.
+        trial_id: name of the trial where no scheduler gives one; empty where rank 0 chooses it.
+        files: config files that the job reads in a copy of its own, with other values.
+        log: how the program's output tells of its throughput; ``None`` where nobody has said.
+        as_typed: the way back where ``files`` cannot be done; ``None`` where there are none.
+        refused: why the job runs as typed although another config was asked for, in words; empty where it does not.
+    """
+
+    store: str
+    workload: Workload = field(default_factory=dict)
+    config: Config = field(default_factory=dict)
+    objective: str = "tokens_per_second"
+    origin: Origin = Origin.USER
+    launch_id: str = ""
+    scheduler: str = ""
+    suggestion: Mapping[str, object] | None = None
+    step_limit: int | None = None
+    trial_id: str = ""
+    hooks: Mapping[str, Value] = field(default_factory=dict)
+    files: tuple[FilePatch, ...] = ()
+    as_typed: AsTyped | None = None
+    log: LogPattern | None = None
+    refused: str = ""
+
+    def typed(self) -> Contract:
+        """Return the contract of the same launch with the user's own command."""
+        back = self.as_typed or AsTyped(config=self.config)
+        return replace(self, config=back.config, origin=Origin.USER, suggestion=None, files=(), hooks={}, as_typed=None)
+
+
+def encode_contract(contract: Contract) -> str:
+    """Return the environment value that carries ``contract``.
+
+    Raises:
+        ContractError: the value would be longer than ``MAX_BYTES``.
+
+    >>> decode_contract(encode_contract(Contract(store="file:///tmp/store"))).store
+    'file:///tmp/store'
+    """
+    payload = {"version": CONTRACT_VERSION, **asdict(contract)}
+    try:
+        text = json.dumps(payload, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ContractError(f"the launch contract holds a value that JSON has no word for: {error}") from error
+    # An argument that is no UTF-8 reaches Python with surrogates, and passes through as it came.
+    value = base64.urlsafe_b64encode(zlib.compress(text.encode(errors="surrogatepass"), 9)).decode("ascii")
+    if len(value) > MAX_BYTES:
+        raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
+    return value
+
+
+def decode_contract(value: str) -> Contract:
+    """Return the contract that the environment value carries.
+
+    Raises:
+        ContractError: the value is damaged, or written by another contract version.
+    """
+    payload = _unpack(value)
+    version = payload.pop("version", None)
+    if version != CONTRACT_VERSION:
+        raise ContractError(f"the launch contract has version {version!r}; this recorder reads {CONTRACT_VERSION}")
+    try:
+        return Contract(
+            store=_text(payload, "store"),
+            workload=freeze_values(payload.get("workload", {}), where="contract.workload"),
+            config=freeze_values(payload.get("config", {}), where="contract.config"),
+            objective=_text(payload, "objective", "tokens_per_second"),
+            origin=Origin(_text(payload, "origin", Origin.USER)),
+            launch_id=_text(payload, "launch_id", ""),
+            scheduler=_text(payload, "scheduler", ""),
+            suggestion=_suggestion(payload.get("suggestion")),
+            step_limit=_step_limit(payload.get("step_limit")),
+            trial_id=_text(payload, "trial_id", ""),
+            log=_log(payload.get("log")),
+            hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
+            files=tuple(map(_patch, _items(payload, "files"))),
+            as_typed=_as_typed(payload.get("as_typed")),
+            refused=_text(payload, "refused", ""),
+        )
+    except (ValueError, RecursionError) as error:
+        raise ContractError(f"the launch contract is damaged: {error}") from error
+
+
+def _unpack(value: str) -> dict[str, object]:
+    if len(value) > MAX_BYTES:
+        raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
+    try:
+        inflate = zlib.decompressobj()
+        text = inflate.decompress(base64.urlsafe_b64decode(value.encode("ascii")), _MAX_JSON_BYTES)
+        payload = json.loads(text) if inflate.eof else None
+    except (ValueError, zlib.error, RecursionError) as error:
+        raise ContractError(f"the launch contract is damaged: {error}") from error
+    if not isinstance(payload, dict):
+        raise ContractError("the launch contract is damaged: a whole JSON object is wanted")
+    return payload
+
+
+def _text(payload: Mapping[str, object], name: str, default: str | None = None) -> str:
+    value = payload.get(name, default)
+    if isinstance(value, str):
+        return value
+    raise ValueError(f"{name} must be a text, got {value!r:.60}")
+
+
+def _suggestion(value: object) -> dict[str, object] | None:
+    if value is None or isinstance(value, dict):
+        return value
+    raise ValueError(f"suggestion must be a JSON object, got {value!r:.60}")
+
+
+def _step_limit(value: object) -> int | None:
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 1):
+        return value
+    raise ValueError(f"step_limit must be a whole number >= 1, got {value!r:.60}")
+
+
+def _items(payload: Mapping[str, object], name: str) -> list[object]:
+    value = payload.get(name) or []
+    if isinstance(value, list):
+        return value
+    raise ValueError(f"{name} must be a list, got {value!r:.60}")
+
+
+def _mapping(value: object, name: str) -> dict[str, object]:
+    if isinstance(value, dict):
+        return value
+    raise ValueError(f"{name} must be a JSON object, got {value!r:.60}")
+
+
+def _patch(value: object) -> FilePatch:
+    payload = _mapping(value, "a file")
+    argument = payload.get("argument")
+    if argument is not None and (isinstance(argument, bool) or not isinstance(argument, int) or argument < 0):
+        raise ValueError(f"argument must be a position, got {argument!r:.60}")
+    values = []
+    for pair in _items(payload, "values"):
+        key, said = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        if not isinstance(key, list) or not key or not all(isinstance(name, str) for name in key):
+            raise ValueError(f"values must be pairs of key and value, got {pair!r:.60}")
+        values.append((tuple(map(str, key)), freeze_value(said, where="contract.files")))
+    return FilePatch(
+        path=_text(payload, "path"),
+        argument=argument,
+        variable=_text(payload, "variable", ""),
+        digest=_text(payload, "digest", ""),
+        values=tuple(values),
+    )
+
+
+def _as_typed(value: object) -> AsTyped | None:
+    if value is None:
+        return None
+    payload = _mapping(value, "as_typed")
+    args, env = _items(payload, "args"), _mapping(payload.get("env") or {}, "env")
+    if not all(isinstance(word, str) for word in args):
+        raise ValueError("as_typed.args must be texts")
+    if not all(said is None or isinstance(said, str) for said in env.values()):
+        raise ValueError("as_typed.env must hold texts")
+    return AsTyped(
+        args=tuple(map(str, args)),
+        env={name: None if said is None else str(said) for name, said in env.items()},
+        config=freeze_values(payload.get("config", {}), where="contract.as_typed"),
+    )
+
+
+def _log(value: object) -> LogPattern | None:
+    if value is None:
+        return None
+    pattern, groups = (value.get("pattern"), value.get("groups")) if isinstance(value, dict) else (None, None)
+    if not isinstance(pattern, str) or not isinstance(groups, dict):
+        raise ValueError(f"log must hold a pattern and its groups, got {value!r:.60}")
+    return LogPattern(pattern=pattern, groups=groups)

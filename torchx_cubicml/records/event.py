@@ -1,0 +1,340 @@
+"""What the store holds: immutable events, and how the events of one launch fold into its trial.
+
+A trial is the fold of its events, ordered by attempt and by the writer's own sequence; clocks are for people only.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields, replace
+from enum import StrEnum
+from typing import TYPE_CHECKING, Self
+
+from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.redaction import MASK, mask, names_secret
+from torchx_cubicml.records.trial import MAX_WHOLE, MEDIAN, Measurement, Origin, State, Trial, freeze_values
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torchx_cubicml.records.trial import Config, Value, Workload
+
+SCHEMA_VERSION = 1
+TUNER = "tune"  # the writer of what a tune tells of its launches
+MAX_REASON = 8192  # characters that are kept of a reason
+_MAX_TEXT = 64 * 1024  # characters of a text that is read
+
+# Where ranks tell of one end differently, the more specific cause is believed: a rank that raises breaks its peers'
+# connections, so theirs look like infrastructure.
+_SPECIFIC_FIRST = (
+    State.OUT_OF_MEMORY,
+    State.USER_ERROR,
+    State.TIMEOUT,
+    State.INFRASTRUCTURE,
+    State.STOPPED_EARLY,
+    State.UNKNOWN,
+    State.COMPLETED,
+)
+
+
+class EventKind(StrEnum):
+    """What an event tells."""
+
+    PLANNED = "planned"
+    STARTED = "started"
+    MEASURED = "measured"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Event:
+    """One immutable object of the store.
+
+    Args:
+        kind: what it tells.
+        trial_id: the trial it belongs to; empty on ``planned``, which is joined by its launch id.
+        launch_id: of the contract; empty where no ``planned`` event was written.
+        attempt: scheduler restart count, torchelastic restart count.
+        sequence: the writer's own count within the attempt, from 0.
+        writer: who wrote it, such as ``rank0`` or ``tune``.
+        time: ISO 8601 in UTC; for people, never for ordering.
+        workload: facts that identify the workload.
+        config: requested config.
+        origin: who chose the config.
+        observed: facts seen inside the job.
+        measurement: throughput up to here.
+        state: on ``ended``, how.
+        reason: on ``ended``, why, masked.
+        suggestion: what was promised for the config.
+        extra: fields of a later schema, kept as read.
+    """
+
+    kind: EventKind
+    trial_id: str = ""
+    launch_id: str = ""
+    attempt: tuple[int, int] = (0, 0)
+    sequence: int = 0
+    writer: str = ""
+    time: str = ""
+    workload: Workload = field(default_factory=dict)
+    config: Config = field(default_factory=dict)
+    origin: Origin = Origin.USER
+    observed: Mapping[str, Value] = field(default_factory=dict)
+    measurement: Measurement | None = None
+    state: State | None = None
+    reason: str = ""
+    suggestion: Mapping[str, object] | None = None
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if not (self.trial_id or self.launch_id):
+            raise RecordError(f"a {self.kind} event needs a trial_id or a launch_id")
+        if (self.kind is EventKind.ENDED) != (self.state is not None):
+            raise RecordError(f"state belongs to an ended event and to no other; got {self.state!r} on {self.kind}")
+        if self.state is not None and not self.state.ended:
+            raise RecordError(f"an ended event needs a state that is an end, got {self.state}")
+
+    def to_json(self) -> dict[str, object]:
+        """Return the JSON object of this event; empty fields are left out and secrets masked."""
+        payload = {
+            "schema": SCHEMA_VERSION,
+            "event": str(self.kind),
+            "trial_id": self.trial_id,
+            "launch_id": self.launch_id,
+            "attempt": list(self.attempt),
+            "sequence": self.sequence,
+            "writer": self.writer,
+            "time": self.time,
+            "workload": _masked(self.workload),
+            "config": _masked(self.config),
+            "origin": str(self.origin),
+            "observed": _masked(self.observed),
+            "measurement": _measurement_json(self.measurement) if self.measurement else None,
+            "state": None if self.state is None else str(self.state),
+            "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
+            "suggestion": _masked(self.suggestion) if self.suggestion else None,
+        }
+        return {**self.extra, **_without_empty(payload)}
+
+    @classmethod
+    def from_json(cls, payload: object) -> Self:
+        """Return the event that a JSON object holds; unknown fields are kept in ``extra``.
+
+        Raises:
+            RecordError: a field is missing or not legal, or the schema is newer than this package reads.
+        """
+        if not isinstance(payload, dict):
+            raise RecordError(f"an event must be a JSON object, got {type(payload).__name__}")
+        try:
+            _check_schema(payload.get("schema"))
+            return cls(
+                kind=EventKind(payload.get("event", "")),
+                attempt=_attempt(payload.get("attempt", [0, 0])),
+                sequence=_whole(payload.get("sequence", 0)),
+                origin=Origin(payload.get("origin", Origin.USER)),
+                state=None if payload.get("state") is None else State(payload["state"]),
+                measurement=measurement_from_json(payload.get("measurement")),
+                suggestion=_mapping(payload.get("suggestion")),
+                extra={name: value for name, value in payload.items() if name not in _KNOWN},
+                trial_id=_text(payload, "trial_id"),
+                launch_id=_text(payload, "launch_id"),
+                writer=_text(payload, "writer"),
+                time=_text(payload, "time"),
+                reason=_text(payload, "reason"),
+                workload=freeze_values(payload.get("workload", {}), where="workload"),
+                config=freeze_values(payload.get("config", {}), where="config"),
+                observed=freeze_values(payload.get("observed", {}), where="observed"),
+            )
+        except (TypeError, ValueError, RecursionError) as error:
+            raise RecordError(f"event is not legal: {error}") from error
+
+
+_KNOWN = {"schema", "event"} | {item.name for item in fields(Event)} - {"kind", "extra"}
+
+
+def measurement_from_json(value: object) -> Measurement | None:
+    """Return the measurement that a JSON object holds; fields of a later schema are passed over.
+
+    Raises:
+        RecordError: a field is not legal.
+        TypeError: a field is of another kind.
+    """
+    payload = _mapping(value)
+    if payload is None:
+        return None
+    known = {name: item for name, item in payload.items() if name in Measurement.__dataclass_fields__}
+    quantiles = known.get("step_time_s")
+    if isinstance(quantiles, list):
+        known["step_time_s"] = tuple(quantiles)
+    if known.get("step_time_s") or known.get("source"):
+        # Before the statistic was recorded it was the median step of what was measured here.
+        known.setdefault("statistic", MEDIAN)
+    return Measurement(**known)  # type: ignore[arg-type]  # it checks each of its fields
+
+
+def _measurement_json(measurement: Measurement) -> dict[str, object]:
+    # The statistic is written even where it is unknown: without one, a record is of a release that had no word for it.
+    return {**_masked(_without_empty(asdict(measurement))), "statistic": measurement.statistic}
+
+
+def fold_events(events: Iterable[Event]) -> list[Trial]:
+    """Return one trial per launch, in the order in which their ids first appear; the order of events is free."""
+    events = list(events)
+    joined: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for event in events:
+        if event.launch_id and event.trial_id:
+            joined[event.launch_id][event.trial_id] = None
+    groups: defaultdict[str, list[Event]] = defaultdict(list)
+    for event in events:
+        for trial_id in (event.trial_id,) if event.trial_id else joined[event.launch_id] or (event.launch_id,):
+            groups[trial_id].append(event)
+    return [_fold_trial(trial_id, group) for trial_id, group in groups.items()]
+
+
+def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
+    """Return as few events as fold back to ``trial``, in the order of their sequence.
+
+    Args:
+        trial: the record of a launch that nobody recorded event by event.
+        writer: who writes them.
+    """
+    bare = Event(
+        kind=EventKind.STARTED,
+        trial_id=trial.trial_id,
+        launch_id=trial.launch_id,
+        writer=writer,
+        origin=trial.origin,
+    )
+    begin = replace(
+        bare,
+        kind=EventKind.PLANNED if trial.state is State.PLANNED else EventKind.STARTED,
+        time=trial.started_at,
+        workload=freeze_values(trial.workload, where="workload"),
+        config=freeze_values(trial.config, where="config"),
+        observed=freeze_values(trial.observed, where="observed"),
+        suggestion=trial.suggestion,
+        measurement=None if trial.state.ended else trial.measurement,
+    )
+    restarts = [replace(bare, attempt=(0, attempt)) for attempt in range(1, trial.attempts)]
+    if not trial.state.ended:
+        return [begin, *restarts]
+    end = replace(
+        bare,
+        kind=EventKind.ENDED,
+        attempt=(0, trial.attempts - 1),
+        sequence=1,
+        time=trial.ended_at,
+        measurement=trial.measurement,
+        state=trial.state,
+        reason=trial.reason,
+    )
+    return [begin, *restarts, end]
+
+
+def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
+    ordered = sorted(events, key=_order)
+    of_attempts = [event for event in ordered if event.kind is not EventKind.PLANNED]
+    attempts = sorted({event.attempt for event in of_attempts})
+    last = [event for event in of_attempts if event.attempt == attempts[-1]]
+    end = _believed_end(of_attempts, last)
+    tells_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
+    return Trial(
+        trial_id=trial_id,
+        workload=_merged(ordered, "workload"),
+        config=_merged(ordered, "config"),
+        state=_state(last, end),
+        observed=_merged(ordered, "observed"),
+        measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
+        origin=next(tells_origin, ordered[0]).origin,
+        launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
+        attempts=max(len(attempts), 1),
+        reason=end.reason if end else "",
+        suggestion=next((event.suggestion for event in ordered if event.suggestion), None),
+        started_at=min(
+            (event.time for event in ordered if event.time and event.kind is not EventKind.ENDED), default=""
+        ),
+        ended_at=max((event.time for event in last if event.kind is EventKind.ENDED), default=""),
+    )
+
+
+def _order(event: Event) -> tuple[bool, tuple[int, int], int, str, str, str]:
+    """Plans first; where attempt and sequence are alike, content decides: never the order of a listing."""
+    planned = event.kind is EventKind.PLANNED
+    return not planned, event.attempt, event.sequence, event.writer, event.kind, event.time
+
+
+def _state(last: Sequence[Event], end: Event | None) -> State:
+    if end is not None and end.state is not None:
+        return end.state
+    return State.RUNNING if last else State.PLANNED
+
+
+def _believed_end(events: Sequence[Event], last: Sequence[Event]) -> Event | None:
+    # A tune that ends a job, or has its scheduler's word, knows why; what the ranks saw is the consequence.
+    verdicts = [event for event in events if event.writer == TUNER and event.state not in {None, State.UNKNOWN}]
+    if verdicts:
+        return verdicts[-1]
+    ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
+    return ends[0] if ends else None
+
+
+def _merged(events: Sequence[Event], name: str) -> dict[str, Value]:
+    merged: dict[str, Value] = {}
+    for event in events:
+        merged.update(getattr(event, name))
+    return merged
+
+
+def _masked(values: Mapping[str, object]) -> dict[str, object]:
+    return {
+        mask(name): MASK if names_secret(name) and not isinstance(value, bool) else _masked_value(value)
+        for name, value in values.items()
+    }
+
+
+def _masked_value(value: object) -> object:
+    if isinstance(value, Mapping):
+        return _masked(value)
+    if isinstance(value, list | tuple):
+        return [_masked_value(item) for item in value]
+    if isinstance(value, str):
+        return mask(value)
+    if isinstance(value, float) and not math.isfinite(value):
+        return None  # JSON has no word for it
+    return value
+
+
+def _check_schema(schema: object) -> None:
+    if isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
+        raise RecordError(f"schema {schema!r:.60} is unknown; this version reads 1 to {SCHEMA_VERSION}")
+
+
+def _without_empty(payload: Mapping[str, object]) -> dict[str, object]:
+    return {name: value for name, value in payload.items() if value is not None and value not in ("", {}, ())}
+
+
+def _attempt(value: object) -> tuple[int, int]:
+    if not isinstance(value, list) or len(value) != 2:
+        raise RecordError(f"attempt must be two whole numbers, got {value!r:.60}")
+    return _whole(value[0]), _whole(value[1])
+
+
+def _whole(value: object) -> int:
+    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE:
+        return value
+    raise RecordError(f"a whole number >= 0 is wanted, got {value!r:.60}")
+
+
+def _text(payload: Mapping[str, object], name: str) -> str:
+    value = payload.get(name, "")
+    if isinstance(value, str) and len(value) <= _MAX_TEXT:
+        return value
+    raise RecordError(f"{name} must be a text of at most {_MAX_TEXT} characters, got {value!r:.60}")
+
+
+def _mapping(value: object) -> dict[str, object] | None:
+    if value is None or isinstance(value, dict):
+        return value
+    raise RecordError(f"a JSON object is wanted, got {value!r:.60}")

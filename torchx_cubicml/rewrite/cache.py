@@ -1,0 +1,223 @@
+"""Keeps what was known to be best of one command, for the next launch of the same.
+
+A kept suggestion stands, under the predictor chosen for the store,
+
+- while the store holds the same objects: they are never rewritten, so they say the same;
+- while nothing more is known of the workload itself than it was made of, and the trials of all workloads together have
+  not become a twentieth more: what single trials elsewhere teach is slight, and the gain was true of what was known.
+
+It holds positions in the user's own lists of choices, numbers, and texts for people: nothing of it is a word of a
+command. Whoever reads one judges it by the user's rules again.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+import math
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.suggestion import Suggestion
+from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
+from torchx_cubicml.store.fingerprint import fingerprint_from_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from torchx_cubicml.records.trial import Config, Trial, Value
+    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.store.fingerprint import Fingerprint
+
+FORMAT = 1
+_MOST = 256  # commands
+_GROWTH = 0.05
+_MOST_TEXT = 4096
+_MOST_LINES = 16
+_NO_NUMBERS = {"config", "reason", "n_trials", "nearest"}  # of which the last is for who asks for suggestions alone
+_NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Kept:
+    """What was known to be best of one command, and of what it was made.
+
+    Args:
+        suggestion: ``None`` where no launch of the workload was measured.
+        store: what the store held.
+        shown: digest of what the workload's own trials had shown.
+        n_trials: of all workloads.
+        predictor: chosen for the store.
+        n_launched: launches of the workload, those under way with them.
+        lines: advice on the workload's trials.
+        warnings: what could not be read of the store.
+    """
+
+    suggestion: Suggestion | None
+    store: Fingerprint
+    shown: str
+    n_trials: int
+    n_launched: int
+    predictor: str = ""
+    lines: tuple[str, ...] = ()
+    warnings: tuple[str, ...] = ()
+
+    def stands(self, *, shown: str, n_trials: int, predictor: str) -> bool:
+        """Return whether it is still to be used where the store holds other objects than it held."""
+        alike = shown == self.shown and predictor == self.predictor
+        return alike and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
+
+
+def cache_path(folder: Path, case: Case, url: str) -> Path:
+    """Return where what is known of a command is kept below the folder of caches."""
+    key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
+    return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
+
+
+def keep(path: Path, kept: Kept, case: Case) -> None:
+    """Write what is known for the next launch of the same command."""
+    try:
+        suggestion = None if kept.suggestion is None else _suggestion_to_json(kept.suggestion, case)
+    except CubicMLError:  # its config is not made of choices alone
+        return
+    payload = {
+        "store": kept.store,
+        "shown": kept.shown,
+        "n_trials": kept.n_trials,
+        "n_launched": kept.n_launched,
+        "predictor": kept.predictor,
+        "lines": kept.lines[:_MOST_LINES],
+        "warnings": kept.warnings[:_MOST_LINES],
+        "suggestion": suggestion,
+    }
+    write_cache(path, payload, most=_MOST)
+
+
+def recall(path: Path, case: Case) -> Kept | None:
+    """Return what was kept; ``None`` where nothing was, or where a file is damaged, whoever damaged it."""
+    payload = read_cache(path)
+    try:
+        return None if payload is None else _kept(payload, case)
+    except (CubicMLError, LookupError, TypeError, ValueError, OverflowError):
+        return None
+
+
+def digest(trials: Iterable[Trial]) -> str:
+    """Return what tells some trials, in any order, from others."""
+    told: dict[int, tuple[Mapping[str, Value], str]] = {}  # with each mapping, for its id stands for it
+
+    def tell(facts: Mapping[str, Value]) -> str:
+        if id(facts) not in told:
+            told[id(facts)] = facts, repr(sorted(facts.items()))
+        return told[id(facts)][1]
+
+    texts = [
+        f"{item.trial_id!r} {item.state} {item.attempts} {item.started_at!r} {item.ended_at!r} {item.measurement}"
+        f"{tell(item.workload)}{tell(item.config)}{tell(item.observed)}"
+        for item in trials
+    ]
+    return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
+
+
+def _kept(payload: Mapping[str, object], case: Case) -> Kept:
+    suggestion = payload["suggestion"]
+    return Kept(
+        suggestion=None if suggestion is None else _suggestion(suggestion, case),
+        store=fingerprint_from_json(payload["store"]),
+        shown=_text(payload["shown"]),
+        n_trials=_count(payload["n_trials"]),
+        n_launched=_count(payload["n_launched"]),
+        predictor=_text(payload["predictor"]),
+        lines=_texts(payload["lines"]),
+        warnings=_texts(payload["warnings"]),
+    )
+
+
+def _suggestion_to_json(suggestion: Suggestion, case: Case) -> dict[str, object]:
+    numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
+    told = {"n_trials": suggestion.n_trials, "reason": suggestion.reason[:_MOST_TEXT]}
+    return {**numbers, **told, "choices": _choices(suggestion.config, case)}
+
+
+def _choices(config: Config, case: Case) -> list[int] | None:
+    """Return positions in the user's lists of choices; ``None`` for the user's own config."""
+    if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
+        return None
+    bound = case.held_space().bind(workload=case.workload, current=case.current)
+    return list(bound.encode(config))
+
+
+def _suggestion(payload: object, case: Case) -> Suggestion:
+    if not isinstance(payload, dict):
+        raise TypeError("a suggestion is an object")
+    numbers = {name: _number(payload[name]) for name in _NUMBERS}
+    chance, doubt = numbers.pop("probability_to_fit"), numbers.pop("doubt")
+    if doubt is None or chance is None or chance > 1:
+        raise ValueError("a probability is at most 1")
+    for low, middle, high in (("low", "throughput", "high"), ("gain_low", "gain", "gain_high")):
+        if not (numbers[low] or 0.0) <= (numbers[middle] or 0.0) <= (numbers[high] or 0.0):
+            raise ValueError("an interval holds its middle")
+    return Suggestion(
+        config=_config(payload["choices"], case),
+        probability_to_fit=chance,
+        doubt=doubt,
+        n_trials=_count(payload["n_trials"]),
+        reason=_text(payload["reason"]),
+        nearest=(),
+        **numbers,
+    )
+
+
+def _config(choices: object, case: Case) -> Config:
+    if choices is None:
+        return case.current
+    if not isinstance(choices, list) or not all(type(index) is int and index >= 0 for index in choices):
+        raise TypeError("choices are positions")
+    config = case.held_space().bind(workload=case.workload, current=case.current).decode(choices)
+    if config is None:
+        raise ValueError("the config is not legal")
+    return config
+
+
+def _number(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
+        return value
+    raise TypeError("a number is wanted")
+
+
+def _count(value: object) -> int:
+    if type(value) is int and value >= 0:
+        return value
+    raise TypeError("a whole number is wanted")
+
+
+def _text(value: object) -> str:
+    if type(value) is str and len(value) <= _MOST_TEXT:
+        return value
+    raise TypeError("a text is wanted")
+
+
+def _texts(value: object) -> tuple[str, ...]:
+    if not isinstance(value, list) or len(value) > _MOST_LINES:
+        raise TypeError("a list of texts is wanted")
+    return tuple(map(_text, value))
+
+
+def _plain(value: object) -> object:
+    """Return JSON values in which alike records look alike, whatever the order of their sets and mappings."""
+    if dataclasses.is_dataclass(value):
+        compared = (item.name for item in fields(value) if item.compare)
+        return [type(value).__name__, *(_plain(getattr(value, name)) for name in compared)]
+    if isinstance(value, dict):
+        return sorted(([str(name), _plain(item)] for name, item in value.items()), key=lambda pair: str(pair[0]))
+    if isinstance(value, set | frozenset):
+        return sorted(str(item) for item in value)
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return [type(value).__name__, str(value)]

@@ -1,0 +1,209 @@
+"""Which config an ordinary launch runs, and what speaks against it: predictions under the user's rules.
+
+Law 4 of the design: a config is made here of the literals of the user's own space file, whatever a store holds.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.rewrite.rules import (
+    batch_may_slip,
+    changed_batch,
+    comparable,
+    expected_device_hours,
+    explored_device_hours,
+    explores,
+    held,
+    hold,
+    keeping_batch,
+    why_not,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from datetime import datetime
+
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.space import SearchSpace
+
+_EXPLORE_AMONG = 8  # suggestions, of which the first that surely fits is tried
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is known where a launch is decided.
+
+    Args:
+        space: as the user wrote it.
+        workload: facts of the launch.
+        current: the config that the command has.
+        trials: of the store.
+        predictor: name of the method chosen for the store; empty for the default.
+    """
+
+    space: SearchSpace
+    workload: Workload
+    current: Config
+    trials: Sequence[Trial] = ()
+    predictor: str = ""
+
+    def held_space(self) -> SearchSpace:
+        """Return the space in which what an ordinary launch leaves as typed has one value."""
+        return hold(self.space, self.current, held(self.space))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """A config for a launch.
+
+    Args:
+        config: complete, derived values included.
+        suggestion: what is promised for it.
+        origin: why it was chosen.
+        why_not: why the user's own config runs instead, in words; empty where this one runs.
+        note: what is to be told besides; empty where nothing is.
+    """
+
+    config: Config
+    suggestion: Suggestion
+    origin: Origin
+    why_not: str = ""
+    note: str = ""
+
+
+def advise(case: Case) -> Suggestion | None:
+    """Return what is known to be best among the configs that an ordinary launch may run; it is yet to be judged.
+
+    Only what ended or was measured counts: a launch under way changes nothing before it has shown something.
+
+    Raises:
+        SpaceError: the space cannot be bound to the workload, or what is frozen leaves no legal config.
+    """
+    if not is_program_measured(case):
+        return None
+    from torchx_cubicml.advisor import best_known
+
+    space = case.held_space()
+    shown = filter(has_shown_something, case.trials)
+    trials = comparable(shown, space, workload=case.workload, current=case.current)
+
+    def known(space: SearchSpace) -> Suggestion | None:
+        return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
+
+    best = known(space)
+    if best is None or not _changed_batch(case, _own_literals(case, space, best.config)):
+        return best
+    kept = known(keeping_batch(space, workload=case.workload, current=case.current))
+    return best if kept is None or _is_own(case, kept.config) else kept
+
+
+def judge(case: Case, suggestion: Suggestion) -> Choice:
+    """Return the choice that a suggestion comes to under the user's rules; the trials of the case do not matter.
+
+    Raises:
+        LaunchError: the suggested config may not run.
+    """
+    config = _own_literals(case, case.held_space(), suggestion.config)
+    same = "nothing known is faster than your own config" if config is case.current else ""
+    why = _changed_batch(case, config) or same or why_not(suggestion, case.space.rewrite)
+    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, why_not=why)
+
+
+def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
+    """Return a config worth learning from where this launch is to try one, and what is to be told of it.
+
+    Args:
+        case: what is known.
+        now: the time, by which launches under way are charged to the budget of exploring.
+
+    Raises:
+        SpaceError: see ``advise``.
+    """
+    rules = case.space.rewrite
+    if not rules.explore or not is_program_measured(case):
+        return None, ""
+    n_trials = n_launched(case)
+    if not explores(case.space, workload=case.workload, n_trials=n_trials):
+        return None, ""
+    spent = explored_device_hours(case.trials, program=str(case.workload["program"]), now=now)
+    of_budget = f"{spent:.3g} of {rules.explore_budget_device_hours:g} device hours are spent"
+    if max(spent, spent + expected_device_hours(case.trials, case.workload)) >= rules.explore_budget_device_hours:
+        return None, f"this launch would explore, but its budget has no room for it: {of_budget}"
+    found = _untried(case, seed=n_trials)
+    if found is None:
+        return None, "this launch would explore, but nothing untried clears min_fit"
+    return found, f"this launch explores, as a share of {rules.explore:g} does: {of_budget}"
+
+
+def n_launched(case: Case) -> int:
+    """Return how many launches of the workload are known, those under way with them."""
+    return sum(matches(trial, case.workload) for trial in case.trials)
+
+
+def has_shown_something(trial: Trial) -> bool:
+    """Return whether a trial has ended or was measured."""
+    return trial.state.ended or trial.measurement is not None
+
+
+def is_program_measured(case: Case) -> bool:
+    """Return whether a launch of the program was measured: before that there is nothing to load libraries for."""
+    program = case.workload["program"]
+    return any(trial.measurement is not None and trial.fact("program") == program for trial in case.trials)
+
+
+def _untried(case: Case, *, seed: int) -> Choice | None:
+    from torchx_cubicml.advisor import suggest
+
+    space = case.held_space()
+    trials = comparable(case.trials, space, workload=case.workload, current=case.current)
+    if batch_may_slip(case.space, workload=case.workload, current=case.current):
+        space = keeping_batch(space, workload=case.workload, current=case.current)
+    found = suggest(
+        space,
+        workload=case.workload,
+        current=case.current,
+        trials=trials,
+        count=_EXPLORE_AMONG,
+        seed=seed,
+        predictor=case.predictor,
+    )
+    for suggestion in found:
+        config = _own_literals(case, space, suggestion.config)
+        fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit
+        if fits and config is not case.current and not _changed_batch(case, config):
+            return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE)
+    return None
+
+
+def _changed_batch(case: Case, config: Config) -> str:
+    return changed_batch(case.space, workload=case.workload, current=case.current, config=config)
+
+
+def _is_own(case: Case, suggested: Config) -> bool:
+    return all(name in case.current and same_value(value, case.current[name]) for name, value in suggested.items())
+
+
+def _own_literals(case: Case, space: SearchSpace, suggested: Config) -> Config:
+    """Return a suggested config made of the literals of the user's own space file and of the user's own command.
+
+    Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.
+    """
+    if _is_own(case, suggested):
+        return case.current
+    bound = space.bind(workload=case.workload, current=case.current)
+    config = bound.decode(bound.encode(suggested))
+    if config is None:
+        raise LaunchError("the suggested config is not legal in the space file")
+    stays = {name: case.current[name] for name in held(case.space) if name in case.current}
+    config = {**{name: value for name, value in stays.items() if name not in config}, **config}
+    moved = [name for name, value in stays.items() if not same_value(config[name], value)]
+    if moved:
+        raise LaunchError(f"the suggested config changes {', '.join(moved)}, which stays as typed")
+    return config

@@ -1,0 +1,210 @@
+"""What an ordinary launch may not do, whatever a predictor promises: pure checks, with their reasons in words.
+
+A parameter stays as typed where ``[rewrite]`` freezes it, or where it changes what is trained and does not say that it
+may. The advisor then sees a space in which it has one value.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import replace
+from datetime import datetime
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.rules import NOT_DATA_PARALLEL
+from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_MEANINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Config, Scalar, Trial, Workload
+    from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
+    from torchx_cubicml.space.expression import Expression
+
+_LOW_END = 1.0  # of the 80 % interval of a gain: nine in ten that it is a gain at all
+_IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
+
+
+def changes_training(parameter: Parameter) -> bool:
+    """Return whether a parameter is known to change what is trained, by its own name or by that of its flag.
+
+    >>> from torchx_cubicml.space import Parameter
+    >>> changes_training(Parameter(name="dtype", choices=("fp32", "bf16"))), changes_training(
+    ...     Parameter(name="tp_degree", choices=(1, 2))
+    ... )
+    (True, False)
+    """
+    landing = parameter.landing
+    flags = [landing.name, *landing.aliases, *landing.key] if landing is not None else []
+    of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
+    names = {parameter.name, parameter.observe, *of_flags}
+    return any(FLAG_MEANINGS.get(name, name) in CHANGES_TRAINING for name in names)
+
+
+def not_permitted(space: SearchSpace) -> tuple[str, ...]:
+    """Return the parameters that change what is trained and do not say that an ordinary launch may."""
+    return tuple(item.name for item in space.parameters if changes_training(item) and not item.changes_training)
+
+
+def held(space: SearchSpace) -> tuple[str, ...]:
+    """Return the parameters that an ordinary launch leaves as typed."""
+    stay = {*space.rewrite.freeze, *not_permitted(space)}
+    return tuple(item.name for item in space.parameters if item.name in stay)
+
+
+def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchSpace:
+    """Return the space in which the parameters ``names`` have their value in ``current`` alone."""
+    parameters: list[Parameter] = []
+    facts, constraints = list(space.workload), list(space.constraints)
+    for parameter in space.parameters:
+        value = current.get(parameter.name)
+        if parameter.name not in names or value is None:
+            parameters.append(parameter)
+        elif not isinstance(value, tuple) and (parameter.derive is not None or parameter.when is not None):
+            parameters.append(parameter)
+            constraints.append(_equals(parameter.name, value))
+        elif (only := _only_choice(parameter, current)) is not None:
+            parameters.append(replace(parameter, choices=(only,)))
+        else:
+            facts.append(WorkloadFact(name=parameter.name, value=value))
+    return replace(space, parameters=tuple(parameters), workload=tuple(facts), constraints=tuple(constraints))
+
+
+def comparable(trials: Iterable[Trial], held_space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
+    """Return the trials without those of this workload that had another value where the held space has a fact."""
+    tuned = {parameter.name for parameter in held_space.parameters}
+    facts = [name for name in current if name not in tuned]
+    return [trial for trial in trials if not matches(trial, workload) or _alike(trial.config, current, facts)]
+
+
+def refuse_other_batch(*, workload: Workload, current: Config) -> None:
+    """Check that the space file states no other global batch size than the command has.
+
+    Raises:
+        LaunchError: it does.
+    """
+    stated = workload.get("global_batch_size", current.get("global_batch_size"))
+    computed = computed_global_batch_size(workload=workload, current=current)
+    if stated is not None and computed is not None and stated != computed:
+        raise LaunchError(f"the space file states a global batch size of {stated}, and the command has {computed}")
+
+
+def changed_batch(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
+    """Return how ``config`` changes the global batch size that it must keep, in words; empty where it does not."""
+    if _may_change_batch(space, current, config):
+        return ""
+    before = computed_global_batch_size(workload=workload, current=current)
+    after = computed_global_batch_size(workload=workload, current=config)
+    if before == after:
+        return ""
+    return (
+        f"the best config known trains with a global batch size of {after} in place of {before}; "
+        "derive gradient_accumulation_steps in the space file to keep it"
+    )
+
+
+def batch_may_slip(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
+    """Return whether legal configs can have another global batch size than the command, which none may have."""
+    kept = any(item.name == "gradient_accumulation_steps" and item.derive is not None for item in space.parameters)
+    permitted = any(item.changes_training and item.name in _IN_BATCH for item in space.parameters)
+    return not (kept or permitted) and computed_global_batch_size(workload=workload, current=current) is not None
+
+
+def keeping_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
+    """Return the space without the configs of another global batch size than the command has."""
+    known = {"dp_degree", *workload, *current}
+    factors = [name for name in ("micro_batch_size", "gradient_accumulation_steps", "dp_degree") if name in known]
+    batch = computed_global_batch_size(workload=workload, current=current)
+    kept = parse_expression(f"{' * '.join(factors)} == {batch}", where="the global batch size of the command")
+    return replace(space, constraints=(*space.constraints, kept))
+
+
+def why_not(suggestion: Suggestion, rules: RewriteRules) -> str:
+    """Return why a suggestion is not good enough to change a user's command; empty where it is."""
+    if suggestion.probability_to_fit < rules.min_fit:
+        return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"
+    gain, low = suggestion.gain, suggestion.gain_low
+    # Without a gain the user's own config is known to run out of memory, and any that fits is better.
+    if gain is None or low is None:
+        return ""
+    if low <= _LOW_END:
+        return f"the best gain known, {gain - 1:+.1%}, is inside the noise"
+    if gain - 1 < rules.min_gain:
+        return f"the best gain known, {gain - 1:+.1%}, is under the {rules.min_gain:.1%} that is wanted"
+    return ""
+
+
+def explores(space: SearchSpace, *, workload: Workload, n_trials: int) -> bool:
+    """Return whether the next launch is one of those that try something.
+
+    The draw is of the workload and of how many launches it has seen, so that a dry run shows what the launch will do.
+    """
+    drawn = hashlib.sha256(json.dumps([sorted(workload.items()), n_trials]).encode()).digest()
+    return int.from_bytes(drawn[:8]) < space.rewrite.explore * 2**64
+
+
+def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetime) -> float:
+    """Return wall hours times world size of the launches of a program that explored.
+
+    One under way counts from its start until ``now``, but no longer than the longest that has ended: it may be lost.
+    """
+    own = [trial for trial in trials if trial.workload.get("program") == program]
+    longest = max((hours for trial in own if (hours := _hours(trial, None)) is not None), default=None)
+    spent = 0.0
+    for trial in own:
+        if trial.origin is Origin.EXPLORE:
+            hours = _hours(trial, now) or 0.0
+            under_way = longest is not None and not trial.state.ended
+            spent += (min(hours, longest) if under_way and longest is not None else hours) * _devices(trial)
+    return spent
+
+
+def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
+    """Return what the longest ended launch of a workload took; 0 where none is known."""
+    own = [trial for trial in trials if matches(trial, workload)]
+    return max(((_hours(trial, None) or 0.0) * _devices(trial) for trial in own), default=0.0)
+
+
+def _may_change_batch(space: SearchSpace, current: Config, config: Config) -> bool:
+    changed = (item for item in space.parameters if config.get(item.name) != current.get(item.name))
+    return any(item.changes_training and item.name in _IN_BATCH for item in changed)
+
+
+def _hours(trial: Trial, now: datetime | None) -> float | None:
+    try:
+        start = datetime.fromisoformat(trial.started_at)
+        end = datetime.fromisoformat(trial.ended_at) if trial.ended_at else now
+        return None if end is None else max((end - start).total_seconds(), 0.0) / 3600
+    except (TypeError, ValueError):  # no time, or one that a clock without a zone wrote
+        return None
+
+
+def _devices(trial: Trial) -> int:
+    size = trial.fact("world_size")
+    return size if isinstance(size, int) and size > 0 else 1
+
+
+def _equals(name: str, value: Scalar) -> Expression:
+    text = str(value).lower() if isinstance(value, bool) else repr(value)
+    return parse_expression(f"{name} == {text}", where=f"rewrite: {name} stays as typed")
+
+
+def _only_choice(parameter: Parameter, current: Config) -> Scalar | None:
+    """Return the one choice that says the current value; ``None`` where none does."""
+    value = current[parameter.name]
+    entries = value if isinstance(value, tuple) else (value,)
+    if not all(same_value(entry, entries[0]) for entry in entries):
+        return None
+    return next((choice for choice in parameter.choices if same_value(choice, entries[0])), None)
+
+
+def _alike(config: Config, current: Config, names: Iterable[str]) -> bool:
+    return all(name in config and same_value(config[name], current[name]) for name in names)

@@ -1,0 +1,131 @@
+"""Rows of choice indices scored so far, each once: what searchers keep of what they met."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.searchers.base import scores_of
+from torchx_cubicml.space.encoding import config_at, drawn_rows, legal_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.records.trial import Config
+    from torchx_cubicml.searchers.base import Score
+    from torchx_cubicml.space import SearchSpace
+
+
+class RowRanking:
+    """All legal rows met so far and their scores.
+
+    Args:
+        space: bound.
+        score: what is maximised.
+    """
+
+    def __init__(self, space: SearchSpace, score: Score) -> None:
+        self._space, self._score = space, score
+        self._numbers: dict[bytes, int] = {}
+        self._rows: list[NDArray[np.intp]] = []
+        self._scores: list[float] = []
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def add(self, vectors: NDArray[np.intp]) -> None:
+        """Score those of ``vectors`` ``[n, n_dimensions]`` that are legal and new."""
+        self.numbers(as_legal(self._space, vectors))
+
+    def numbers(self, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return which row met, counted as they came, each of legal ``vectors`` is, ``[n]``; score those that are new.
+
+        Args:
+            vectors: ``[n, n_dimensions]``.
+        """
+        keys = [row.tobytes() for row in vectors]
+        fresh = []
+        for place, key in enumerate(keys):
+            if key not in self._numbers:
+                self._numbers[key] = len(self._numbers)
+                fresh.append(place)
+        if fresh:
+            self._rows.extend(vectors[fresh])
+            scores = np.asarray(scores_of(self._space, self._score, vectors[fresh]), dtype=np.float64)
+            self._scores.extend(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist())
+        return np.array([self._numbers[key] for key in keys], dtype=np.intp)
+
+    def scores(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
+        """Return the scores of the rows that came as those ``numbers``, ``[n]``; ``-inf`` where it was NaN."""
+        return np.array([self._scores[number] for number in numbers.tolist()], dtype=np.float64)
+
+    def rows(self, numbers: NDArray[np.intp]) -> NDArray[np.intp]:
+        """Return the rows that came as those ``numbers``, ``[n, n_dimensions]``."""
+        rows = [self._rows[number] for number in numbers.tolist()]
+        return np.array(rows, dtype=np.intp).reshape(len(rows), len(self._space.dimensions))
+
+    def order(self) -> NDArray[np.intp]:
+        """Return the numbers of all rows that may be proposed, best first; equal scores as they came."""
+        scores = np.array(self._scores, dtype=np.float64)
+        order = np.argsort(-scores, kind="stable")
+        return order[scores[order] > -np.inf]
+
+    def draw(self, count: int, rng: np.random.Generator) -> None:
+        """Score ``count`` legal rows drawn uniformly.
+
+        Raises:
+            SpaceError: nothing legal was found, and nothing is known.
+        """
+        try:
+            self.add(drawn_rows(self._space, count, rng=rng))
+        except SpaceError:
+            if not len(self):
+                raise
+
+    def fill(self, count: int, rng: np.random.Generator, *, at_once: int = 0) -> None:
+        """Draw until ``count`` rows are known, or a draw of as many (or ``at_once``) brings nothing new.
+
+        How many are legal is not always known: of a space too large to count it may be few.
+        """
+        known = -1
+        while known < len(self) < count:
+            known = len(self)
+            self.draw(at_once or count, rng)
+
+    def best(self, count: int) -> NDArray[np.intp]:
+        """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; equal scores as they came."""
+        return self.rows(self.order()[:count])
+
+    def configs(self, count: int) -> list[Config]:
+        """Return the configs of ``best``."""
+        return [config_at(self._space, row) for row in self.best(count)]
+
+
+def as_legal(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the rows that are legal, those that choose for an idle parameter with its first choice instead.
+
+    Args:
+        space: bound.
+        vectors: choice index per dimension, ``[n, n_dimensions]``, each in the range of its dimension.
+    """
+    legal = legal_rows(space, vectors)
+    if legal.all() or not any(item.when is not None for item in space.parameters):
+        return vectors[legal]
+    others = (space.decode(vector.tolist()) for vector in vectors[~legal])
+    mended = [space.encode(config) for config in others if config is not None]
+    return np.vstack([vectors[legal], np.array(mended, dtype=np.intp).reshape(-1, vectors.shape[1])])
+
+
+def rows_of(space: SearchSpace, configs: Iterable[Config]) -> NDArray[np.intp]:
+    """Return the rows of those of ``configs`` that are legal, ``[n, n_dimensions]``."""
+    rows = []
+    for config in configs:
+        try:
+            rows.append(space.encode(config))
+        except SpaceError:
+            continue
+    return as_legal(space, np.array(rows, dtype=np.intp).reshape(len(rows), len(space.dimensions)))

@@ -1,0 +1,195 @@
+"""Reads a space file, and checks the rules that tie its tables together.
+
+- Every parameter, and every workload fact that is no constant, stands at one place in the command; no two share one.
+- Expressions read parameters, workload facts and the names that are always there, and nothing else.
+- A name is one that an expression can read.
+- ``log`` says how the program's output tells of its throughput.
+- ``trainer`` names a table that says where its parameters stand, and what they can be.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
+from torchx_cubicml.space import LandingKind, SearchSpace
+from torchx_cubicml.space.conditional import Conditional
+from torchx_cubicml.space.expression import is_name, parse_expression
+from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
+from torchx_cubicml.space.toml.bindings import read_tune, with_world_size
+from torchx_cubicml.space.toml.entries import read_fact, read_parameter
+from torchx_cubicml.space.toml.log_format import read_log
+from torchx_cubicml.space.toml.rewrite_rules import read_rewrite
+from torchx_cubicml.space.toml.schema import Table, closest
+from torchx_cubicml.space.toml.trainer import is_left_to_trainer, read_trainer, with_trainer
+
+if TYPE_CHECKING:
+    from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.rules import Derivation
+
+MAX_BYTES = 256 * 1024  # of a file
+MAX_ENTRIES = 1000  # parameters, facts or constraints
+MAX_NAME = 64  # characters
+
+ROOT_KEYS = ("objective", "statistic", "workload", "parameters", "constraints", "tune", "rewrite", "trainer", "log")
+
+
+def load_space(path: str | Path) -> SearchSpace:
+    """Return the space that a file describes.
+
+    Raises:
+        SpaceError: the file cannot be read or breaks a rule; the text names key, value, rule and legal values.
+    """
+    if not Path(path).is_file():
+        raise SpaceError(f"{path}: no space file is there")
+    try:
+        with Path(path).open("rb") as file:
+            text = file.read(MAX_BYTES + 1).decode()
+    except OSError as error:
+        raise SpaceError(f"{path}: the space file cannot be read: {error.strerror or error}") from error
+    except UnicodeDecodeError as error:
+        raise SpaceError(f"{path}: the space file is not UTF-8 text: {error.reason} at byte {error.start}") from error
+    return parse_space(text, where=str(path))
+
+
+def parse_space(text: str, *, where: str) -> SearchSpace:
+    """Return the space that a text describes; ``where`` names it in messages.
+
+    Raises:
+        SpaceError: the text is no TOML or breaks a rule; the message names key, value, rule and legal values.
+
+    >>> text = '''
+    ... [parameters.micro_batch_size]
+    ... choices = [1, 2, 4]
+    ... flag = "--batch_size"
+    ... '''
+    >>> parse_space(text, where="example.toml").size()
+    3
+    """
+    root = Table(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
+    objective = root.text("objective")
+    if objective is not None and objective not in OBJECTIVES:
+        raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
+    statistic = root.text("statistic")
+    if statistic is not None and statistic not in STATISTICS:
+        raise root.error("statistic", f"legal are {', '.join(STATISTICS)}")
+    facts, parameters, trainer = (
+        root.table("workload", legal=None),
+        root.table("parameters", legal=None),
+        read_trainer(root),
+    )
+    _check_names(facts, parameters)
+    counted = [*facts, *(trainer.flags if trainer is not None else ())]
+    declared = [name for name in parameters if not is_left_to_trainer(parameters, name, trainer)]
+    space = SearchSpace(
+        parameters=tuple(
+            read_parameter(parameters, name, facts=counted, where=where, trainer=trainer) for name in declared
+        ),
+        constraints=_read_constraints(root),
+        workload=tuple(read_fact(facts, name) for name in facts),
+        objective=objective or OBJECTIVES[0],
+        statistic=statistic or MEAN,
+        tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
+        rewrite=read_rewrite(root, list(parameters)),
+        log=read_log(root),
+    )
+    space = with_world_size(space)
+    if trainer is not None:
+        space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
+    _check_expressions(space, where)
+    _check_places(space, where)
+    return space
+
+
+def _parse_toml(text: str, where: str) -> dict[str, object]:
+    if len(text) > MAX_BYTES:
+        raise SpaceError(f"{where}: a space file holds at most {MAX_BYTES} characters, this one holds more")
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:  # ValueError: also whole numbers of thousands of digits
+        raise SpaceError(f"{where}: not TOML: {str(error) or 'too deeply nested':.200}") from None
+
+
+def _check_names(facts: Table, parameters: Table) -> None:
+    if not len(parameters):
+        raise SpaceError(f"{parameters.place}: at least one parameter is wanted, [parameters.NAME]")
+    for table in (facts, parameters):
+        if len(table) > MAX_ENTRIES:
+            raise SpaceError(f"{table.place}: at most {MAX_ENTRIES} entries are legal, got {len(table)}")
+        for name in table:
+            if len(name) > MAX_NAME or not is_name(name):
+                raise SpaceError(
+                    f"{table.place}: {name!r:.80} can be no name; legal are up to {MAX_NAME} letters, digits and _, "
+                    "no digit first, and no word of an expression"
+                )
+    for name in parameters:
+        if name in facts:
+            raise SpaceError(f"{parameters.place}.{name}: it is a workload fact too; a name is declared once")
+
+
+def _read_constraints(root: Table) -> tuple[Expression, ...]:
+    tables = root.tables("constraints", legal=("require",))
+    if len(tables) > MAX_ENTRIES:
+        raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are legal, got {len(tables)}")
+    constraints = []
+    for table in tables:
+        source = table.text("require")
+        if source is None:
+            raise SpaceError(f"{table.place}: key 'require' is missing")
+        constraints.append(parse_expression(source, where=f"{table.place}.require"))
+    return tuple(constraints)
+
+
+def _check_expressions(space: SearchSpace, where: str) -> None:
+    derivations: dict[str, Derivation] = {
+        item.name: item.derive for item in space.parameters if item.derive is not None
+    }
+    derivations |= {
+        item.name: Conditional(item.name, item.when, item.derive, "")
+        for item in space.parameters
+        if item.when is not None
+    }
+    declared = [item.name for item in space.parameters] + [fact.name for fact in space.workload]
+    known = list(dict.fromkeys([*declared, *ALWAYS_THERE]))
+    for expression in _expressions(space):
+        for name in sorted(expression.names.difference(known)):
+            raise SpaceError(
+                f"{expression.where}: {expression.source!r}: {name} is not declared{closest(name, known)}; "
+                f"known are {', '.join(known)}"
+            )
+    try:
+        in_dependency_order(derivations)
+    except SpaceError as error:
+        raise SpaceError(f"{where}: {error}") from None
+
+
+def _expressions(space: SearchSpace) -> list[Expression]:
+    """Return every expression of a space."""
+    said = [expression for item in space.parameters for expression in (item.derive, item.when)]
+    return [expression for expression in said if expression is not None] + list(space.constraints)
+
+
+def _check_places(space: SearchSpace, where: str) -> None:
+    owners: dict[tuple[str, str], str] = {}
+    landings = [(f"workload.{item.name}", item.landing) for item in space.workload]
+    landings += [(f"parameters.{item.name}", item.landing) for item in space.parameters]
+    places = [
+        (owner, landing.kind, name)
+        for owner, landing in landings
+        if landing is not None
+        for name in (landing.name, *landing.aliases)
+    ]
+    places += [("tune.args", LandingKind.FLAG, flag) for flag in space.tune.args]
+    places += [("tune.env", LandingKind.ENV, variable) for variable in space.tune.env]
+    places += [
+        ("tune.files", LandingKind.FILE, f"{'.'.join(key)} in {file}")
+        for file, keys in space.tune.files.items()
+        for key in keys
+    ]
+    for owner, landing_kind, name in places:
+        first = owners.setdefault((landing_kind, name), owner)
+        if first != owner:
+            raise SpaceError(f"{where}: {landing_kind} {name} is the place of both {first} and {owner}")

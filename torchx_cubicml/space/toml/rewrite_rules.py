@@ -1,0 +1,66 @@
+"""``[rewrite]`` of a space file: when an ordinary launch may be rewritten.
+
+- ``min_gain`` and ``explore`` are shares: 0.01 is a per cent, 0.1 is one launch in ten.
+- ``freeze`` names parameters of the file.
+- ``explore`` stands beside ``explore_budget_gpu_hours``: what explores has an end.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.space import RewriteRules
+from torchx_cubicml.space.toml.schema import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from torchx_cubicml.space.toml.schema import Table
+
+REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours")
+MAX_FROZEN = 1000
+
+
+def read_rewrite(root: Table, parameters: Collection[str]) -> RewriteRules:
+    """Return what ``[rewrite]`` says.
+
+    Args:
+        root: the file.
+        parameters: names of its parameters.
+
+    Raises:
+        SpaceError: a key is unknown or a rule is broken.
+    """
+    table, usual = root.table("rewrite", legal=REWRITE_KEYS), RewriteRules()
+    explore = _number(table, "explore", usual.explore, most=1)
+    budget = _number(table, "explore_budget_gpu_hours", usual.explore_budget_device_hours, most=None)
+    if explore and not budget:
+        raise table.error("explore", "a budget is wanted beside it, explore_budget_gpu_hours = a number above 0")
+    return RewriteRules(
+        min_gain=_number(table, "min_gain", usual.min_gain, most=None),
+        min_fit=_number(table, "min_fit", usual.min_fit, most=1),
+        freeze=_frozen(table, parameters),
+        explore=explore,
+        explore_budget_device_hours=budget,
+    )
+
+
+def _number(table: Table, key: str, usual: float, *, most: float | None) -> float:
+    value = table.number(key)
+    if value is None:
+        return usual
+    if value < 0 or (most is not None and value > most):
+        raise table.error(key, "a number >= 0 is wanted" if most is None else f"a number from 0 to {most} is wanted")
+    return float(value)
+
+
+def _frozen(table: Table, parameters: Collection[str]) -> tuple[str, ...]:
+    if "freeze" not in table or table.raw("freeze") == []:
+        return ()
+    names = [str(name) for name in table.values("freeze", most=MAX_FROZEN)]
+    for name in names:
+        if name not in parameters:
+            raise table.error(
+                "freeze", f"{name!r:.80} is no parameter{closest(name, parameters)}; legal are {', '.join(parameters)}"
+            )
+    return tuple(dict.fromkeys(names))

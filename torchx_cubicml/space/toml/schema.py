@@ -1,0 +1,159 @@
+"""One table of a space file, read strictly: unknown keys and values of another type are told with place and rule."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.trial import MAX_ITEMS, MAX_TEXT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from torchx_cubicml.records.trial import Scalar, Value
+
+MAX_WHOLE_NUMBER = 2**63 - 1  # what a script can be trusted to read
+
+
+class Table:
+    """A table with its place in the file and its legal keys."""
+
+    def __init__(self, content: object, *, where: str, name: str = "", legal: Sequence[str] | None) -> None:
+        """Take a table.
+
+        Args:
+            content: as TOML gave it.
+            where: the file, for messages.
+            name: its dotted name, empty for the whole file.
+            legal: its keys; ``None`` where the user chooses them.
+
+        Raises:
+            SpaceError: it is no table, or has an unknown key.
+        """
+        self._where, self._name = where, name
+        if not isinstance(content, Mapping):
+            raise SpaceError(f"{self.place}: a table is wanted, got {content!r:.60}")
+        for key in content:
+            if legal is not None and key not in legal:
+                raise SpaceError(
+                    f"{self.place}: unknown key {key!r:.60}{closest(key, legal)}; legal are {', '.join(legal)}"
+                )
+        self._content = content
+
+    def __contains__(self, key: str) -> bool:
+        return key in self._content
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._content)
+
+    def __len__(self) -> int:
+        return len(self._content)
+
+    @property
+    def name(self) -> str:
+        """The last part of its dotted name."""
+        return self._name.rpartition(".")[2]
+
+    @property
+    def place(self) -> str:
+        """File and dotted name, for messages."""
+        return f"{self._where}: {self._name}" if self._name else self._where
+
+    def error(self, key: str, rule: str) -> SpaceError:
+        """Return the error that says which rule the value of ``key`` breaks."""
+        got = f", got {self._content[key]!r:.60}" if key in self._content else ""
+        return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
+
+    def table(self, key: str, *, legal: Sequence[str] | None) -> Table:
+        """Return the table under ``key``, an empty one where it is absent."""
+        return Table(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
+
+    def tables(self, key: str, *, legal: Sequence[str]) -> list[Table]:
+        """Return the tables of the array ``[[key]]``."""
+        content = self._content.get(key, [])
+        if not isinstance(content, list):
+            raise self.error(key, f"an array of tables is wanted, [[{key}]]")
+        return [
+            Table(item, where=self._where, name=f"{self._inner(key)}[{index}]", legal=legal)
+            for index, item in enumerate(content)
+        ]
+
+    def raw(self, key: str) -> object:
+        """Return the value of ``key`` as TOML gave it, ``None`` where it is absent."""
+        return self._content.get(key)
+
+    def text(self, key: str) -> str | None:
+        """Return a text, ``None`` where it is absent."""
+        value = self._content.get(key)
+        if value is None or (isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value):
+            return value
+        raise self.error(key, f"a text of at most {MAX_TEXT} characters is wanted")
+
+    def count(self, key: str) -> int | None:
+        """Return a whole number from 1 to ``MAX_ITEMS``, ``None`` where it is absent."""
+        value = self._content.get(key)
+        if value is None:
+            return None
+        if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ITEMS:
+            raise self.error(key, f"a whole number from 1 to {MAX_ITEMS} is wanted")
+        return value
+
+    def switch(self, key: str) -> bool:
+        """Return ``true`` or ``false``, the latter where it is absent."""
+        value = self._content.get(key, False)
+        if isinstance(value, bool):
+            return value
+        raise self.error(key, "true or false is wanted")
+
+    def number(self, key: str) -> int | float | None:
+        """Return a number, ``None`` where it is absent."""
+        value = self._content.get(key)
+        if value is None:
+            return None
+        scalar = self._scalar(key, value)
+        if isinstance(scalar, bool | str):
+            raise self.error(key, "a number is wanted")
+        return scalar
+
+    def value(self, key: str) -> Value | None:
+        """Return one value, or a flat list as a tuple; ``None`` where it is absent."""
+        value = self._content.get(key)
+        if value is None:
+            return None
+        return self.values(key, most=MAX_ITEMS) if isinstance(value, list) else self._scalar(key, value)
+
+    def values(self, key: str, *, most: int) -> tuple[Scalar, ...]:
+        """Return a list of values that has at least one entry and at most ``most``."""
+        content = self._content.get(key)
+        if not isinstance(content, list) or not 1 <= len(content) <= most:
+            raise self.error(key, f"a list of 1 to {most} values is wanted")
+        return tuple(self._scalar(key, item) for item in content)
+
+    def _inner(self, key: str) -> str:
+        shown = key if key.isprintable() else repr(key)
+        return f"{self._name}.{shown}" if self._name else shown
+
+    def _scalar(self, key: str, value: object) -> Scalar:
+        if isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value:
+            return value
+        if isinstance(value, int) and abs(value) <= MAX_WHOLE_NUMBER:  # booleans too
+            return value
+        if isinstance(value, float) and math.isfinite(value):
+            return value
+        raise self.error(
+            key,
+            f"a value must be true, false, a finite number within 64 bits or a text of at most {MAX_TEXT} characters",
+        )
+
+
+def closest(name: str, legal: Iterable[str]) -> str:
+    """Return ``; did you mean ...?`` where a legal name is close, else nothing.
+
+    >>> closest("chioces", ["choices", "flag"])
+    "; did you mean 'choices'?"
+    """
+    near = get_close_matches(name[:80], [item for item in legal if len(item) <= 80], n=1)
+    return f"; did you mean {near[0]!r}?" if near else ""

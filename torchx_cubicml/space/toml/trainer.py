@@ -1,0 +1,216 @@
+"""What a trainer's table brings to a space file that names it.
+
+- A parameter that it knows needs no place, no choices and no default, and can be said in short: ``"auto"``, one value,
+  or a list.
+- What the parameters and the rules need to know of the command is read from the trainer's flags.
+- Where the micro batch or the mesh is tuned, accumulation follows, so that the global batch stays as it is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, WorkloadFact
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.rules import NOT_DATA_PARALLEL
+from torchx_cubicml.space.toml.schema import closest
+from torchx_cubicml.space.trainers import TRAINERS, WORKLOAD_NAMES
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torchx_cubicml.records.trial import Scalar
+    from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.toml.schema import Table
+    from torchx_cubicml.space.trainers import Trainer, TrainerFlag
+
+AUTO = "auto"
+ACCUMULATION = "gradient_accumulation_steps"
+JOB_ACCUMULATION = "job_accumulation_steps"
+
+_IN_BATCH = ("micro_batch_size", "world_size", *NOT_DATA_PARALLEL)
+_FACTS = frozenset({*WORKLOAD_NAMES, *NOT_DATA_PARALLEL, "micro_batch_size", "global_batch_size", ACCUMULATION})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Known:
+    """What a trainer's table says of a parameter.
+
+    Args:
+        choices: that ``"auto"`` stands for.
+        landing: its flag.
+        default: what the trainer does without the flag.
+        when: condition under which it counts.
+    """
+
+    choices: tuple[Scalar, ...]
+    landing: Landing
+    default: Scalar | None
+    when: Expression | None
+
+
+def read_trainer(root: Table) -> Trainer | None:
+    """Return the trainer that a file names, ``None`` where it names none.
+
+    Raises:
+        SpaceError: no table of it is here.
+    """
+    name = root.text("trainer")
+    if name is None:
+        return None
+    if name not in TRAINERS:
+        raise root.error("trainer", f"legal are {', '.join(TRAINERS)}{closest(name, TRAINERS)}")
+    return TRAINERS[name]
+
+
+def known_of(trainer: Trainer | None, name: str) -> Known | None:
+    """Return what a trainer's table says of a parameter, ``None`` where it says nothing."""
+    flag = trainer.flags.get(name) if trainer is not None else None
+    if trainer is None or flag is None or (name == ACCUMULATION and trainer.accumulation != "per rank"):
+        return None
+    return Known(
+        choices=flag.choices,
+        landing=_landing(trainer, flag),
+        default=flag.default if flag.flag else flag.file_default,
+        when=parse_expression(flag.when, where=f"trainer {trainer.name}: {name}") if flag.when else None,
+    )
+
+
+def is_left_to_trainer(tables: Table, name: str, trainer: Trainer | None) -> bool:
+    """Whether a parameter is accumulation that is to follow from the others, as the trainer counts it."""
+    return trainer is not None and name == ACCUMULATION and tables.raw(name) == AUTO
+
+
+def read_short_form(tables: Table, name: str, trainer: Trainer) -> Parameter:
+    """Return the parameter ``name = "auto"``, ``name = 4`` or ``name = [1, 2, 4]`` of ``[parameters]``.
+
+    Raises:
+        SpaceError: the trainer does not know it, or a value is none that the trainer takes.
+    """
+    known = known_of(trainer, name)
+    if known is None:
+        raise tables.error(
+            name,
+            f"trainer {trainer.name!r} has no flag of its own for it{closest(name, trainer.flags)}; a table with "
+            f"choices and a place is wanted, or one of {', '.join(trainer.flags)}",
+        )
+    if tables.raw(name) == AUTO:
+        if not known.choices:
+            raise tables.error(name, "values to try are wanted, as in [1, 2]: the trainer's table proposes none")
+        choices = known.choices
+    else:
+        value = tables.value(name)
+        choices = value if isinstance(value, tuple) else () if value is None else (value,)
+        check_values(tables, name, choices, trainer)
+    return Parameter(name=name, choices=choices, landing=known.landing, default=known.default, when=known.when)
+
+
+def check_values(table: Table, key: str, values: Iterable[Scalar], trainer: Trainer, *, name: str = "") -> None:
+    """Check that a trainer takes ``values`` for its flag.
+
+    Raises:
+        SpaceError: one is of another kind, or no word of the trainer.
+    """
+    flag = trainer.flags[name or key]
+    legal = dict.fromkeys([*flag.choices, *(word for word, _ in flag.words)])
+    sample = [*legal, *([flag.default] if flag.default is not None else [])]
+    for value in values:
+        if sample and kind(value) != kind(sample[0]):
+            raise table.error(key, f"{kind(sample[0])} is wanted by trainer {trainer.name!r}")
+        if isinstance(value, str) and legal and value not in legal:
+            near = closest(value, [str(word) for word in legal])
+            raise table.error(key, f"legal with trainer {trainer.name!r} are {', '.join(map(str, legal))}{near}")
+
+
+def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> SearchSpace:
+    """Return the space with what the trainer's table adds: accumulation, its own rules, and facts read from its flags.
+
+    Args:
+        space: what the file declares.
+        trainer: that it names.
+        accumulates: whether accumulation must follow whatever is tuned.
+    """
+    names = {item.name for item in space.parameters} | {item.name for item in space.workload}
+    tuned = [item.name for item in space.parameters]
+    parameters = list(space.parameters)
+    if ACCUMULATION not in names and (accumulates or any(name in _IN_BATCH for name in tuned)):
+        parameters += _accumulation(trainer)
+        names |= {ACCUMULATION}
+    rules = [parse_expression(rule, where=f"trainer {trainer.name}") for rule in trainer.constraints]
+    constraints = [*space.constraints, *(rule for rule in rules if _with_mesh(rule.names) & set(tuned))]
+    space = replace(space, parameters=tuple(parameters), constraints=tuple(constraints))
+    return replace(space, workload=(*space.workload, *_facts(space, trainer, names)))
+
+
+def _accumulation(trainer: Trainer) -> list[Parameter]:
+    where = f"trainer {trainer.name}: {ACCUMULATION}"
+    per_rank = parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where=where)
+    flag = trainer.flags.get(ACCUMULATION)
+    if flag is None:
+        return [Parameter(name=ACCUMULATION, derive=per_rank)] if trainer.accumulation == "implied" else []
+    landing = _landing(trainer, flag)
+    if trainer.accumulation == "per rank":
+        return [Parameter(name=ACCUMULATION, derive=per_rank, landing=landing, default=flag.default)]
+    of_job = parse_expression("global_batch_size / micro_batch_size", where=where)
+    share = parse_expression(f"{JOB_ACCUMULATION} / dp_degree", where=where)
+    return [
+        Parameter(name=JOB_ACCUMULATION, derive=of_job, landing=landing, default=flag.default),
+        Parameter(name=ACCUMULATION, derive=share),
+    ]
+
+
+def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[WorkloadFact]:
+    """Return the facts that the trainer's flags say; those that no expression reads may be absent."""
+    needed = _with_mesh(_names_read(space))
+    places = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    taken = {*space.tune.args, *(place.name for place in places if place is not None)}
+    facts = []
+    for name, flag in trainer.flags.items():
+        landing = _landing(trainer, flag)
+        if name in declared or landing.name in taken or (name not in needed and name not in _FACTS):
+            continue
+        value = flag.default if flag.flag else flag.file_default
+        # Only where it implies accumulation must the global batch be stated; elsewhere it is computed.
+        optional = name not in needed or (name == "global_batch_size" and trainer.accumulation != "implied")
+        facts.append(WorkloadFact(name=name, landing=landing, value=value, optional=optional))
+    return facts
+
+
+def _names_read(space: SearchSpace) -> set[str]:
+    expressions: list[Expression | None] = [*space.constraints]
+    names: set[str] = set()
+    for item in space.parameters:
+        expressions += [item.derive, item.when]
+        names |= {item.per_layer} if isinstance(item.per_layer, str) else set()
+    return names.union(*(expression.names for expression in expressions if expression is not None))
+
+
+def _with_mesh(names: Iterable[str]) -> set[str]:
+    names = set(names)
+    return names | set(NOT_DATA_PARALLEL) if "dp_degree" in names else names
+
+
+def _landing(trainer: Trainer, flag: TrainerFlag) -> Landing:
+    return Landing(
+        kind=LandingKind.FLAG if flag.flag else LandingKind.FILE,
+        name=flag.flag or f"{flag.key} in {flag.file}",
+        aliases=_aliases(flag.flag) if trainer.both_dashes and flag.flag else (),
+        words=flag.words,
+        bare=flag.bare,
+        companions=flag.companions,
+        unless=trainer.other_defaults,
+        file=flag.file,
+        key=tuple(filter(None, flag.key.split("."))),
+        file_default=flag.file_default,
+        file_words=flag.file_words,
+        flag_counts_more=flag.flag_counts_more,
+        file_must_leave_open=flag.file_must_leave_open,
+        implied=flag.implied,
+    )
+
+
+def _aliases(flag: str) -> tuple[str, ...]:
+    dashed = f"--{flag.removeprefix('--').replace('_', '-')}"
+    return (dashed,) if dashed != flag else ()

@@ -1,0 +1,42 @@
+"""Tables, no logic: the standard names, and which flag or key of which trainer means which of them."""
+
+from __future__ import annotations
+
+from torchx_cubicml.records.names import (
+    CHANGES_TRAINING,
+    FLAG_MEANINGS,
+    HOOKS,
+    NOT_OUTPUT_WORDS,
+    OUTPUT_WORDS,
+    SHARDING_STRATEGIES,
+    STANDARD_PARAMETERS,
+    STANDARD_WORDS,
+    WORKLOAD_NAMES,
+)
+from torchx_cubicml.space.trainers.accelerate import ACCELERATE
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.deepspeed import DEEPSPEED
+from torchx_cubicml.space.trainers.hugging_face import HUGGING_FACE
+from torchx_cubicml.space.trainers.megatron_lm import MEGATRON_LM
+from torchx_cubicml.space.trainers.nanogpt import NANOGPT
+from torchx_cubicml.space.trainers.torchtitan import TORCHTITAN
+
+TRAINERS: dict[str, Trainer] = {
+    trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, ACCELERATE, DEEPSPEED, HUGGING_FACE, NANOGPT)
+}
+"""Trainers whose flags are known, by the name that a space file gives; a command is that of the first that fits."""
+
+__all__ = [
+    "CHANGES_TRAINING",
+    "FLAG_MEANINGS",
+    "HOOKS",
+    "NOT_OUTPUT_WORDS",
+    "OUTPUT_WORDS",
+    "SHARDING_STRATEGIES",
+    "STANDARD_PARAMETERS",
+    "STANDARD_WORDS",
+    "TRAINERS",
+    "WORKLOAD_NAMES",
+    "Trainer",
+    "TrainerFlag",
+]

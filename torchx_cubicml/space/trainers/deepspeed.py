@@ -1,0 +1,60 @@
+"""DeepSpeed: its JSON file, and scripts that take the same as flags, as DeepSpeed-Chat's do."""
+
+from __future__ import annotations
+
+from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
+from torchx_cubicml.space.trainers.zero_keys import STAGE, STAGE_WORDS, zero_keys
+
+_FILE = "--deepspeed_config"
+
+DEEPSPEED = Trainer(
+    name="deepspeed",
+    flags={
+        "micro_batch_size": TrainerFlag(
+            flag="--per_device_train_batch_size",
+            file=_FILE,
+            key="train_micro_batch_size_per_gpu",
+            choices=(1, 2, 4, 8, 16, 32),
+            default=16,
+        ),
+        # Without it DeepSpeed works it out from the other two batch sizes, where the file says both.
+        "gradient_accumulation_steps": TrainerFlag(
+            flag="--gradient_accumulation_steps",
+            file=_FILE,
+            key="gradient_accumulation_steps",
+            default=1,
+            file_default=1,
+            implied=True,
+        ),
+        "global_batch_size": TrainerFlag(file=_FILE, key="train_batch_size"),
+        "sharding_strategy": TrainerFlag(
+            flag="--zero_stage",
+            file=_FILE,
+            key=STAGE,
+            choices=("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD"),
+            default="NO_SHARD",
+            file_default="NO_SHARD",
+            words=STAGE_WORDS,
+            file_words=STAGE_WORDS,
+        ),
+        "activation_checkpointing": TrainerFlag(
+            flag="--gradient_checkpointing",
+            choices=("none", "full"),
+            default="none",
+            words=(("none", ""),),
+            bare="full",
+        ),
+        "offload": TrainerFlag(
+            flag="--offload", choices=(False, True), default=False, when="sharding_strategy != 'NO_SHARD'"
+        ),
+        "seq_len": TrainerFlag(flag="--max_seq_len", default=512),
+        **zero_keys(_FILE),
+    },
+    accumulation="per rank",
+    other_defaults=(_FILE,),
+    marks=(
+        frozenset({"--per_device_train_batch_size", "--zero_stage"}),
+        frozenset({"--zero_stage", "--deepspeed"}),
+        frozenset({_FILE}),
+    ),
+)

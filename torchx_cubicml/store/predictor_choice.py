@@ -1,0 +1,60 @@
+"""Which predictor was chosen for a store, beside its events: a name, which whoever reads it looks up in a table."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.store.trial_store import TrialStore
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torchx_cubicml.store.backend import Folder
+
+_PLACE = "choices"
+_SCHEMA = 1
+_MOST_NAME = 64
+
+
+def add_choice(url: str, name: str, *, why: Mapping[str, object]) -> None:
+    """Keep the predictor chosen for the store at ``url``; the latest counts.
+
+    Args:
+        url: of the store.
+        name: of the predictor.
+        why: JSON values for people.
+
+    Raises:
+        StoreError: the store cannot be written.
+    """
+    now = datetime.now(UTC)
+    data = json.dumps({"schema": _SCHEMA, "predictor": name, "why": dict(why)}).encode() + b"\n"
+    _folder(url).publish(f"{now:%Y-%m-%d}", f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json", data)
+
+
+def latest_choice(url: str) -> str:
+    """Return the name that was kept last; empty where there is none, or it is no name.
+
+    Raises:
+        StoreError: the store cannot be reached or read.
+    """
+    folder = _folder(url)
+    for _, content in folder.read(folder.list_objects().places()[-1:]):
+        return "" if isinstance(content, Exception) else _name(content)
+    return ""
+
+
+def _name(content: bytes) -> str:
+    try:
+        found = json.loads(content)
+    except (ValueError, RecursionError):
+        return ""
+    name = found.get("predictor") if isinstance(found, dict) else None
+    return name if isinstance(name, str) and name.isidentifier() and len(name) <= _MOST_NAME else ""
+
+
+def _folder(url: str) -> Folder:
+    return TrialStore(f"{url.rstrip('/')}/{_PLACE}").folder

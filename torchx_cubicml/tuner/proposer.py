@@ -1,0 +1,130 @@
+"""Who says what a tune launches next: the advisor, or, where that is not what is tried, a quick stand-in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+from torchx_cubicml.advisor import DEFAULT_METHOD, Method, Study, expected_gain, sensitivity, verdict
+from torchx_cubicml.records.same_workload import matches
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor import ParameterWorth
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Config, Trial, Workload
+    from torchx_cubicml.space import SearchSpace
+    from torchx_cubicml.tuner.request import Prepared
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Account:
+    """What is to be said of a winner.
+
+    Args:
+        confidence: probability that no measured config is faster by more than a per cent; ``None`` where unknown.
+        worths: what each parameter is worth.
+    """
+
+    confidence: float | None = None
+    worths: tuple[ParameterWorth, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Moment:
+    """What a tune knows when it asks.
+
+    Args:
+        space: bound or not.
+        workload: facts.
+        current: the user's own config.
+        trials: of any workload; planned and running ones are under way.
+        seed: of all randomness.
+    """
+
+    space: SearchSpace
+    workload: Workload
+    current: Config
+    trials: Sequence[Trial]
+    seed: int
+
+
+class Advisor(Protocol):
+    """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
+
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        """Return what to launch next, the most telling first."""
+
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        """Return the best config surely faster than the own, else that; ``None`` where nothing was measured."""
+
+    def expected_gain(self, moment: Moment) -> float | None:
+        """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
+
+    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
+        """Return measured configs that may well be faster than ``winner``, the likeliest first."""
+
+    def account(self, moment: Moment, winner: Config) -> Account:
+        """Return what is to be said of ``winner`` at the end."""
+
+
+@dataclass(slots=True, kw_only=True)
+class StudyingAdvisor:
+    """See ``Advisor``. Questions that follow each other on the same trials share what was learned for the first.
+
+    Args:
+        predictor: name of the predictor.
+        method: how launches are chosen.
+    """
+
+    predictor: str
+    method: Method = DEFAULT_METHOD
+    _asked: Moment | None = None
+    _study: Study | None = None
+
+    @classmethod
+    def serving(cls, prepared: Prepared) -> Self:
+        """Return the advisor that a tune asks."""
+        return cls(predictor=prepared.predictor, method=prepared.request.method)
+
+    def suggest(self, moment: Moment) -> list[Suggestion]:
+        """See ``Advisor``."""
+        return self._studied(moment).suggest(method=self.method)
+
+    def best_known(self, moment: Moment) -> Suggestion | None:
+        """See ``Advisor``."""
+        if not any(trial.measurement is not None and matches(trial, moment.workload) for trial in moment.trials):
+            return None  # without the time that learning takes
+        return self._studied(moment).best_known()
+
+    def expected_gain(self, moment: Moment) -> float | None:
+        """See ``Advisor``."""
+        return expected_gain(self._studied(moment), method=self.method)
+
+    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
+        """See ``Advisor``."""
+        found = verdict(self._studied(moment), winner=winner)
+        return list(found.rivals) if found is not None else []
+
+    def account(self, moment: Moment, winner: Config) -> Account:
+        """See ``Advisor``."""
+        study = self._studied(moment)
+        found = verdict(study, winner=winner)
+        return Account(
+            confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
+        )
+
+    def _studied(self, moment: Moment) -> Study:
+        asked = self._asked
+        if self._study is None or asked is None or asked.trials is not moment.trials or asked.seed != moment.seed:
+            self._study = Study.of(
+                moment.space,
+                workload=moment.workload,
+                current=moment.current,
+                trials=moment.trials,
+                seed=moment.seed,
+                predictor=self.predictor,
+            )
+            self._asked = moment
+        return self._study

@@ -1,0 +1,75 @@
+"""What a tuner that died has left: each of its launches is watched on, or is over, or was never made."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.trial import State
+from torchx_cubicml.tuner.clock import instant
+from torchx_cubicml.tuner.flight import Flight
+
+if TYPE_CHECKING:
+    from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.flights import Flights
+    from torchx_cubicml.tuner.scheduler.jobs import JobRunner
+    from torchx_cubicml.tuner.state import Books
+
+_LOOK_S = 1.0
+_SURE_AFTER = timedelta(seconds=3)  # a process between fork and exec does not show its environment yet
+_SURE_AFTER_BLINDLY = timedelta(seconds=120)  # on a scheduler that cannot be asked, until a job has told of itself
+NEVER_MADE = "the tuner ended before it submitted this launch"
+
+
+def adopt_all(flights: Flights, books: Books, jobs: JobRunner, clock: Clock) -> int:
+    """Watch each launch of the tune that has a job, close those that never had one; return how many are watched."""
+    lost = _adopt_noted(flights, books, jobs)
+    began = clock.now()
+    while lost:
+        found = jobs.find(lost)
+        for launch_id in lost:
+            if launch_id in found or _has_begun(books, launch_id):
+                flights.adopt(_flight(books, launch_id, found.get(launch_id, "")))
+        lost = [launch_id for launch_id in lost if launch_id not in found and not _has_begun(books, launch_id)]
+        patience = _SURE_AFTER if jobs.finds else _SURE_AFTER_BLINDLY
+        if not lost or (clock.now() - began >= patience and not jobs.submitting(lost)):
+            break
+        clock.sleep(_LOOK_S)
+        books.ledger.refresh()
+    for launch_id in lost:
+        flights.drop(launch_id, NEVER_MADE)
+    return len(flights.under_way)
+
+
+def _adopt_noted(flights: Flights, books: Books, jobs: JobRunner) -> list[str]:
+    """Watch the launches whose job was noted, and return the others."""
+    noted = {launch_id: books.handle(launch_id) for launch_id in books.open_launches()}
+    local = jobs.find([launch_id for launch_id, handle in noted.items() if handle]) if jobs.is_local else {}
+    for launch_id, handle in noted.items():
+        if handle:
+            # Only the process that started a local job can ask TorchX for it.
+            known = local.get(launch_id, f"local_cwd://adopted/{launch_id}") if jobs.is_local else handle
+            flights.under_way.append(_flight(books, launch_id, known))
+    return [launch_id for launch_id, handle in noted.items() if not handle]
+
+
+def _flight(books: Books, launch_id: str, handle: str) -> Flight:
+    plan = books.ledger.planned(launch_id)
+    planned_at = instant(plan.time) if plan is not None else None
+    submitted_at = planned_at or books.now()
+    attempts = books.ledger.attempts(launch_id)
+    return Flight(
+        launch_id=launch_id,
+        number=books.number(launch_id),
+        purpose=books.purpose(launch_id) or "search",
+        config=plan.config if plan is not None else {},
+        submitted_at=submitted_at,
+        handle=handle,
+        running_since=attempts[-1][0] if attempts else None,
+        ran_before_s=sum((last - first).total_seconds() for first, last in attempts[:-1]),
+    )
+
+
+def _has_begun(books: Books, launch_id: str) -> bool:
+    trial = books.ledger.of_launch(launch_id)
+    return trial is not None and trial.state is not State.PLANNED

@@ -1,0 +1,3 @@
+"""Schedulers: what TorchX, Slurm and this machine say of a job."""
+
+from __future__ import annotations

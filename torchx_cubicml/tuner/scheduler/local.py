@@ -1,0 +1,93 @@
+"""Jobs of a local scheduler that outlived the process which started them: found by their environment.
+
+TorchX's local schedulers know only what they started themselves. A launch's contract stands in the environment of all
+its processes, and the folder of its logs tells that it was started, even where it has ended since.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections import defaultdict
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import ContractError
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+_NAME = f"{CONTRACT_VARIABLE}=".encode()
+_GRACE_S = 10.0
+_POLL_S = 0.1
+
+
+class LocalWitness:
+    """See ``Witness``; an app id is the launch id itself.
+
+    Args:
+        logs: folder in which each launch has a folder of logs under its id; empty where they lie elsewhere.
+    """
+
+    def __init__(self, logs: str = "") -> None:
+        self._logs = Path(logs) if logs else None
+        self._launch_ids: dict[bytes, str] = {}
+
+    def look(self, app_id: str) -> JobState | None:
+        """Return whether a process of the launch lives; nobody is left who could tell how it ended."""
+        if self._processes().get(app_id):
+            return JobState(phase=JobPhase.RUNNING)
+        return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
+
+    def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
+        """Return those with a process, or with logs."""
+        living = self._processes()
+        return {name: name for name in launch_ids if name in living or self._has_logs(name)}
+
+    def submitting(self, launch_ids: Collection[str]) -> bool:
+        """A killed process leaves no submission behind."""
+        del launch_ids
+        return False
+
+    def cancel(self, app_id: str) -> bool:
+        """Ask the processes to end, as TorchX does, and end those that do not."""
+        for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+            for pid in self._processes().get(app_id, ()):
+                with suppress(OSError):
+                    os.kill(pid, number)
+            end = time.monotonic() + patience
+            while self._processes().get(app_id) and time.monotonic() < end:
+                time.sleep(_POLL_S)
+        return not self._processes().get(app_id)
+
+    def _has_logs(self, launch_id: str) -> bool:
+        # <logs>/<launch id>/<session>/<app id> is made just before the first process is.
+        return self._logs is not None and any((self._logs / launch_id).glob("*/*"))
+
+    def _processes(self) -> dict[str, list[int]]:
+        """Return launch id -> its processes, without those that only carry events to the store."""
+        found: defaultdict[str, list[int]] = defaultdict(list)
+        for folder in Path("/proc").glob("[0-9]*"):
+            launch_id = self._launch_of(folder)
+            if launch_id:
+                found[launch_id].append(int(folder.name))
+        return dict(found)
+
+    def _launch_of(self, folder: Path) -> str:
+        try:
+            variables = (folder / "environ").read_bytes().split(b"\0")
+            value = next((item.removeprefix(_NAME) for item in variables if item.startswith(_NAME)), b"")
+            if not value or b"torchx_cubicml.recorder.events.writer" in (folder / "cmdline").read_bytes():
+                return ""
+        except OSError:  # ended meanwhile, or another user's
+            return ""
+        if value not in self._launch_ids:
+            try:
+                self._launch_ids[value] = decode_contract(value.decode(errors="replace")).launch_id
+            except ContractError:
+                self._launch_ids[value] = ""
+        return self._launch_ids[value]

@@ -1,0 +1,224 @@
+"""Everything that is known of one tune: its launches in the store, their jobs and costs in the journal."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.event import TUNER, Event, EventKind
+from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.tuner.budget import Spent
+from torchx_cubicml.tuner.journal import Note, NoteKind
+from torchx_cubicml.tuner.lease import Lifetime, launch_prefix
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from datetime import datetime
+
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.records.trial import State, Trial, Workload
+    from torchx_cubicml.tuner.clock import Clock
+    from torchx_cubicml.tuner.journal import Journal
+    from torchx_cubicml.tuner.trials import Ledger
+
+_AFTER_ALL_OTHERS = 10**9  # sequence of an end that the tuner writes in the job's place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cost:
+    """What a launch that is over took.
+
+    Args:
+        run_s: seconds that its job ran.
+        queue_s: seconds that it waited.
+        launched: whether there was a job at all.
+    """
+
+    run_s: float
+    queue_s: float
+    launched: bool = True
+
+
+class Books:
+    """The account of one tune.
+
+    Args:
+        tune_id: of the tune.
+        ledger: of the store.
+        journal: of the store.
+        clock: tells when something is written.
+    """
+
+    def __init__(self, tune_id: str, ledger: Ledger, journal: Journal, clock: Clock) -> None:
+        self.ledger = ledger
+        self.tune_id = tune_id
+        self._prefix = launch_prefix(tune_id)
+        self._journal = journal
+        self._clock = clock
+        self._submitted: dict[str, Note] = {}
+        self._settled: dict[str, Note] = {}
+        self._lifetime = Lifetime()
+        self._run_s = 0.0
+        self._runs_s: list[float] = []  # of launches that came to their own end
+        self._n_over = 0
+        self._planned: set[str] = set()
+        for note in journal.read():
+            if note.tune_id == tune_id:
+                self._take(note)
+        ledger.refresh()
+        self._planned.update(ledger.launches(self._prefix))
+
+    def next_launch_id(self) -> str:
+        """Return the id of the next launch; only one process at a time leads a tune, so it is unique."""
+        numbers = [self.number(launch_id) for launch_id in self._planned]
+        return f"{self._prefix}{max(numbers, default=0) + 1:04d}"
+
+    def number(self, launch_id: str) -> int:
+        """Return the number of a launch of this tune, from 1."""
+        digits = launch_id.removeprefix(self._prefix)
+        return int(digits) if digits.isdigit() else 0
+
+    def plan(self, launch_id: str, suggestion: Suggestion, workload: Workload) -> None:
+        """Tell the store of a launch before there is a job.
+
+        Raises:
+            StoreError: the store cannot be written; then nothing may be submitted.
+        """
+        self._planned.add(launch_id)
+        self.ledger.append(
+            Event(
+                kind=EventKind.PLANNED,
+                launch_id=launch_id,
+                writer=TUNER,
+                time=self._now(),
+                workload=workload,
+                config=suggestion.config,
+                origin=Origin.TUNE,
+                suggestion=suggestion.promise(),
+            )
+        )
+
+    def submitted(self, launch_id: str, handle: str, purpose: str, image: str = "") -> None:
+        """Note that a launch has a job."""
+        self._write(NoteKind.SUBMITTED, launch_id, {"handle": handle, "purpose": purpose, "image": image})
+
+    def settled(self, launch_id: str, cost: Cost, end: str) -> None:
+        """Note that a launch is over."""
+        facts = {"run_s": cost.run_s, "queue_s": cost.queue_s, "launched": cost.launched, "end": end}
+        self._write(NoteKind.SETTLED, launch_id, facts)
+
+    def alive(self) -> None:
+        """Note that this process lives."""
+        self._write(NoteKind.ALIVE, "", {})
+
+    def hurry(self) -> None:
+        """Wait no more for a store that does not answer."""
+        self.ledger.patience.hurry()
+
+    def finished(self, facts: Mapping[str, object]) -> None:
+        """Note that the tune is over, and how it ended; nobody goes on with it."""
+        self._write(NoteKind.FINISHED, "", facts)
+
+    def end(self, launch_id: str, state: State, reason: str) -> None:
+        """Tell the store how a launch ended, in the place of its job."""
+        trial = self.ledger.of_launch(launch_id)
+        unseen = trial is None or trial.trial_id == launch_id
+        self.ledger.append(
+            Event(
+                kind=EventKind.ENDED,
+                trial_id="" if unseen or trial is None else trial.trial_id,
+                launch_id=launch_id,
+                sequence=_AFTER_ALL_OTHERS,
+                writer=TUNER,
+                time=self._now(),
+                state=state,
+                reason=reason,
+            )
+        )
+        self.ledger.refresh()
+
+    def open_launches(self) -> list[str]:
+        """Return the launches that were planned and are not settled, in order."""
+        return sorted(self._planned - self._settled.keys())
+
+    def handle(self, launch_id: str) -> str:
+        """Return the job of a launch; empty where none was noted."""
+        note = self._submitted.get(launch_id)
+        return note.text("handle") if note is not None else ""
+
+    def purpose(self, launch_id: str) -> str:
+        """Return why a launch was made; empty where it was not noted."""
+        note = self._submitted.get(launch_id)
+        return note.text("purpose") if note is not None else ""
+
+    def image(self) -> str:
+        """Return the image that was built of the workspace; empty where none was."""
+        return next((image for note in self._submitted.values() if (image := note.text("image"))), "")
+
+    def own_trials(self) -> list[Trial]:
+        """Return the trials of this tune in the order of their launches."""
+        found = [self.ledger.of_launch(launch_id) for launch_id in sorted(self._planned)]
+        return [trial for trial in found if trial is not None]
+
+    def others(self) -> frozenset[str]:
+        """Return the ids of all trials that are not of this tune."""
+        return frozenset(
+            trial.trial_id for trial in self.ledger.trials() if not trial.launch_id.startswith(self._prefix)
+        )
+
+    def settled_trials(self) -> list[Trial]:
+        """Return the trials of this tune's launches that are over, in the order of their ends."""
+        found = [self.ledger.of_launch(launch_id) for launch_id in self._settled]
+        return [trial for trial in found if trial is not None]
+
+    def spent(self, world_size: int, running_s: Sequence[float] = ()) -> Spent:
+        """Return what was spent; of a launch in flight, what a settled one took is expected, or what it has run.
+
+        Args:
+            world_size: of a launch.
+            running_s: how long each launch in flight has run that runs.
+        """
+        usual_s = self._run_s / self._n_over if self._n_over else 0.0
+        in_flight = len(self._planned) - len(self._settled)
+        waiting = max(0, in_flight - len(running_s))
+        expected_s = self._run_s + usual_s * waiting + sum(max(usual_s, each) for each in running_s)
+        return Spent(
+            launches=self._n_over + in_flight,
+            device_hours=expected_s / 3600 * world_size,
+            used_device_hours=(self._run_s + sum(running_s)) / 3600 * world_size,
+            hours=self._lifetime.hours(self._clock.now()),
+            launch_hours=usual_s / 3600,
+            launch_device_hours=usual_s / 3600 * world_size,
+        )
+
+    def usual_run_s(self) -> tuple[float, float] | None:
+        """Return how long the shortest and the longest launch ran that came to its own end; ``None`` before any did."""
+        return (min(self._runs_s), max(self._runs_s)) if self._runs_s else None
+
+    def device_hours(self, world_size: int) -> float:
+        """Return the device hours of the launches that are over."""
+        return self._run_s / 3600 * world_size
+
+    def _write(self, kind: NoteKind, launch_id: str, facts: Mapping[str, object]) -> None:
+        note = Note(kind=kind, tune_id=self.tune_id, launch_id=launch_id, time=self._now(), facts=facts)
+        self._journal.write(note)
+        self._take(note)
+
+    def _take(self, note: Note) -> None:
+        self._lifetime.take(note)
+        if note.kind is NoteKind.SUBMITTED:
+            self._submitted[note.launch_id] = note
+        if note.kind is NoteKind.SETTLED:
+            self._settled[note.launch_id] = note
+            self._run_s += note.number("run_s")
+            if note.text("end") == JobEnd.SUCCEEDED:
+                self._runs_s.append(note.number("run_s"))
+            self._n_over += note.facts.get("launched") is not False
+
+    def now(self) -> datetime:
+        """Return the time by the tune's clock."""
+        return self._clock.now()
+
+    def _now(self) -> str:
+        return self._clock.now().isoformat(timespec="milliseconds")

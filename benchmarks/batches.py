@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import weighed
-from torchx_cubicml.advisor.apart import pick_apart
+from torchx_cubicml.advisor.batch import pick_apart
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:

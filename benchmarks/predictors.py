@@ -25,7 +25,7 @@ from methods import JUDGES, LIBRARIES, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
-from torchx_cubicml.advisor.near_trials import familiar
+from torchx_cubicml.advisor.trial_data import familiar
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS
 
 if TYPE_CHECKING:

@@ -35,7 +35,7 @@ from ceilings import deviations, share_ceiling
 from tables import h100_jobs
 
 from torchx_cubicml.advisor import Study
-from torchx_cubicml.advisor.winner import ranked
+from torchx_cubicml.advisor.posterior import ranked
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Config, Trial
 from torchx_cubicml.space import Parameter, SearchSpace

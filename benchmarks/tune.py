@@ -27,8 +27,8 @@ from typing import TYPE_CHECKING
 from stores import fill
 
 from torchx_cubicml.tuner import Begun, Budget, Ended, Launching, TuneRequest, prepare, tune
-from torchx_cubicml.tuner.clock import instant
 from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.polling import instant
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 HERE = Path(__file__).resolve().parent

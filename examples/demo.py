@@ -78,7 +78,7 @@ def compare_launches() -> None:
     from torchx_cubicml import Origin, TrialStore
     from torchx_cubicml.advisor.noise import repeat_noise
     from torchx_cubicml.cli.base import wide_console
-    from torchx_cubicml.cli.tables import comparison_table
+    from torchx_cubicml.cli.tune_display import comparison_table
     from torchx_cubicml.tuner.comparison import Repeats, compare
 
     trials = sorted(TrialStore(str(ROOT / STORE)), key=lambda trial: trial.started_at)

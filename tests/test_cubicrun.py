@@ -445,7 +445,7 @@ HELD = """
 import os, sys, time
 
 while (
-    "torchx_cubicml.rewrite.in_job.agreement" in sys.orig_argv
+    "torchx_cubicml.rewrite.in_job.decider" in sys.orig_argv
     and os.environ.get("RANK") == os.environ["HELD"]
     and not os.path.exists(os.environ["GO"])
 ):
@@ -458,7 +458,7 @@ def children_of_rank(rank: str, folder: Path) -> dict[int, dict[str, str]]:
     found = {}
     for process in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            if b"torchx_cubicml.rewrite.in_job.agreement" in (process / "cmdline").read_bytes():
+            if b"torchx_cubicml.rewrite.in_job.decider" in (process / "cmdline").read_bytes():
                 pairs = (process / "environ").read_text().split("\0")
                 env = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
                 if env.get("SHOWN") == str(folder / "shown") and env.get("RANK") == rank:

@@ -19,11 +19,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torchx_cubicml.recorder.events.failures import state_of
 from torchx_cubicml.recorder.host.hardware import hardware_facts
 from torchx_cubicml.recorder.host.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
-from torchx_cubicml.recorder.model.attention import attention_kernel
-from torchx_cubicml.recorder.model.optimizers import read_optimizer
-from torchx_cubicml.recorder.steps.clocks import CudaClock, StepEnd
+from torchx_cubicml.recorder.model.facts import read_optimizer
+from torchx_cubicml.recorder.model.kernels import attention_kernel
 from torchx_cubicml.recorder.steps.deferred_hooks import Notes, NotingHook, make_step_hook
 from torchx_cubicml.recorder.steps.pauses import Pauses
+from torchx_cubicml.recorder.steps.step_clock import CudaClock, StepEnd
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.store import TrialStore
 

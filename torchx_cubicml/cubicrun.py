@@ -169,7 +169,7 @@ def _ask_python(command: TorchrunLaunch) -> None:
     python = command.python(torchrun_python=(sys.executable,))
     if python == (sys.executable,):
         return
-    from torchx_cubicml.launch.guarded import PROBE
+    from torchx_cubicml.launch.recorder_fallback import PROBE
 
     try:
         asked = subprocess.run(

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.acquisition import Acquisition, log_expected_improvement
-from torchx_cubicml.advisor.apart import pick_apart
-from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.batch import pick_apart
+from torchx_cubicml.advisor.posterior import Outlook
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.encoding import vectors_of

@@ -10,8 +10,8 @@ import pytest
 
 from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
 from torchx_cubicml.advisor.noise import repeat_noise
-from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.advisor.surrogates.knowledge import Forecast
+from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.surrogates.base import Forecast
 from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State, Trial

@@ -10,7 +10,7 @@ import pytest
 
 from torchx_cubicml.advisor import Method, suggest
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
-from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.posterior import Outlook
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Measurement, State, Trial

@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.advisor import best_known
-from torchx_cubicml.advisor.observed_configs import with_observed_configs
+from torchx_cubicml.advisor.trial_data import with_observed_configs
 from torchx_cubicml.records.trial import Trial, Value
 from torchx_cubicml.space.toml import parse_space
 

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.outlook import Outlook
+from torchx_cubicml.advisor.posterior import Outlook
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace

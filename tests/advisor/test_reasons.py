@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchx_cubicml.advisor.reasons import against_baseline, differences, distance, without_effect
+from torchx_cubicml.advisor.explain import against_baseline, differences, distance, without_effect
 
 CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}
 

@@ -148,6 +148,7 @@ def test_a_trainer_is_recorded_and_started_with_what_history_knows_best(tmp_path
     source, *rates = case.measured
     assert measured.source == source
     assert [measured.tokens_per_second, measured.samples_per_second] == [
-        pytest.approx(rate, rel=4e-3) if rate else None for rate in rates  # of the lines, at least and at most
+        pytest.approx(rate, rel=4e-3) if rate else None
+        for rate in rates  # of the lines, at least and at most
     ]
     assert (measured.warmup_steps, measured.steps_counted) == (2, 8)

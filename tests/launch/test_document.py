@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.document import MISSING, alike, parse_document, value_at, with_values
+from torchx_cubicml.launch.config_text import MISSING, alike, parse_document, value_at, with_values
 
 NAMES = st.sampled_from(["a", "b", "stage", "no", "1", "a b", "é", "a.b"])
 TEXTS = st.text(st.characters(exclude_categories=["Cs", "Cc"]), max_size=8)

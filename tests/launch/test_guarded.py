@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.guarded import MAX_LINE, guarded_line, probe_of
+from torchx_cubicml.launch.recorder_fallback import MAX_LINE, guarded_line, probe_of
 
 if TYPE_CHECKING:
     from pathlib import Path

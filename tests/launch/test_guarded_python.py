@@ -9,7 +9,7 @@ import pytest
 from torchx.specs import Role, macros
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.guarded_python import guarded_arguments
+from torchx_cubicml.launch.recorder_fallback import guarded_arguments
 from torchx_cubicml.launch.role import read_role
 
 if TYPE_CHECKING:

@@ -24,8 +24,8 @@ from torchx.runner import get_runner
 from torchx.specs.finder import get_components
 
 from torchx_cubicml.launch import ComponentLaunch
-from torchx_cubicml.launch.guarded import PROBE
 from torchx_cubicml.launch.place_config import place_config
+from torchx_cubicml.launch.recorder_fallback import PROBE
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.space.toml import parse_space

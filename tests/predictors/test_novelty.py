@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.novelty import Novelty
+from torchx_cubicml.predictors.intervals import Novelty
 
 ROWS = [{"device": ("A100", "H100")[n % 2], "release": 24 + n % 3, "world_size": 2 ** (n % 4)} for n in range(40)]
 

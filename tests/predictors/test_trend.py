@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.predictors.trend import Trend
+from torchx_cubicml.predictors.boosting import Trend
 
 
 def line(count: int, *, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import nn
 
-from torchx_cubicml.recorder.steps import scripting
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook
+from torchx_cubicml.recorder.steps import torch_hooks as scripting
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
-from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.records.same_ground import same_ground, under_way
+from torchx_cubicml.advisor.posterior import Outlook
 from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.records.workload import same_ground, under_way
 from torchx_cubicml.space import Parameter, SearchSpace
 
 WORKLOAD: dict[str, Value] = {"program": "a.py", "world_size": 1}

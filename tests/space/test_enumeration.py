@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space import diagram
-from torchx_cubicml.space.diagram import Check
+from torchx_cubicml.space import decision_diagram as diagram
+from torchx_cubicml.space.decision_diagram import Check
 from torchx_cubicml.space.enumeration import LegalChoices
 from torchx_cubicml.space.toml import parse_space
 

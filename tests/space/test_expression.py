@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space.decision_diagram import Unknown
 from torchx_cubicml.space.expression import MAX_DEPTH, MAX_SOURCE, is_name, parse_expression
-from torchx_cubicml.space.unknown import Unknown
 
 
 def evaluate(source: str, **values: object) -> object:

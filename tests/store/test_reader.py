@@ -19,7 +19,7 @@ from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.deadline import read_within
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
-from torchx_cubicml.store.known_store import cache_path
+from torchx_cubicml.store.index_cache import cache_path
 from torchx_cubicml.store.reader import Reading, read_store
 
 if TYPE_CHECKING:

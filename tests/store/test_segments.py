@@ -15,7 +15,7 @@ from torchx_cubicml.store import TrialStore, read_trials, segments
 from torchx_cubicml.store.compaction import Compacted, compact
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.store.reader import read_store
-from torchx_cubicml.store.segment import SUFFIX, decode_segment, encode_segment
+from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

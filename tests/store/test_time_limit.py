@@ -6,7 +6,7 @@ import time
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.store.time_limit import within
+from torchx_cubicml.store.deadline import within
 
 
 def test_what_a_step_makes_is_returned() -> None:

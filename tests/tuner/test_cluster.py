@@ -198,7 +198,7 @@ def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
 
 def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepared) -> None:
     from torchx_cubicml.records.trial import Measurement, Trial
-    from torchx_cubicml.tuner.hopeless import why_hopeless
+    from torchx_cubicml.tuner.stopping import why_hopeless
 
     def running(speed: float, spread: float, doubt: float | None = None) -> Trial:
         measured = Measurement(

@@ -3,9 +3,8 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.records.trial import State, Trial
-from torchx_cubicml.tuner.clock import SystemClock
-from torchx_cubicml.tuner.endings import verdict_of
-from torchx_cubicml.tuner.flight import Doom, Flight
+from torchx_cubicml.tuner.launch_state import Doom, Flight, verdict_of
+from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 
 NOW = SystemClock().now()

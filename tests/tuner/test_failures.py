@@ -11,9 +11,9 @@ import pytest
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
-from torchx_cubicml.tuner.clock import SystemClock
-from torchx_cubicml.tuner.failures import refuse_to_go_on
-from torchx_cubicml.tuner.flight import Flight, Landed
+from torchx_cubicml.tuner.launch_state import Flight, Landed
+from torchx_cubicml.tuner.polling import SystemClock
+from torchx_cubicml.tuner.stopping import refuse_to_go_on
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import SimulatedCluster

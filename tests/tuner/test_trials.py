@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, State
-from torchx_cubicml.tuner.clock import SystemClock
 from torchx_cubicml.tuner.journal import Journal
+from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.resume import _flight
 from torchx_cubicml.tuner.state import Books
 from torchx_cubicml.tuner.trials import Ledger

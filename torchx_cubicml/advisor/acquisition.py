@@ -14,8 +14,8 @@ from torchx_cubicml.space.encoding import vectors_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor.outlook import Outlook
-    from torchx_cubicml.advisor.surrogates.knowledge import Forecast
+    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.surrogates.base import Forecast
     from torchx_cubicml.records.trial import Config
 
 Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]

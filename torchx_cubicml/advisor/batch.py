@@ -1,4 +1,4 @@
-"""Which configs to launch next: a designed batch first, then the summits of an acquisition."""
+"""A batch of diverse configs by sequential acquisition with fantasy observations (kriging believer)."""
 
 from __future__ import annotations
 
@@ -7,23 +7,114 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition
-from torchx_cubicml.advisor.apart import pick_apart
-from torchx_cubicml.advisor.favourites import favourites
-from torchx_cubicml.advisor.surrogates.knowledge import JointKnowledge
+from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighed
+from torchx_cubicml.advisor.surrogates.base import JointKnowledge
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import Starting, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.initial_design import first_batch, screens
+from torchx_cubicml.searchers.initial_design import DesignPoint, first_batch, screens
+from torchx_cubicml.searchers.neighbourhood import ladder
+from torchx_cubicml.space.encoding import config_at, drawn_rows
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator, Sequence
 
-    from torchx_cubicml.advisor.outlook import Outlook
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.advisor.posterior import Outlook
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers import Score
     from torchx_cubicml.space import SearchSpace
+
+
+_NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
+_NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
+
+
+def pick_apart(
+    space: SearchSpace, pool: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: Sequence[Config]
+) -> list[Config]:
+    """Return ``count`` configs of high score that differ from one another and from ``taken``, best first.
+
+    Args:
+        space: bound; says what the configs' choices are.
+        pool: configs to pick from.
+        scores: of the pool, float64 ``[n]``, or several opinions that take turns, ``[n_opinions, n]``.
+        count: how many at most.
+        taken: configs under way.
+    """
+    if not pool:
+        return []
+    places = _places(space, pool)
+    scores = np.atleast_2d(scores).copy()
+    for place in _places(space, taken) if taken else ():
+        scores -= _loss(places, place)
+    picked = []
+    for turn in range(min(count, len(pool))):
+        top = int(np.argmax(scores[turn % len(scores)]))
+        picked.append(pool[top])
+        scores -= _loss(places, places[top])
+        scores[:, top] = -np.inf
+    return picked
+
+
+def _loss(places: NDArray[np.float64], place: NDArray[np.float64]) -> NDArray[np.float64]:
+    distance = np.abs(places - place).sum(axis=1)
+    return np.asarray(_NEARNESS * np.exp(-distance / _NEAR), dtype=np.float64)
+
+
+def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64]:
+    """Return where configs stand, ``[n, n_places]``, so that the sum of absolute differences is a distance in 0..1.
+
+    Each parameter weighs alike; numbers differ by their ranks, other choices by being another.
+    """
+    chosen = np.array([space.encode(config) for config in configs], dtype=np.intp)
+    names = [dimension.parameter for dimension in space.dimensions]
+    columns = [np.empty((len(configs), 0))]
+    for column, dimension in zip(chosen.T, space.dimensions, strict=True):
+        weight = 1.0 / (len(set(names)) * names.count(dimension.parameter))
+        rungs = ladder(dimension)
+        if rungs is None:
+            columns.append(0.5 * weight * np.eye(len(dimension.choices))[column])
+        else:
+            columns.append(weight * np.argsort(rungs)[column][:, None] / max(len(rungs) - 1, 1))
+    return np.hstack(columns)
+
+
+_MOST_LISTED = 2000  # configs of which the fastest are looked for; of a larger space, as many drawn ones
+
+
+def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
+    """Return up to ``count`` configs that the formulas, before any calibration, find fastest among what likely fits.
+
+    They differ from one another and from ``taken``. None where a workload, or a value per layer, is not covered.
+    """
+    space = outlook.space
+    if any(dimension.positions for dimension in space.dimensions):
+        return []
+    try:
+        vectors = _candidates(space)
+    except SpaceError:  # nothing legal was found
+        return []
+    speeds = Roofline().tokens_per_second(outlook.rows.at(vectors))
+    covered = np.isfinite(speeds)
+    if not covered.any():
+        return []
+    scores = weighed(np.log(speeds[covered]), outlook.forecast_at(vectors[covered]).fits)
+    configs = [config_at(space, vector) for vector in vectors[covered]]
+    picked = pick_apart(space, configs, scores, count=count, taken=[point.config for point in taken])
+    return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
+
+
+def _candidates(space: SearchSpace) -> NDArray[np.intp]:
+    """Return legal rows of choice indices, all of a small space, ``[n, n_dimensions]``."""
+    if space.size(limit=_MOST_LISTED + 1) > _MOST_LISTED:
+        return drawn_rows(space, _MOST_LISTED, rng=np.random.default_rng(0))
+    listed = list(space.legal.choices.vectors())
+    return np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
+
 
 _DESIGNED = 8  # configs of a workload that were tried, after which the predictor alone chooses
 # The same where they screen plain parameters, if enough of them ran: from then on each launch is worth more where the

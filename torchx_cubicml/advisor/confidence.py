@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, designed, searched
-from torchx_cubicml.advisor.promise import promised
-from torchx_cubicml.advisor.winner import as_recorded, ranked
+from torchx_cubicml.advisor.explain import promised
+from torchx_cubicml.advisor.posterior import as_recorded, ranked
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.advisor.batch import Method
-    from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.advisor.posterior import Outlook
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config

@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.winner import as_recorded, ranked
+from torchx_cubicml.advisor.posterior import as_recorded, ranked
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from torchx_cubicml.advisor.outlook import Outlook
+    from torchx_cubicml.advisor.posterior import Outlook
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace

@@ -13,13 +13,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, searched
-from torchx_cubicml.advisor.outlook import Outlook
-from torchx_cubicml.advisor.promise import promised
-from torchx_cubicml.advisor.winner import ranked
+from torchx_cubicml.advisor.explain import promised
+from torchx_cubicml.advisor.posterior import Outlook, ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
-from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.records.trial import State, Trial, freeze_values
+from torchx_cubicml.records.workload import matches
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive

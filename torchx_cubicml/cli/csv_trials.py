@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.column_names import standard_name
+from torchx_cubicml.records.standard_names import standard_name
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:

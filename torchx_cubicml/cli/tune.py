@@ -168,7 +168,7 @@ def _workspace(named: str | None) -> str:
 
 def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.cli.base import wide_console
-    from torchx_cubicml.cli.tables import comparison_table
+    from torchx_cubicml.cli.tune_display import comparison_table
 
     claims = _claims(result)
     if args.json:

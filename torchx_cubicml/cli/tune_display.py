@@ -1,22 +1,64 @@
-"""A tune as it goes on: a live table on a terminal, plain lines elsewhere."""
+"""Terminal display of a tune: its tables and lines."""
 
 from __future__ import annotations
 
 from contextlib import AbstractContextManager
+from statistics import median
 from typing import TYPE_CHECKING, Self
 
+from rich.table import Table
+from rich.text import Text
+
+from torchx_cubicml.cli.history import value_text
 from torchx_cubicml.launch.messages import doubt_text, statistic_text
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from rich.console import Console
-    from rich.table import Table
 
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
+    from torchx_cubicml.tuner.comparison import Comparison, Repeats
+
+
+def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
+    """Return the user's own config beside the best: each parameter, then what was measured."""
+    title = f"{comparison.objective} {statistic_text(statistic)}".rstrip()
+    table = Table(title=f"{title}, whole job", title_justify="left")
+    table.add_column("")
+    table.add_column("your command", justify="right", overflow="fold")
+    table.add_column("best found", justify="right", overflow="fold")
+    for name, value in comparison.best.config.items():
+        before = comparison.baseline.config.get(name, "-")
+        style = "" if before == value else "bold"
+        table.add_row(Text(name, style), Text(value_text(before)), Text(value_text(value), style))
+    table.add_section()
+    cells = [("median", _middle), ("lowest to highest", _range), ("one launch by itself", _doubt), ("launches", _count)]
+    for heading, cell in cells:
+        told = cell(comparison.baseline), cell(comparison.best)
+        if any(told):
+            table.add_row(heading, *told)
+    return table
+
+
+def _middle(repeats: Repeats) -> str:
+    return f"{repeats.middle:,.0f}"
+
+
+def _range(repeats: Repeats) -> str:
+    return f"{min(repeats.throughputs):,.0f} to {max(repeats.throughputs):,.0f}"
+
+
+def _doubt(repeats: Repeats) -> str:
+    return doubt_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+
+
+def _count(repeats: Repeats) -> str:
+    return str(len(repeats.throughputs))
 
 
 def open_display(console: Console, prepared: Prepared) -> Display:

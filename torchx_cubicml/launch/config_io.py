@@ -9,11 +9,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
-from torchx_cubicml.launch.bindings.argument_place import ArgumentPlace
 from torchx_cubicml.launch.bindings.argv import set_flag
 from torchx_cubicml.launch.bindings.base import Wanted
 from torchx_cubicml.launch.bindings.config_file import FilePlace, checked_keys
 from torchx_cubicml.launch.bindings.env import VariablePlace
+from torchx_cubicml.launch.bindings.flag import ArgumentPlace
 from torchx_cubicml.launch.bindings.hook import HookPlace
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
 from torchx_cubicml.launch.bindings.torchrun_size import SizePlace

@@ -8,9 +8,8 @@ import shlex
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.guarded import guarded_line, probe_of
-from torchx_cubicml.launch.guarded_python import guarded_arguments
 from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.launch.recorder_fallback import guarded_arguments, guarded_line, probe_of
 from torchx_cubicml.launch.shell import (
     Word,
     join,

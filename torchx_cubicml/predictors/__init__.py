@@ -9,8 +9,8 @@ from torchx_cubicml.predictors.base import Prediction, Predictor
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.greybox import Greybox
-from torchx_cubicml.predictors.memory.feasibility import Feasibility
-from torchx_cubicml.predictors.ranking.ranking_mlp import RankingMLP
+from torchx_cubicml.predictors.memory.cross_workload import Feasibility
+from torchx_cubicml.predictors.ranking.mlp import RankingMLP
 
 if TYPE_CHECKING:
     from collections.abc import Callable

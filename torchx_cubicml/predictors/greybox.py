@@ -15,9 +15,9 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
-from torchx_cubicml.predictors.conformal import NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.extra_trees import Forest
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
+from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.roofline.predictor import (
     Roofline,
     variance_of_modes,

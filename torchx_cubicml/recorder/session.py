@@ -145,9 +145,8 @@ class Session:
         from torchx_cubicml.recorder.ranks.peers import Peers
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation import on_every_mode_switch, on_every_no_grad
-        from torchx_cubicml.recorder.steps.module_hook import make_lookout
         from torchx_cubicml.recorder.steps.saving import watch_saving
-        from torchx_cubicml.recorder.steps.scripting import keep_out_of_scripts
+        from torchx_cubicml.recorder.steps.torch_hooks import keep_out_of_scripts, make_lookout
 
         self._is_looked_at = make_lookout()
         self._peers = Peers(self._assignment.job)
@@ -167,7 +166,7 @@ class Session:
             self._peers.post("trial_id", self._assignment.trial_id)
 
     def _on_compiler(self) -> None:
-        from torchx_cubicml.recorder.steps.quiet_steps import on_every_compilation
+        from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
 
         on_every_compilation(self._on_compiled)
 

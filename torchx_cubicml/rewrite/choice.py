@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
-from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.workload import matches
 from torchx_cubicml.rewrite.rules import (
     batch_may_slip,
     changed_batch,

@@ -8,16 +8,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.same_ground import same_ground, under_way
-from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.workload import matches, same_ground, under_way
 from torchx_cubicml.rewrite.cache import Kept, cache_path, digest, keep, recall
 from torchx_cubicml.rewrite.choice import advise, explore, has_shown_something, is_program_measured, judge, n_launched
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.deadline import read_within
+from torchx_cubicml.store.deadline import read_within, within
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.store.predictor_choice import latest_choice
-from torchx_cubicml.store.time_limit import within
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
 if TYPE_CHECKING:

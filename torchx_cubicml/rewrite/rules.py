@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
-from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.records.workload import matches
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
+from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.rules import NOT_DATA_PARALLEL
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_MEANINGS
 
 if TYPE_CHECKING:

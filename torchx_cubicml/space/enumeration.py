@@ -14,14 +14,14 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space.diagram import MAX_READS, Diagram, DiagramBuilder
+from torchx_cubicml.space.decision_diagram import MAX_READS, Diagram, DiagramBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     import numpy as np
 
-    from torchx_cubicml.space.diagram import Check
+    from torchx_cubicml.space.decision_diagram import Check
 
 MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
-from torchx_cubicml.space.unknown import Unknown, postponed
+from torchx_cubicml.space.decision_diagram import Unknown, postponed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

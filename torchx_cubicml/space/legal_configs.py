@@ -9,11 +9,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
-from torchx_cubicml.space.conditional import OneIdleChoice
-from torchx_cubicml.space.diagram import Check
-from torchx_cubicml.space.enumeration import LegalChoices
-from torchx_cubicml.space.rules import (
+from torchx_cubicml.space.constraints import (
     NOT_DATA_PARALLEL,
+    OneIdleChoice,
     derived_value,
     does_not_hold,
     dp_degree_expression,
@@ -21,15 +19,15 @@ from torchx_cubicml.space.rules import (
     make_idle_rules,
     make_rules,
 )
-from torchx_cubicml.space.unknown import Unknown
+from torchx_cubicml.space.decision_diagram import Check, Unknown
+from torchx_cubicml.space.enumeration import LegalChoices
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Hashable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Scalar, Value
-    from torchx_cubicml.space.conditional import Conditional
+    from torchx_cubicml.space.constraints import Conditional, Derivation, Rule
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.space.rules import Derivation, Rule
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
-from torchx_cubicml.space.rules import is_count
+from torchx_cubicml.space.constraints import is_count
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Value

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
-from torchx_cubicml.space.conditional import Conditional
-from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
-from torchx_cubicml.space.rules import (
+from torchx_cubicml.space.constraints import (
     NOT_DATA_PARALLEL,
+    Conditional,
     data_parallel_degree,
     derived_value,
     dp_degree_expression,
     in_dependency_order,
     is_count,
 )
+from torchx_cubicml.space.legal_configs import FreeParameter, LegalConfigs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Config, Scalar, Value, Workload
+    from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
-    from torchx_cubicml.space.rules import Derivation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

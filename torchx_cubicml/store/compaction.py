@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.segment import SUFFIX, encode_segment, line_of
+from torchx_cubicml.store.segments import SUFFIX, encode_segment, line_of
 from torchx_cubicml.store.trial_store import decode_event
 
 if TYPE_CHECKING:

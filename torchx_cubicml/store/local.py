@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
-from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
-from torchx_cubicml.store.segments import Segments
+from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

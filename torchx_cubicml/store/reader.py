@@ -9,9 +9,19 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.families import Family, by_name, in_order, joined
-from torchx_cubicml.store.known_store import REFUSED, UNREAD, KnownStore, cache_path, keep_store, recall_store
-from torchx_cubicml.store.segment import segment_of
+from torchx_cubicml.store.index_cache import (
+    REFUSED,
+    UNREAD,
+    Family,
+    KnownStore,
+    by_name,
+    cache_path,
+    in_order,
+    joined,
+    keep_store,
+    recall_store,
+)
+from torchx_cubicml.store.segments import segment_of
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, told_skipped
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
-from torchx_cubicml.store.segment import MAX_SEGMENT_BYTES, SEGMENTS, is_segment, segment_of
-from torchx_cubicml.store.segments import Segments
+from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
 if TYPE_CHECKING:

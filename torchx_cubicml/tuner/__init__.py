@@ -10,9 +10,9 @@ before a slot is free; ``flights`` launches and watches, with ``patience``; ``en
 from __future__ import annotations
 
 from torchx_cubicml.tuner.budget import Budget
+from torchx_cubicml.tuner.loop import tune
+from torchx_cubicml.tuner.progress import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
 from torchx_cubicml.tuner.request import Prepared, TuneRequest, prepare
-from torchx_cubicml.tuner.steps import Begun, Ended, InFlight, Launching, Step, TuneResult, Waiting
-from torchx_cubicml.tuner.tuner import tune
 
 __all__ = [
     "Begun",

@@ -9,7 +9,7 @@ from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.tuner.flight import Landed
+    from torchx_cubicml.tuner.launch_state import Landed
     from torchx_cubicml.tuner.request import TuneRequest
 
 _SHARE = 0.02  # of the time of a launch that its slot may wait

@@ -18,8 +18,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES
 from torchx_cubicml.store.trial_store import open_folder
-from torchx_cubicml.tuner.arrivals import Arrivals
-from torchx_cubicml.tuner.outage import StorePatience
+from torchx_cubicml.tuner.polling import Arrivals, StorePatience
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

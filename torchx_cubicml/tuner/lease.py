@@ -20,15 +20,15 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import new_id
-from torchx_cubicml.tuner.clock import instant
 from torchx_cubicml.tuner.journal import Note, NoteKind
+from torchx_cubicml.tuner.polling import instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from datetime import datetime
 
-    from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.journal import Journal
+    from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.request import TuneRequest
 
 ALIVE_EVERY_S = 60.0

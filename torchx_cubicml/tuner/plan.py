@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.same_ground import same_ground, under_way
-from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.workload import matches, same_ground, under_way
 from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
 from torchx_cubicml.tuner.proposer import Moment, StudyingAdvisor
 

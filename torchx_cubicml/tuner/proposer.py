@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, Method, Study, expected_gain, sensitivity, verdict
-from torchx_cubicml.records.same_workload import matches
+from torchx_cubicml.records.workload import matches
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

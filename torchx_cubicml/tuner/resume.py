@@ -6,12 +6,12 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.tuner.clock import instant
-from torchx_cubicml.tuner.flight import Flight
+from torchx_cubicml.tuner.launch_state import Flight
+from torchx_cubicml.tuner.polling import instant
 
 if TYPE_CHECKING:
-    from torchx_cubicml.tuner.clock import Clock
-    from torchx_cubicml.tuner.flights import Flights
+    from torchx_cubicml.tuner.launches import Flights
+    from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import Books
 

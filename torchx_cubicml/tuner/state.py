@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.records.trial import State, Trial, Workload
-    from torchx_cubicml.tuner.clock import Clock
     from torchx_cubicml.tuner.journal import Journal
+    from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.trials import Ledger
 
 _AFTER_ALL_OTHERS = 10**9  # sequence of an end that the tuner writes in the job's place

@@ -11,9 +11,7 @@ from torchx_cubicml.records.event import Event, EventKind, fold_events
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.trial_store import decode_event
-from torchx_cubicml.tuner.arrivals import Arrivals
-from torchx_cubicml.tuner.clock import instant
-from torchx_cubicml.tuner.outage import StorePatience
+from torchx_cubicml.tuner.polling import Arrivals, StorePatience, instant
 
 if TYPE_CHECKING:
     from datetime import datetime

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.advisor.surrogates.formulas import cover
+from torchx_cubicml.advisor.surrogates.transfer_prior import cover
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.records.trial import Config, Trial

@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.near_trials import nearest, telling
-from torchx_cubicml.advisor.surrogates.agreement import Agreement
-from torchx_cubicml.advisor.surrogates.all_workloads import AllWorkloads
-from torchx_cubicml.advisor.surrogates.knowledge import JointKnowledge
-from torchx_cubicml.advisor.surrogates.lesson import Lesson
-from torchx_cubicml.advisor.surrogates.other_workloads import taught_by
+from torchx_cubicml.advisor.surrogates.base import JointKnowledge, Lesson
+from torchx_cubicml.advisor.surrogates.cross_workload import Agreement, AllWorkloads
 from torchx_cubicml.advisor.surrogates.per_workload import OwnWorkload
 from torchx_cubicml.advisor.surrogates.select import learn
+from torchx_cubicml.advisor.surrogates.transfer_prior import taught_by
+from torchx_cubicml.advisor.trial_data import nearest, telling
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.features.history import History
@@ -22,7 +20,7 @@ from torchx_cubicml.records.trial import Trial, Value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.knowledge import Knowledge
+    from torchx_cubicml.advisor.surrogates.base import Knowledge
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 

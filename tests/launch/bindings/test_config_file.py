@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, patches_of, read_config, write_config
-from torchx_cubicml.launch.document import parse_document
+from torchx_cubicml.launch.config_text import parse_document
 from torchx_cubicml.space.toml import parse_space
 
 if TYPE_CHECKING:

@@ -12,8 +12,8 @@ from torchx_cubicml.predictors.features.history import (
     ineffective_parameters,
     training_row,
 )
-from torchx_cubicml.records.same_workload import matches
 from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.records.workload import matches
 
 WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 2}
 

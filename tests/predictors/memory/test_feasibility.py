@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.predictors.memory.feasibility import Feasibility
+from torchx_cubicml.predictors.memory.cross_workload import Feasibility
 from torchx_cubicml.records.trial import Trial
 
 WORKLOAD = {"program": "a.py", "world_size": 2}

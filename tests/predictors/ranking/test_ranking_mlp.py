@@ -6,10 +6,9 @@ import torch
 
 from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.ranking.mlp import RankingMLP, RisingCurve
 from torchx_cubicml.predictors.ranking.networks import AMSGrad, RankingSettings, ranking_loss, teach
 from torchx_cubicml.predictors.ranking.one_hot import OneHot
-from torchx_cubicml.predictors.ranking.ranking_calibration import RisingCurve
-from torchx_cubicml.predictors.ranking.ranking_mlp import RankingMLP
 from torchx_cubicml.records.trial import Trial
 
 
@@ -143,7 +142,7 @@ def test_each_network_learns_from_its_bag_alone(rng: np.random.Generator) -> Non
 
 
 def test_every_trial_is_left_out_by_some_network(rng: np.random.Generator) -> None:
-    from torchx_cubicml.predictors.ranking.ranking_mlp import _bags
+    from torchx_cubicml.predictors.ranking.mlp import _bags
 
     bags = _bags(RankingSettings(networks=10, bag=0.8), 50, rng)
     assert ((~bags).sum(axis=0) == 2).all()

@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.memory import memory_parts
-from torchx_cubicml.predictors.roofline.memory_calibration import MemoryCalibration, calibrate_memory
+from torchx_cubicml.predictors.roofline.memory import MemoryCalibration, calibrate_memory, memory_parts
 from torchx_cubicml.predictors.roofline.training_layout import Layout
 
 ROW = {

@@ -15,8 +15,8 @@ import pytest
 from torch.distributed import TCPStore
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.recorder.apply import beside
-from torchx_cubicml.recorder.apply.file_copies import copied
+from torchx_cubicml.recorder.apply import config_copies as beside
+from torchx_cubicml.recorder.apply.config_copies import copied
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, AsTyped, Contract, FilePatch, encode_contract
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.store import TrialStore

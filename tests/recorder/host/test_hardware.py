@@ -11,8 +11,8 @@ from torch.optim import optimizer as torchs_optimizer
 
 from torchx_cubicml.recorder.host import hardware
 from torchx_cubicml.recorder.host.hardware import cpu_name, driver_version, hardware_facts
-from torchx_cubicml.recorder.model.compilation import compile_facts
-from torchx_cubicml.recorder.model.optimizers import read_optimizer
+from torchx_cubicml.recorder.model.facts import read_optimizer
+from torchx_cubicml.recorder.model.kernels import compile_facts
 from torchx_cubicml.recorder.model.parameters import count_float8_modules
 
 if TYPE_CHECKING:

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.recorder.host.host_memory import count_oom_kills
+from torchx_cubicml.recorder.host.memory import count_oom_kills
 
 if TYPE_CHECKING:
     from pathlib import Path

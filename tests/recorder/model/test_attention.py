@@ -7,7 +7,7 @@ from torch.nn import functional
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.checkpoint import checkpoint
 
-from torchx_cubicml.recorder.model.attention import attention_kernel
+from torchx_cubicml.recorder.model.kernels import attention_kernel
 
 X = torch.randn(2, 4, 8, 16, requires_grad=True)
 

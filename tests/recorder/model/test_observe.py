@@ -5,8 +5,8 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from torchx_cubicml.recorder.model.compilation import is_compiled
-from torchx_cubicml.recorder.model.observe import Seen, observe
+from torchx_cubicml.recorder.model.facts import Seen, observe
+from torchx_cubicml.recorder.model.kernels import is_compiled
 
 
 class Model(nn.Module):

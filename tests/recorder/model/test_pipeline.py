@@ -6,7 +6,7 @@ from types import ModuleType
 import pytest
 from torch import nn
 
-from torchx_cubicml.recorder.model.observe import observe_stage
+from torchx_cubicml.recorder.model.facts import observe_stage
 from torchx_cubicml.recorder.model.pipeline import Pipeline, add_up, read_pipeline, stage_word
 
 

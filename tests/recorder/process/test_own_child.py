@@ -6,8 +6,8 @@ import sys
 
 import pytest
 
-from torchx_cubicml.recorder.process import own_child
-from torchx_cubicml.recorder.process.own_child import COMES, FAILS, answer_of_a_child, said_by_child, why_no_answer
+from torchx_cubicml.recorder.process import child as own_child
+from torchx_cubicml.recorder.process.child import COMES, FAILS, answer_of_a_child, said_by_child, why_no_answer
 
 COMES_AND = f"import os, sys, time; print({COMES!r}, end='', flush=True); "
 

@@ -4,8 +4,8 @@ import time
 
 import pytest
 
-from torchx_cubicml.recorder.steps.clocks import CudaClock, HostClock, StepEnd
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, Pause
+from torchx_cubicml.recorder.steps.step_clock import CudaClock, HostClock, StepEnd
 
 
 def test_the_host_clock_times_what_lies_between_ticks() -> None:

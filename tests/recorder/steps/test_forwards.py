@@ -10,8 +10,8 @@ from torch import nn
 from torch.utils.data import DataLoader
 
 from torchx_cubicml.recorder.steps.forwards import Forwards, Work
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook
 from torchx_cubicml.recorder.steps.pauses import Pauses
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable

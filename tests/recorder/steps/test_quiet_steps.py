@@ -11,8 +11,8 @@ import torch
 from torch import nn
 from torch._dynamo import callback
 
-from torchx_cubicml.recorder.steps import quiet_steps
-from torchx_cubicml.recorder.steps.quiet_steps import QuietOptimizers, QuietSteps, on_every_compilation
+from torchx_cubicml.recorder.steps import optimizer_changes as quiet_steps
+from torchx_cubicml.recorder.steps.optimizer_changes import QuietOptimizers, QuietSteps, on_every_compilation
 from torchx_cubicml.recorder.steps.training import Training
 from torchx_cubicml.store import TrialStore
 

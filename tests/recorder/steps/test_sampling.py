@@ -9,11 +9,11 @@ import torch
 from torch import nn
 
 from torchx_cubicml.recorder.steps import sampling, step_times
-from torchx_cubicml.recorder.steps.clocks import HostClock
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
 from torchx_cubicml.recorder.steps.forwards import Work
 from torchx_cubicml.recorder.steps.sampling import STEPS_ALIKE, STEPS_OF_A_LOOK, Watching
 from torchx_cubicml.recorder.steps.steady_state import fill_unwatched
+from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import Training
 
 if TYPE_CHECKING:

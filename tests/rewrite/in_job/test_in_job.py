@@ -16,14 +16,13 @@ import pytest
 from torch.distributed import TCPStore
 
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.recorder.process import own_child
-from torchx_cubicml.recorder.process.own_child import COMES, COUNTED_ON, FAILS
-from torchx_cubicml.recorder.process.own_process import own_command
+from torchx_cubicml.recorder.process import child as own_child
+from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS, own_command
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite.in_job import agreement, rank
-from torchx_cubicml.rewrite.in_job.agreement import Command, Deciding, answer_of
-from torchx_cubicml.rewrite.in_job.answer import Answer, deadline_s
+from torchx_cubicml.rewrite.in_job.decider import Command, Deciding, answer_of
+from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.rewrite.rewriter import Options
 from torchx_cubicml.settings import read_job_environment
 from torchx_cubicml.store import TrialStore
@@ -167,7 +166,7 @@ def test_a_restart_repeats_the_decision(port: int) -> None:
 def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 2.0)
     from torchx_cubicml.recorder.ranks.tcp_store import connected
-    from torchx_cubicml.rewrite.in_job.ballot import Ballot
+    from torchx_cubicml.rewrite.in_job.decider import Ballot
 
     for _ in range(5):
         Ballot(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
@@ -379,7 +378,7 @@ def test_a_rank_whose_child_does_not_answer_runs_as_typed(
 def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     question = json.dumps({"program": "t.py", "is_module": False, "args": []})
-    command = own_command("torchx_cubicml.rewrite.in_job.agreement")
+    command = own_command("torchx_cubicml.rewrite.in_job.decider")
     done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=600)
     answer = Answer.from_json(json.loads(done.stdout))
     assert answer.args is None

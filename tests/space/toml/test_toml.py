@@ -14,10 +14,9 @@ from torchx_cubicml.errors import CubicMLError, SpaceError
 from torchx_cubicml.launch import Launch, read_config, write_config
 from torchx_cubicml.space import Landing, LandingKind, SearchSpace, TuneChanges
 from torchx_cubicml.space.toml import load_space, parse_space
-from torchx_cubicml.space.toml.entries import PARAMETER_KEYS
-from torchx_cubicml.space.toml.log_format import LOG_KEYS
+from torchx_cubicml.space.toml.parameters import PARAMETER_KEYS
 from torchx_cubicml.space.toml.reader import MAX_BYTES, ROOT_KEYS
-from torchx_cubicml.space.toml.rewrite_rules import REWRITE_KEYS
+from torchx_cubicml.space.toml.sections import LOG_KEYS, REWRITE_KEYS
 from torchx_cubicml.space.trainers import TRAINERS
 
 ROOT = Path(__file__).parents[3]

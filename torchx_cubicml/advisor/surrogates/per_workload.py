@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.knowledge import Forecast
+from torchx_cubicml.advisor.surrogates.base import Forecast
 from torchx_cubicml.predictors.features.rows import encoded
 from torchx_cubicml.predictors.gaussian_process.process import drawn_from
 from torchx_cubicml.predictors.memory.per_workload import MemoryWall
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.knowledge import Forecaster, Knowledge
-    from torchx_cubicml.advisor.surrogates.other_workloads import OtherWorkloads
+    from torchx_cubicml.advisor.surrogates.base import Forecaster, Knowledge
+    from torchx_cubicml.advisor.surrogates.transfer_prior import OtherWorkloads
     from torchx_cubicml.predictors import Feasibility
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess

@@ -13,20 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.near_trials import nearest
-from torchx_cubicml.advisor.surrogates.all_workloads import AllWorkloads
-from torchx_cubicml.advisor.surrogates.formulas import calibrated, cover
-from torchx_cubicml.advisor.surrogates.lesson import FEWEST_ELSEWHERE, FEWEST_OWN, MOST_LEARNED
-from torchx_cubicml.advisor.surrogates.other_workloads import OtherWorkloads, taught_by
+from torchx_cubicml.advisor.surrogates.base import FEWEST_ELSEWHERE, FEWEST_OWN, MOST_LEARNED
+from torchx_cubicml.advisor.surrogates.cross_workload import AllWorkloads
 from torchx_cubicml.advisor.surrogates.per_workload import OwnWorkload
+from torchx_cubicml.advisor.surrogates.transfer_prior import OtherWorkloads, calibrated, cover, taught_by
+from torchx_cubicml.advisor.trial_data import nearest
 from torchx_cubicml.predictors import Feasibility
 from torchx_cubicml.predictors.gaussian_process.prior_mean import USUAL
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.memory.per_workload import MemoryWall
 
 if TYPE_CHECKING:
-    from torchx_cubicml.advisor.surrogates.knowledge import Knowledge
-    from torchx_cubicml.advisor.surrogates.lesson import Lesson
+    from torchx_cubicml.advisor.surrogates.base import Knowledge, Lesson
 
 _MOST_OWN = 300  # measurements of a workload, beyond which trees know it as well as its own process, in less time
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch.bindings.spelling import spell
-from torchx_cubicml.launch.document import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -17,14 +17,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value
-from torchx_cubicml.launch.document import MAX_BYTES, MISSING, is_document, parse_document, value_at, with_values
+from torchx_cubicml.launch.config_text import MAX_BYTES, MISSING, is_document, parse_document, value_at, with_values
 from torchx_cubicml.records.contract import FilePatch
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.launch.bindings.base import Wanted
-    from torchx_cubicml.launch.document import Document
+    from torchx_cubicml.launch.config_text import Document
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space import Landing

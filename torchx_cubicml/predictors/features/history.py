@@ -12,8 +12,8 @@ import numpy as np
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.records.same_workload import value_key
 from torchx_cubicml.records.trial import OBJECTIVES, State
+from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:

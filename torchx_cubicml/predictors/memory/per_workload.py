@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.gaussian_process.points import Places
+from torchx_cubicml.predictors.memory.cross_workload import KNOWN_TO_FIT
 from torchx_cubicml.predictors.memory.dominance import BATCH, Limits
-from torchx_cubicml.predictors.memory.feasibility import KNOWN_TO_FIT
 from torchx_cubicml.predictors.memory.usage_model import Appetite
 from torchx_cubicml.predictors.threads import one_thread
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.predictors.boosting import Trend
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
-from torchx_cubicml.predictors.trend import Trend
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
 if TYPE_CHECKING:

@@ -8,15 +8,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.conformal import NOISE_FLOOR, PRIOR_TRIALS, conformal_scale
-from torchx_cubicml.predictors.novelty import Novelty
+from torchx_cubicml.predictors.intervals import NOISE_FLOOR, PRIOR_TRIALS, Novelty, conformal_scale
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
 from torchx_cubicml.predictors.roofline.category_offsets import Levels
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
-from torchx_cubicml.predictors.roofline.recommender import Recommender
-from torchx_cubicml.predictors.roofline.recommender_time import calibrate_recommenders
+from torchx_cubicml.predictors.roofline.recommender import Recommender, calibrate_recommenders
 from torchx_cubicml.predictors.roofline.step_time import step_time
 from torchx_cubicml.predictors.roofline.training_layout import Layout
 from torchx_cubicml.predictors.threads import one_thread

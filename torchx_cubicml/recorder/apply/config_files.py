@@ -14,9 +14,14 @@ from dataclasses import replace
 from typing import IO, TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
+from torchx_cubicml.recorder.process.child import (
+    COUNTED_ON,
+    answer_of_a_child,
+    own_command,
+    said_by_child,
+    why_no_answer,
+)
 from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.recorder.process.own_child import COUNTED_ON, answer_of_a_child, said_by_child, why_no_answer
-from torchx_cubicml.recorder.process.own_process import own_command
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract, encode_contract
 from torchx_cubicml.settings import export, read_job_environment, unset
 
@@ -105,7 +110,7 @@ def _let_go() -> None:
 
 def _ask(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:
     words = (folder, *([COUNTED_ON] if counted_on else []))
-    command = own_command("torchx_cubicml.recorder.apply.file_copies", *words)
+    command = own_command("torchx_cubicml.recorder.apply.config_copies", *words)
     answer = json.loads(said_by_child(command, json.dumps(list(program.arguments)), within_s=_LIMIT_S))
     return dict(answer)
 

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.crash_trace import LastWords
-from torchx_cubicml.recorder.process.own_process import own_command, own_environment
+from torchx_cubicml.recorder.process.child import own_command, own_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

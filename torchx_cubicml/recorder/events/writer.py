@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.events.crash_trace import end_told_by, read_tail, read_words
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.sender import DONE, LAST_WORDS_FILE
-from torchx_cubicml.recorder.host.host_memory import count_oom_kills
+from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from typing import TextIO
 
     from torchx_cubicml.recorder.logs.formats import LogFormat, Reading
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Measurement, Value
 

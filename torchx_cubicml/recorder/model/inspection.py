@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.attention import attention_kernel
-from torchx_cubicml.recorder.model.compilation import is_compiled
+from torchx_cubicml.recorder.model.facts import Seen, observe, observe_stage
+from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
 from torchx_cubicml.recorder.model.layers import holds_all, modules_around, outermost, repeated_blocks
 from torchx_cubicml.recorder.model.live_objects import Survey
-from torchx_cubicml.recorder.model.observe import Seen, observe, observe_stage
 from torchx_cubicml.recorder.model.pipeline import OF_A_STAGE, read_pipeline, stage_word
 from torchx_cubicml.recorder.model.precision import Probe, autocast_type
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.model.pipeline import Pipeline
     from torchx_cubicml.recorder.steps.clipping import Clipping
     from torchx_cubicml.recorder.steps.forwards import Forwards, Work
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
 _OF_WRAPPING = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})

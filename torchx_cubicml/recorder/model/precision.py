@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import nn
 
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 
 class Probe:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
 _MODULES = ("torch.nn.utils", "torch.nn.utils.clip_grad")

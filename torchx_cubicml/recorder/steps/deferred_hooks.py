@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from torchx_cubicml.recorder.model.batch import getter_of
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook, tracing_test
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.model.batch import Place
-    from torchx_cubicml.recorder.steps.clocks import Moment
-    from torchx_cubicml.recorder.steps.module_hook import Guard
     from torchx_cubicml.recorder.steps.pauses import Pause, Pauses
+    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
     # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; a
     # pause; or nothing, for a forward in evaluation mode with gradients.

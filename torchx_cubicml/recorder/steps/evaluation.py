@@ -13,7 +13,7 @@ from functools import wraps
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.layers import unwrap
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.recorder.steps.module_hook import Guard
     from torchx_cubicml.recorder.steps.pauses import Pauses
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 
 _MOST_PLACES = 1000  # that are remembered

@@ -14,7 +14,7 @@ from torchx_cubicml.recorder.model.live_objects import Survey
 from torchx_cubicml.recorder.model.pipeline import read_pipeline
 from torchx_cubicml.recorder.steps.deferred_hooks import NotingHook
 from torchx_cubicml.recorder.steps.evaluation import EvaluationWatch
-from torchx_cubicml.recorder.steps.module_hook import ModuleHook
+from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.steps.deferred_hooks import Notes
-    from torchx_cubicml.recorder.steps.module_hook import Guard
     from torchx_cubicml.recorder.steps.pauses import Pauses
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

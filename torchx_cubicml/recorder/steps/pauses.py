@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.recorder.steps.clocks import Moment
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
 _MOST_KEPT = 4096  # pauses of each kind, for what is asked about the host's time

@@ -14,7 +14,7 @@ from torchx_cubicml.recorder.steps.torch_hooks import once_imported
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.recorder.steps.module_hook import Guard
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 # Module -> what saves there: functions, or methods of classes.
 _PLACES = {

@@ -14,18 +14,22 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.recorder.model.facts import software_facts
 from torchx_cubicml.recorder.model.inspection import FirstLook, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
-from torchx_cubicml.recorder.model.observe import software_facts
 from torchx_cubicml.recorder.steps.clipping import Clipping
-from torchx_cubicml.recorder.steps.clocks import StepEnd
 from torchx_cubicml.recorder.steps.deferred_hooks import Notes, has_rate
 from torchx_cubicml.recorder.steps.forwards import Forwards
+from torchx_cubicml.recorder.steps.optimizer_changes import (
+    CountedAlone,
+    QuietOptimizers,
+    QuietSteps,
+    Strangers,
+    Trained,
+)
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
-from torchx_cubicml.recorder.steps.quiet_steps import QuietOptimizers, QuietSteps
 from torchx_cubicml.recorder.steps.sampling import Watching
-from torchx_cubicml.recorder.steps.step_times import StepTimes
-from torchx_cubicml.recorder.steps.successors import CountedAlone, Strangers, Trained
+from torchx_cubicml.recorder.steps.step_clock import StepEnd, StepTimes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -35,10 +39,10 @@ if TYPE_CHECKING:
     from torch.optim import Optimizer
 
     from torchx_cubicml.recorder.ranks.peers import RankWork
-    from torchx_cubicml.recorder.steps.clocks import Moment
     from torchx_cubicml.recorder.steps.forwards import Work
-    from torchx_cubicml.recorder.steps.module_hook import Guard
     from torchx_cubicml.recorder.steps.pauses import Pause
+    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Measurement, Value
 
 FIRST_REPORT = 8  # steps; then at 16, 32, ...

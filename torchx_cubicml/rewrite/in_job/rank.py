@@ -1,28 +1,81 @@
-"""One rank before its program runs: it learns with which arguments, and with which contract.
-
-All of the work is done by a child process, so that the program finds no library loaded and no thread started, and a
-decision that hangs or crashes ends there.
-"""
+"""One rank of a job whose config is decided in the job: waits for the answer, then runs."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import sys
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, field, replace
+from typing import TYPE_CHECKING, Self
 
+from torchx_cubicml.launch.messages import told
+from torchx_cubicml.recorder.process.child import (
+    COUNTED_ON,
+    answer_of_a_child,
+    own_command,
+    said_by_child,
+    why_no_answer,
+)
 from torchx_cubicml.recorder.process.console import warn
-from torchx_cubicml.recorder.process.own_child import COUNTED_ON, answer_of_a_child, said_by_child, why_no_answer
-from torchx_cubicml.recorder.process.own_process import own_command
 from torchx_cubicml.recorder.process.run_program import parse_program
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE
-from torchx_cubicml.rewrite.in_job.answer import Answer, deadline_s
-from torchx_cubicml.settings import export, read_job_environment
+from torchx_cubicml.settings import export, read_job_environment, seconds_option
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from torchx_cubicml.recorder.process.run_program import Program
+
+
+DEADLINE_S = 20.0  # for rank 0 to read the store (5 s), to decide, and for all ranks to come
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What a rank is to do.
+
+    Args:
+        args: arguments of the program; ``None`` for those that were typed.
+        env: environment variables that are set besides.
+        contract: encoded contract of the launch; empty where there is none.
+        lines: what this rank tells on stderr.
+    """
+
+    args: tuple[str, ...] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    contract: str = ""
+    lines: tuple[str, ...] = ()
+
+    @classmethod
+    def from_json(cls, payload: Mapping[str, object]) -> Self:
+        """Return the answer that ``to_json`` wrote.
+
+        Raises:
+            ValueError: it did not.
+        """
+        args, env, contract, lines = (payload.get(name) for name in ("args", "env", "contract", "lines"))
+        if not (isinstance(env, dict) and isinstance(contract, str) and isinstance(lines, list)):
+            raise ValueError("the answer is damaged")
+        return cls(
+            args=tuple(map(str, args)) if isinstance(args, list) else None,
+            env={str(name): str(value) for name, value in env.items()},
+            contract=contract,
+            lines=tuple(map(str, lines)),
+        )
+
+    def to_json(self) -> str:
+        """Return JSON on one line."""
+        return json.dumps(asdict(self))
+
+    def because(self, reason: str) -> Self:
+        """Return the same, telling why the arguments stay as typed."""
+        return replace(self, lines=(*self.lines, told(f"arguments stay as typed: {reason}")))
+
+
+def deadline_s() -> float:
+    """Return the seconds within which a decision counts."""
+    return seconds_option("decision_deadline_s", DEADLINE_S)
+
 
 _STARTING_S = 40.0  # for the child to load torch while all other ranks do
 
@@ -60,6 +113,6 @@ def _ask_again(program: Program) -> Answer:
 
 def _ask(program: Program, *, counted_on: bool) -> Answer:
     question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
-    command = own_command("torchx_cubicml.rewrite.in_job.agreement", *([COUNTED_ON] if counted_on else []))
+    command = own_command("torchx_cubicml.rewrite.in_job.decider", *([COUNTED_ON] if counted_on else []))
     said = said_by_child(command, json.dumps(question), within_s=deadline_s() + _STARTING_S)
     return Answer.from_json(json.loads(said))

@@ -16,19 +16,17 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
 from torchx_cubicml.space import LandingKind, SearchSpace
-from torchx_cubicml.space.conditional import Conditional
+from torchx_cubicml.space.constraints import ALWAYS_THERE, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
-from torchx_cubicml.space.rules import ALWAYS_THERE, in_dependency_order
 from torchx_cubicml.space.toml.bindings import read_tune, with_world_size
-from torchx_cubicml.space.toml.entries import read_fact, read_parameter
-from torchx_cubicml.space.toml.log_format import read_log
-from torchx_cubicml.space.toml.rewrite_rules import read_rewrite
+from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.schema import Table, closest
+from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import is_left_to_trainer, read_trainer, with_trainer
 
 if TYPE_CHECKING:
+    from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.space.rules import Derivation
 
 MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints

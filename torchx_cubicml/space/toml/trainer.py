@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.rules import NOT_DATA_PARALLEL
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.space.trainers import TRAINERS, WORKLOAD_NAMES
 

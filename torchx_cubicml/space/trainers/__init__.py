@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.records.names import (
+from torchx_cubicml.records.standard_names import (
     CHANGES_TRAINING,
     FLAG_MEANINGS,
     HOOKS,

@@ -1,9 +1,40 @@
-"""DeepSpeed: its JSON file, and scripts that take the same as flags, as DeepSpeed-Chat's do."""
+"""DeepSpeed: its flags, and the keys of its JSON config."""
 
 from __future__ import annotations
 
 from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
-from torchx_cubicml.space.trainers.zero_keys import STAGE, STAGE_WORDS, zero_keys
+
+STAGE = "zero_optimization.stage"
+STAGE_WORDS = (("NO_SHARD", "0"), ("SHARD_OPTIMIZER", "1"), ("SHARD_GRAD_OP", "2"), ("FULL_SHARD", "3"))
+_SHARDS = "sharding_strategy != 'NO_SHARD'"
+
+
+def zero_keys(file: str) -> dict[str, TrainerFlag]:
+    """Return what stands in the file that the flag ``file`` names."""
+    return {
+        # Its default depends on the stage, so that it is tuned only where the file says it.
+        "overlap_comm": TrainerFlag(file=file, key="zero_optimization.overlap_comm", choices=(False, True)),
+        "reduce_bucket_size": TrainerFlag(
+            file=file,
+            key="zero_optimization.reduce_bucket_size",
+            choices=(50_000_000, 200_000_000, 500_000_000),
+            file_default=500_000_000,
+            when=_SHARDS,
+        ),
+        "allgather_bucket_size": TrainerFlag(
+            file=file,
+            key="zero_optimization.allgather_bucket_size",
+            choices=(50_000_000, 200_000_000, 500_000_000),
+            file_default=500_000_000,
+            when=_SHARDS,
+        ),
+        "offload_optimizer": TrainerFlag(
+            file=file, key="zero_optimization.offload_optimizer.device", file_default="none", when=_SHARDS
+        ),
+        "bf16": TrainerFlag(file=file, key="bf16.enabled", file_default=False),
+        "fp16": TrainerFlag(file=file, key="fp16.enabled", file_default=False),
+    }
+
 
 _FILE = "--deepspeed_config"
 

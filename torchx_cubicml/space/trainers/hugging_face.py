@@ -6,7 +6,7 @@ Its DeepSpeed file may say ``auto`` for what a flag says; where it says a value,
 from __future__ import annotations
 
 from torchx_cubicml.space.trainers.base import Trainer, TrainerFlag
-from torchx_cubicml.space.trainers.zero_keys import STAGE, STAGE_WORDS, zero_keys
+from torchx_cubicml.space.trainers.deepspeed import STAGE, STAGE_WORDS, zero_keys
 
 _DEEPSPEED = "--deepspeed"
 _FSDP = "--fsdp_config"

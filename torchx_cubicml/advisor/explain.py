@@ -1,0 +1,152 @@
+"""Explanation of suggestions: predicted gain, interval, and the trials behind them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from heapq import nsmallest
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.suggestion import NearTrial, Suggestion
+from torchx_cubicml.searchers.base import identity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from torchx_cubicml.advisor.noise import Belief
+    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.records.trial import Config, Value
+
+
+def against_baseline(gain: float, low: float, high: float) -> str:
+    """Return a gain over the user's own config with its 80 % interval.
+
+    >>> against_baseline(1.4, 1.25, 1.57)
+    '1.40x your own config (1.25x to 1.57x)'
+    >>> against_baseline(1.01, 0.98, 1.04)
+    '1.01x your own config (0.98x to 1.04x: inside the noise)'
+    """
+    told = ": inside the noise" if low < 1.0 < high else ""
+    return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{told})"
+
+
+def differences(config: Config, other: Config) -> str:
+    """Return what ``other`` has in place of what ``config`` has, in words.
+
+    >>> differences({"micro_batch_size": 8, "compile": True}, {"micro_batch_size": 4, "compile": True})
+    'micro_batch_size 4 in place of 8'
+    """
+    return ", ".join(_change(name, config[name], other[name]) for name in _different(config, other))
+
+
+def distance(config: Config, other: Config) -> float:
+    """Return in how many parameters two configs differ; of a value per layer, the share of layers counts."""
+    return sum(_share(config[name], other[name]) for name in _different(config, other))
+
+
+def without_effect(names: Iterable[str]) -> str:
+    """Return which parameters are left alone because nothing observed depended on them; nothing where none is."""
+    told = ", ".join(names)
+    return f"{told} left as typed: no effect was observed here" if told else ""
+
+
+def _different(config: Config, other: Config) -> list[str]:
+    return [name for name, value in config.items() if name in other and other[name] != value]
+
+
+def _share(value: Value, other: Value) -> float:
+    """Return the share of entries that differ; a value that is no tuple differs as a whole."""
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return sum(a != b for a, b in zip(value, other, strict=True)) / len(value)
+    return 1.0
+
+
+def _change(name: str, value: Value, other: Value) -> str:
+    if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
+        return f"{name} unlike in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} entries"
+    return f"{name} {other} in place of {value}"
+
+
+def promised(
+    outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
+) -> list[Suggestion]:
+    """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one.
+
+    Args:
+        outlook: what is known.
+        chosen: configs, each with the reason.
+        current: the user's own config.
+        n_nearest: how many of the measured trials nearest to each are told, the nearest of them in words, too, where
+            there is no reason.
+    """
+    if not chosen:
+        return []
+    configs = [config for config, _ in chosen]
+    *beliefs, baseline = outlook.beliefs([*configs, current])
+    gains = outlook.gains(configs, current)
+    fits = outlook.forecast(configs).fits.tolist()
+    plain = [
+        _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
+        for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
+    ]
+    told = [
+        replace(
+            item,
+            nearest=_nearest(outlook, item.config, n_nearest),
+            doubt=max(_doubt(outlook, item.config), _doubt(outlook, current)),
+        )
+        for item in plain
+    ]
+    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
+
+
+def _doubt(outlook: Outlook, config: Config) -> float:
+    record = outlook.records.get(identity(config))
+    return min(record.uncertainties, default=0.0) if record else 0.0
+
+
+def _nearest(outlook: Outlook, config: Config, count: int) -> tuple[NearTrial, ...]:
+    """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
+    others = (
+        (distance(config, record.config), -max(record.measured), record)
+        for record in outlook.records.values()
+        if record.measured and identity(record.config) != identity(config)
+    )
+    return tuple(
+        NearTrial(
+            trial_id=record.trial_ids[(len(record.measured) - 1) // 2],
+            differs=differences(config, record.config),
+            throughput=record.measured[(len(record.measured) - 1) // 2],
+            uncertainty=record.uncertainties[(len(record.measured) - 1) // 2],
+        )
+        for _, _, record in nsmallest(count, others, key=lambda other: other[:2])
+    )
+
+
+def _suggestion(
+    config: Config, belief: Belief | None, baseline: Belief | None, gain: Belief | None, *, fits: float, n_trials: int
+) -> Suggestion:
+    return Suggestion(
+        config=config,
+        throughput=belief.throughput if belief else None,
+        low=belief.quantile(0.1) if belief else None,
+        high=belief.quantile(0.9) if belief else None,
+        probability_to_fit=fits,
+        reason="",
+        n_trials=n_trials,
+        baseline_throughput=baseline.throughput if baseline else None,
+        gain=gain.throughput if gain else None,
+        gain_low=gain.quantile(0.1) if gain else None,
+        gain_high=gain.quantile(0.9) if gain else None,
+    )
+
+
+def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
+    parts = [why]
+    if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
+        told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
+        parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
+    if not why:
+        near = [f"nearest run: {each.differs}" for each in suggestion.nearest[:1]]
+        parts += near or ["chosen to cover what was not tried yet"]
+    parts += [without_effect(outlook.ineffective), *outlook.advice]
+    return "; ".join(part for part in parts if part)

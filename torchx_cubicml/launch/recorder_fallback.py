@@ -1,0 +1,165 @@
+"""Fallback where the recorder is missing on the machine of a job: the user's command runs as typed."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.shell import quote, with_macro_escape
+from torchx_cubicml.launch.torchrun_command import RECORDER
+from torchx_cubicml.records.contract import CONTRACT_VERSION
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+
+# Nothing is imported that is not loaded at the start of every Python: the working directory may hold a module of any
+# name. No $, which TorchX and Kubernetes would take for macros of theirs.
+_GUARD = """
+import os, sys
+words = iter(sys.argv[1:])
+def some():
+    return [next(words) for _ in range(int(next(words)))]
+changes, probe, wrapped, typed = some(), some(), some(), some()
+picked = os.environ.get("PYTHON_EXEC") if next(words) == "picked" else None
+probe = [picked, *probe[-2:]] if picked else probe
+def ask():
+    out, into = os.pipe()
+    child = os.fork()
+    if not child:
+        try:
+            os.dup2(into, 1)
+            os.dup2(into, 2)
+            os.execvp(probe[0], probe)
+        except BaseException as error:
+            os.write(2, str(error).encode())
+        finally:
+            os._exit(1)
+    os.close(into)
+    told = b""
+    while True:
+        more = os.read(out, 4096)
+        if not more:
+            break
+        told += more
+    return os.waitpid(child, 0)[1], told.decode(errors="replace").strip()
+try:
+    status, why = ask()
+    if not status:
+        os.execvpe(wrapped[0], wrapped, dict(os.environ, **dict(change.split("=", 1) for change in changes)))
+except Exception as error:
+    why = str(error)
+try:
+    os.write(2, ("torchx-cubicml: this launch is not recorded and runs as typed, "
+                 "for its Python cannot load the recorder: " + why + chr(10)).encode(errors="replace"))
+except OSError:
+    pass
+os.execvp(typed[0], typed)
+"""
+
+
+def guarded_arguments(
+    *,
+    python: Sequence[str],
+    picks_python: bool,
+    wrapped: Sequence[str],
+    typed: Sequence[str],
+    variables: Mapping[str, str],
+) -> list[str]:
+    """Return arguments for a Python that runs ``wrapped`` where it finds the recorder, else ``typed``.
+
+    Args:
+        python: words that start the job's Python.
+        picks_python: whether ``PYTHON_EXEC`` replaces that Python in the job.
+        wrapped: words of the recorded command, as TorchX's macros stand in them.
+        typed: words of the user's own command, likewise.
+        variables: environment variables of the recorded command that differ from the user's own.
+
+    Raises:
+        LaunchError: a variable has no legal name.
+    """
+    check_variables(variables)
+    changes = [with_macro_escape(f"{name}={value}") for name, value in variables.items()]
+    arguments = ["-c", f"exec({_GUARD!r})"]
+    for words in (changes, [*python, "-c", PROBE], wrapped, typed):
+        arguments += [str(len(words)), *words]
+    return [*arguments, "picked" if picks_python else "named"]
+
+
+MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
+
+_VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+
+# One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
+PROBE = (
+    "import sys; sys.excepthook = lambda kind, error, trace: print(error); "
+    f"import {RECORDER}; from torchx_cubicml.records.contract import CONTRACT_VERSION as version; "
+    f"sys.exit(version != {CONTRACT_VERSION} and "
+    f'f"its recorder reads contract version {{version}}, this launch wrote {CONTRACT_VERSION}")'
+)
+
+# torchrun starts its workers with $PYTHON_EXEC, else with its own interpreter: the one named in its first line, or the
+# one beside it where that line names a shell (pip and uv write such scripts for long paths).
+_PYTHON_OF_TORCHRUN = (
+    "cubicml_torchrun=$(command -v {torchrun}); "
+    "cubicml_python=${{PYTHON_EXEC:-$("
+    "sed -n '1{{s/^#! *//;s/^[^ ]*env  *//;/python/p;}};1q' \"$cubicml_torchrun\" 2>/dev/null)}}; "
+    "cubicml_python=${{cubicml_python:-${{cubicml_torchrun%/*}}/python}}; "
+)
+
+
+def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
+    """Return a POSIX shell line that runs ``wrapped`` where ``probe`` finds the recorder, else ``typed``.
+
+    Both replace the shell, so that a scheduler's signals reach the launcher as they do without us.
+
+    Args:
+        probe: what ``probe_of`` returns.
+        wrapped: shell text of the recorded command.
+        typed: shell text of the user's own command.
+        variables: environment variables of the recorded command that differ from the user's own.
+
+    Raises:
+        LaunchError: a variable has no legal name, or the line would be too long for one argument of a process.
+    """
+    check_variables(variables)
+    exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
+    line = (
+        f"{probe}then {exports}exec {wrapped}; fi; "
+        "printf '%s\\n' \"torchx-cubicml: this launch is not recorded and runs as typed, "
+        'for its Python cannot load the recorder: $cubicml_why" >&2; '
+        f"exec {typed}"
+    )
+    n_bytes = len(line.encode(errors="surrogateescape"))  # a file's name need be no text
+    if n_bytes > MAX_LINE:
+        raise LaunchError(f"the recorded command takes {n_bytes} bytes, more than the {MAX_LINE} that fit")
+    return line
+
+
+def check_variables(names: Iterable[str]) -> None:
+    """Check names of environment variables.
+
+    Raises:
+        LaunchError: one is not legal.
+    """
+    illegal = [name for name in names if not _VARIABLE.fullmatch(name)]
+    if illegal:
+        raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
+
+
+def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
+    """Return the beginning of an ``if`` that asks the job's Python for the recorder, in shell text.
+
+    Args:
+        torchrun: shell text of the word that starts torchrun; empty where a Python is named.
+        python: shell text of the words that start the job's Python; empty where torchrun decides.
+        honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
+    """
+    ask = f"-c {shlex.quote(PROBE)} 2>&1); "
+    if torchrun:
+        return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {ask}'
+    if honours_override:
+        return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {ask}"
+    return f"if cubicml_why=$({python} {ask}"

@@ -1,0 +1,260 @@
+"""Probability of fitting in memory, learned across workloads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.features.learner_inputs import Inputs
+from torchx_cubicml.predictors.memory.dominance import BATCH, Limits, hunger_of_row
+from torchx_cubicml.predictors.roofline.facts import Facts
+from torchx_cubicml.predictors.roofline.memory import N_GROUPS, MemoryCalibration, calibrate_memory
+from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.threads import one_thread
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors.features.history import History
+    from torchx_cubicml.records.trial import Value
+
+
+_UNKNOWN_WEIGHT = 0.6  # of a failure of unknown cause where others are known to have run out of memory
+_GIB = 2.0**30
+N_GROWING = 2 + N_GROUPS  # the leading columns of ``ratios``, which a larger micro batch never makes smaller
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcomes:
+    """The trials of a history that ran, ran out of memory or failed for an unknown cause, ``n`` rows.
+
+    Args:
+        features: as the history's columns encode them, ``[n, n_columns]``.
+        fitted: 1.0 where it ran, ``[n]``.
+        certain: 1.0 where memory is known to have run out, ``[n]``.
+        trust: weight of each outcome, ``[n]``.
+        hunger: how hungry for memory each row is, ``[n]``.
+        peak_bytes: largest memory of one process, NaN where unknown, ``[n]``.
+        layout: of the rows; only where it covers them does it mean anything.
+    """
+
+    features: NDArray[np.float64]
+    fitted: NDArray[np.float64]
+    certain: NDArray[np.float64]
+    trust: NDArray[np.float64]
+    hunger: NDArray[np.float64]
+    peak_bytes: NDArray[np.float64]
+    layout: Layout
+
+    @classmethod
+    def of(cls, history: History) -> Self:
+        """Return the outcomes of ``history`` in an order that does not depend on its own."""
+        rows, lost = [*history.rows, *history.failures], np.zeros(len(history.failures))
+        features = np.vstack([history.features, history.columns.encode(list(history.failures))])
+        fitted = np.concatenate([history.feasible, lost]).astype(np.float64)
+        certain = np.concatenate([~history.feasible, lost]).astype(np.float64)
+        unknown = np.concatenate([np.zeros(len(history.rows)), lost + 1.0])
+        # Where no failure says why it failed, they are what is known of memory.
+        trust = 1.0 - (1.0 - _UNKNOWN_WEIGHT) * unknown * certain.any()
+        hunger = np.array([hunger_of_row(row) for row in rows], dtype=np.float64)
+        peak = history.peak_memory_gib if history.peak_memory_gib is not None else np.full(len(history.rows), np.nan)
+        peak_bytes = np.concatenate([peak * _GIB, lost + np.nan])
+        order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, hunger, features]).T)
+        return cls(
+            features=features[order],
+            fitted=fitted[order],
+            certain=certain[order],
+            trust=trust[order],
+            hunger=hunger[order],
+            peak_bytes=peak_bytes[order],
+            layout=Layout.of(Facts.from_rows([rows[index] for index in order.tolist()])),
+        )
+
+    def __len__(self) -> int:
+        return len(self.fitted)
+
+    @property
+    def of_each_kind(self) -> int:
+        """How many ran or how many did not, whichever is fewer."""
+        return int(min(self.fitted.sum(), (1.0 - self.fitted).sum()))
+
+    def memory(self) -> MemoryCalibration:
+        """Return the memory formula as calibrated on the rows that it covers."""
+        covered = self.layout.covered
+        return calibrate_memory(
+            self.layout.rows(covered),
+            ran=self.fitted[covered],
+            certain=self.certain[covered],
+            peak_bytes=self.peak_bytes[covered],
+        )
+
+
+def ratios(layout: Layout, memory: MemoryCalibration) -> NDArray[np.float64]:
+    """Return what tells trainings that run from those that do not, NaN where not covered.
+
+    Not every failure is memory: many stages for the layers, long accumulation and many nodes have troubles of their
+    own. The shape is float64 ``[n, N_GROWING + n_others]``.
+    """
+    with np.errstate(all="ignore"):
+        others = [layout.layers / layout.pp, layout.rounds, layout.world / layout.per_node, layout.rounds / layout.pp]
+        table = np.column_stack([memory.pressure(layout), np.log2(layout.tokens), *np.log2(others)])
+    return np.where(layout.covered[:, None], table, np.nan)
+
+
+KNOWN_TO_FIT = 0.99  # a smaller micro batch than one that ran; machines fail for other reasons too
+_PRIOR_LOGIT = 3.0  # 95 % for a config about as hungry as those that were tried
+_PRIOR_SLOPE = -1.0  # per doubling of hunger
+_SLOPE_SD = 0.7
+_LEARNED_SD = 1.0  # of all other weights together, on standardised inputs
+_FEWEST_FOR_TREES = 20  # outcomes of each kind
+_MOST_LOGIT = 8.0
+
+
+class Feasibility:
+    """Probability that a config fits.
+
+    Two models of few parameters, averaged: Bayesian logistic regression on hunger and the encoded columns, whose
+    prior serves while little is known, and the calibrated memory formula where a row names what it needs. With enough
+    outcomes of both kinds, boosted trees on the columns, the formula's parts and ratios of the layout join them; they
+    never find a larger micro batch or more predicted memory easier.
+
+    Args:
+        compare: names of the workload facts and free parameters by which two rows are known to be the same config but
+            for the micro batch; without them nothing is known for certain.
+    """
+
+    def __init__(self, *, compare: Sequence[str] = ()) -> None:
+        self.compare = tuple(compare)
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the outcomes of ``history``; none at all is legal."""
+        with one_thread():
+            self._fit(history, seed=int(rng.integers(2**31)))
+        return self
+
+    def _fit(self, history: History, *, seed: int) -> None:
+        self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
+        outcomes = Outcomes.of(history)
+        self.memory_ = MemoryCalibration.default()
+        self.trees_: tuple[_Classifier, ...] = ()
+        self.weights_ = None
+        if not len(outcomes):
+            return
+        self.memory_ = outcomes.memory()
+        self.inputs_ = Inputs.of(outcomes.features, history.columns.categorical)
+        self.middle_ = float(np.median(outcomes.hunger))
+        design = self._design(outcomes.features, outcomes.hunger)
+        self.weights_, self.covariance_ = _logistic(design, outcomes.fitted, outcomes.trust)
+        if outcomes.of_each_kind >= _FEWEST_FOR_TREES and self.inputs_.width:
+            names = history.columns.names
+            self.grows_ = [names[column] == BATCH for column in self.inputs_.numeric]
+            self.trees_ = self._trees(outcomes, seed)
+
+    def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to.
+
+        Args:
+            features: rows as ``history.columns`` encodes them, ``[n, n_columns]``.
+            rows: the same ``n`` rows with their names.
+        """
+        known = self.limits_.verdicts(rows)
+        with one_thread():
+            logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
+        learned = 1.0 / (1.0 + np.exp(-logit))
+        return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
+
+    def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        layout = Layout.of(Facts.from_rows(rows))
+        covered = layout.covered
+        logit = self._regression(features, rows)
+        physics = np.clip(self.memory_.log_odds(layout.rows(covered)), -_MOST_LOGIT, _MOST_LOGIT)
+        if not self.trees_:
+            logit[covered] = 0.5 * (logit[covered] + physics)
+            return logit
+        logit[covered] = physics
+        found = ratios(layout, self.memory_)
+        narrow, wide = self.trees_
+        wide_logit = wide.decision_function(self._wide(features, found))
+        narrow_logit = np.where(covered, narrow.decision_function(found), wide_logit)
+        return np.asarray((logit + wide_logit + narrow_logit) / 3.0, dtype=np.float64)
+
+    def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+        if self.weights_ is None:
+            return np.full(len(rows), _PRIOR_LOGIT)
+        design = self._design(features, np.array([hunger_of_row(row) for row in rows]))
+        variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
+        # MacKay's moderated output: what is not known draws towards one half.
+        return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)
+
+    def _design(self, features: NDArray[np.float64], hunger: NDArray[np.float64]) -> NDArray[np.float64]:
+        constant = np.ones(len(hunger))
+        return np.column_stack([constant, hunger - self.middle_, self.inputs_.dense(features)])
+
+    def _wide(self, features: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.hstack([found, self.inputs_.gapped(features)])
+
+    def _trees(self, outcomes: Outcomes, seed: int) -> tuple[_Classifier, ...]:
+        """Return trees on ratios alone, which carry over to other models and scales, and on all columns."""
+        found = ratios(outcomes.layout, self.memory_)
+        if not outcomes.layout.covered.any():
+            found = np.zeros_like(found)  # nothing to split by; scikit-learn refuses a column of gaps alone
+        n_others = found.shape[1] - N_GROWING
+        never_easier = [-1] * N_GROWING + [0] * n_others
+        narrow = _classifier(never_easier, [False] * len(never_easier), leaves=8, fewest=10, penalty=5.0, seed=seed)
+        more = [-int(grows) for grows in self.grows_] + [0] * len(self.inputs_.codes)
+        categorical = [False] * len(never_easier) + self.inputs_.gapped_categorical
+        wide = _classifier(never_easier + more, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
+        with one_thread():
+            return (
+                narrow.fit(found, outcomes.fitted, sample_weight=outcomes.trust),
+                wide.fit(self._wide(outcomes.features, found), outcomes.fitted, sample_weight=outcomes.trust),
+            )
+
+
+def _classifier(
+    monotonic: list[int], categorical: list[bool], *, leaves: int, fewest: int, penalty: float, seed: int
+) -> _Classifier:
+    from sklearn.ensemble import HistGradientBoostingClassifier
+
+    made: _Classifier = HistGradientBoostingClassifier(
+        max_iter=100,
+        max_leaf_nodes=leaves,
+        min_samples_leaf=fewest,
+        l2_regularization=penalty,
+        categorical_features=categorical,
+        monotonic_cst=monotonic,
+        early_stopping=False,
+        random_state=seed,
+    )
+    return made
+
+
+class _Classifier(Protocol):
+    def fit(
+        self, inputs: NDArray[np.float64], labels: NDArray[np.float64], *, sample_weight: NDArray[np.float64]
+    ) -> Self: ...
+    def decision_function(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]: ...
+
+
+def _logistic(
+    design: NDArray[np.float64], labels: NDArray[np.float64], trust: NDArray[np.float64]
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the most probable weights and their covariance (Laplace), by damped Newton steps."""
+    n_learned = design.shape[1] - 2
+    prior = np.array([_PRIOR_LOGIT, _PRIOR_SLOPE, *np.zeros(n_learned)])
+    precision = np.array([1.0 / 1.5**2, 1.0 / _SLOPE_SD**2, *[max(n_learned, 4) / 4 / _LEARNED_SD**2] * n_learned])
+    weights = prior
+    for _ in range(30):
+        chance = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30, 30)))
+        gradient = design.T @ (trust * (labels - chance)) - precision * (weights - prior)
+        curvature = design.T @ ((trust * chance * (1 - chance))[:, None] * design) + np.diag(precision)
+        step = np.linalg.solve(curvature, gradient)
+        # Full steps oscillate where the classes are separable.
+        weights = weights + step * min(1.0, 2.0 / (np.abs(step).max() + 1e-12))
+        if np.abs(step).max() < 1e-6:
+            break
+    return weights, np.linalg.inv(curvature)

@@ -1,0 +1,145 @@
+"""Ensemble of one-hot MLPs with margin ranking loss (CubicML, section 3.4), calibrated to throughput."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+
+from torchx_cubicml.predictors.base import Prediction
+from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
+from torchx_cubicml.predictors.ranking.networks import RankingSettings, teach
+from torchx_cubicml.predictors.ranking.one_hot import OneHot
+from torchx_cubicml.predictors.threads import one_thread
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from torchx_cubicml.predictors.features.history import History, MeasuredRows
+
+
+_LEAST_SLOPE = 1e-3  # log throughput per unit of score: where the curve is flat, the order of scores still shows
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RisingCurve:
+    """Isotonic regression whose steps are joined by straight lines, and which goes on rising beyond both ends.
+
+    Args:
+        scores: of the joints, ascending, ``[n_joints]``.
+        values: of the joints, ascending, ``[n_joints]``.
+        slope: beyond the ends and, at least ``_LEAST_SLOPE``, everywhere.
+    """
+
+    scores: NDArray[np.float64]
+    values: NDArray[np.float64]
+    slope: float
+
+    @classmethod
+    def through(cls, scores: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> Self:
+        """Return the curve of least squares through points ``[n]`` that count by ``weights`` > 0, n >= 1."""
+        order = np.lexsort((values, scores))
+        blocks: list[tuple[float, float, float]] = []  # weight, mean score, mean value
+        for score, value, weight in np.column_stack([scores, values, weights])[order].tolist():
+            block = (weight, score, value)
+            while blocks and (blocks[-1][2] >= block[2] or blocks[-1][1] == block[1]):  # pool adjacent violators, ties
+                block = _pooled(blocks.pop(), block)
+            blocks.append(block)
+        joints = np.array(blocks)
+        return cls(scores=joints[:, 1], values=joints[:, 2], slope=_slope(scores, values, weights))
+
+    def __call__(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the values at ``scores``, of any shape; strictly rising."""
+        beyond = np.maximum(scores - self.scores[-1], 0.0) + np.minimum(scores - self.scores[0], 0.0)
+        inside = np.interp(scores, self.scores, self.values)
+        return np.asarray(inside + self.slope * beyond + _LEAST_SLOPE * scores, dtype=np.float64)
+
+
+def _pooled(left: tuple[float, float, float], right: tuple[float, float, float]) -> tuple[float, float, float]:
+    weight = left[0] + right[0]
+    share = left[0] / weight
+    return weight, share * left[1] + (1 - share) * right[1], share * left[2] + (1 - share) * right[2]
+
+
+def _slope(scores: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> float:
+    scores = scores - np.average(scores, weights=weights)
+    variance = float(np.average(scores**2, weights=weights))
+    if variance <= 0:
+        return 0.0
+    covariance = float(np.average(scores * (values - np.average(values, weights=weights)), weights=weights))
+    return max(covariance / variance, 0.0)
+
+
+class RankingMLP:
+    """The ``ranking_mlp`` predictor.
+
+    Args:
+        settings: of the networks.
+    """
+
+    def __init__(self, settings: RankingSettings | None = None) -> None:
+        self.settings = settings or RankingSettings()
+
+    def fit(self, history: History, *, rng: np.random.Generator) -> Self:
+        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        with one_thread():
+            self._fit(history, rng)
+        return self
+
+    def _fit(self, history: History, rng: np.random.Generator) -> None:
+        rows = history.measured
+        self.n_measured_ = len(rows)
+        if not self.n_measured_:
+            return
+        self.inputs_ = OneHot.of(rows.features, history.columns, knots=self.settings.knots)
+        self.middle_ = float(np.average(rows.logarithm, weights=rows.weights))
+        self.ranks_ = self.n_measured_ > 2 and self.inputs_.width > 0
+        unlike = 0.0 if self.ranks_ else float(np.var(rows.logarithm))
+        self.variance_ = prior_variance(float(rows.weights.sum())) + unlike
+        if self.ranks_:
+            self._rank(rows, rng)
+
+    def _rank(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
+        inputs, target = self.inputs_.encode(rows.features), rows.logarithm
+        bags = _bags(self.settings, len(target), rng)
+        seed = int(rng.integers(2**31))
+        self.networks_ = teach(inputs, target, bags * rows.weights, settings=self.settings, seed=seed)
+        scores = self.networks_.scores(inputs)
+        # The loss leaves open where a network's scores lie and how wide they are spread.
+        self.centre_, self.scale_ = scores.mean(axis=0), np.maximum(scores.std(axis=0), 1e-9)
+        scores = (scores - self.centre_) / self.scale_
+        outside = np.where(bags.T, np.nan, scores)
+        alone = np.nanmean(outside, axis=1)
+        self.curve_ = RisingCurve.through(alone, target, rows.weights)
+        residual = np.abs(target - self.curve_(alone))
+        self.slope_ = max(self.curve_.slope, 0.0)
+        spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
+        self.widening_ = conformal_scale(residual, np.hypot(spread, rows.uncertainty), fewest=1)
+
+    def predict(self, features: NDArray[np.float64]) -> Prediction:
+        """Return median and spread for encoded rows; see ``Predictor``."""
+        if not self.n_measured_:
+            unknown = np.full(len(features), np.nan)
+            return Prediction(throughput=unknown, spread=unknown)
+        if not self.ranks_:
+            spread = np.full(len(features), max(self.variance_**0.5, NOISE_FLOOR))
+            return Prediction.at(np.full(len(features), self.middle_), spread)
+        with one_thread():
+            scores = (self.networks_.scores(self.inputs_.encode(features)) - self.centre_) / self.scale_
+        variance = self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(scores)) ** 2
+        spread = np.maximum(self.widening_ * np.sqrt(variance), NOISE_FLOOR)
+        return Prediction.at(self.curve_(scores.mean(axis=1)), spread)
+
+
+def _deviation(scores: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return how far the members disagree over each row, ``[n]``; 0 where one alone is asked."""
+    asked = (~np.isnan(scores)).sum(axis=1)
+    return np.asarray(np.nanstd(scores, axis=1) * np.sqrt(asked / np.maximum(asked - 1, 1)), dtype=np.float64)
+
+
+def _bags(settings: RankingSettings, n_trials: int, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Return which trials each network learns from, ``[networks, n_trials]``; one at least leaves each trial out."""
+    left_out = max(1, round((1.0 - settings.bag) * settings.networks))
+    order = rng.random((settings.networks, n_trials)).argsort(axis=0)
+    return order >= left_out

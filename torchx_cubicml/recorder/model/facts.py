@@ -1,0 +1,174 @@
+"""Facts of the trained model and its optimizer, as recorded with a launch."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.recorder.host.hardware import hardware_facts
+from torchx_cubicml.recorder.model.kernels import compile_facts
+from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
+from torchx_cubicml.recorder.model.parameters import (
+    count_float8_modules,
+    device_kind,
+    parameter_format,
+    read_widths,
+    short_format,
+)
+from torchx_cubicml.recorder.model.sharding import read_sharding
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import nn
+    from torch.optim import Optimizer
+
+    from torchx_cubicml.recorder.model.pipeline import Pipeline
+    from torchx_cubicml.recorder.model.sharding import Sharding
+    from torchx_cubicml.records.trial import Value
+
+
+def read_optimizer(optimizer: Optimizer) -> dict[str, Value]:
+    """Return the class of an optimizer, and whether it steps by one fused kernel or by lists of tensors (foreach).
+
+    Where the program leaves the choice to torch, what torch itself chooses by is asked; it is left out where this torch
+    does not tell.
+    """
+    facts: dict[str, Value] = {"optimizer": type(optimizer).__name__}
+    group = optimizer.param_groups[0]
+    if "fused" in group:
+        facts["optimizer_fused"] = bool(group["fused"])
+    foreach = group.get("foreach")
+    if foreach is None and "foreach" in group and not group.get("fused"):
+        foreach = _torchs_choice(group)
+    if isinstance(foreach, bool):
+        facts["optimizer_foreach"] = foreach
+    return facts
+
+
+def _torchs_choice(group: dict[str, object]) -> bool | None:
+    from torch import Tensor
+    from torch.optim import optimizer as module
+
+    choose = getattr(module, "_default_to_fused_or_foreach", None)
+    if choose is None or isinstance(group.get("lr"), Tensor):
+        return None
+    try:
+        _, foreach = choose(group["params"], bool(group.get("differentiable")), False)
+    except (TypeError, ValueError):
+        return None
+    return bool(foreach)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the hooks saw during one step.
+
+    Args:
+        forwards: training forwards of the step; ``None`` where no step was seen whole.
+        samples: per forward of this process; ``None`` where unknown.
+        seq_len: tokens per sample; ``None`` where unknown.
+        autocast_type: number format that autocast was set to; empty where it was off.
+        activation_checkpointing: as a probe of the layers tells; empty without one.
+        n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
+        attention_kernel: as the graph of a forward tells; empty where it does not.
+        clipping: what gradients are clipped to.
+    """
+
+    forwards: int | None = None
+    samples: int | None = None
+    seq_len: int | None = None
+    autocast_type: str = ""
+    activation_checkpointing: str = ""
+    n_checkpointed: int | None = None
+    attention_kernel: str = ""
+    clipping: Mapping[str, Value] = field(default_factory=dict)
+
+
+def observe(
+    root: nn.Module, optimizer: Optimizer | None, seen: Seen, *, world_size: int, pipeline: Pipeline | None = None
+) -> dict[str, Value]:
+    """Return the facts that are known, under their standard names.
+
+    Args:
+        root: the model as the training loop calls it.
+        optimizer: that steps it; ``None`` where none has.
+        seen: what the hooks saw.
+        world_size: of the job.
+        pipeline: that ``root`` is a stage of.
+    """
+    pp_degree = pipeline.degree if pipeline is not None else 1
+    sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
+    facts: dict[str, Value] = {
+        **software_facts(),
+        **hardware_facts(device_kind(root)),
+        **sharding.facts(),
+        **compile_facts(root),
+        **(read_optimizer(optimizer) if optimizer is not None else {}),
+        **seen.clipping,
+    }
+    if seen.seq_len:
+        facts.update(read_widths(root))
+    if pipeline is not None:
+        facts.update(pipeline.facts())
+    elif sharding.layout is not None:
+        facts["pp_degree"] = 1
+    known: dict[str, Value | None] = {
+        "n_layers": len(repeated_blocks(root)) or None,
+        "precision": _precision(root, seen, sharding) or None,
+        "float8_modules": count_float8_modules(root),
+        "activation_checkpointing": _activation_checkpointing(root, seen) or None,
+        "checkpointed_modules": _n_checkpointed(root, seen),
+        "attention_kernel": seen.attention_kernel or None,
+        "device": _device_name(root) or None,
+        "micro_batch_size": seen.samples,
+        "seq_len": seen.seq_len if facts.get("cp_degree", 1) == 1 else None,  # how much of it a rank sees is not known
+        "gradient_accumulation_steps": seen.forwards,
+    }
+    if seen.samples and seen.forwards and sharding.dp_degree:
+        known["global_batch_size"] = seen.samples * seen.forwards * sharding.dp_degree
+    return facts | {name: value for name, value in known.items() if value is not None}
+
+
+def software_facts() -> dict[str, Value]:
+    """Return the facts that hold as soon as torch is loaded."""
+    torch = sys.modules.get("torch")
+    return {"torch_version": str(torch.__version__)} if torch is not None else {}
+
+
+def _precision(root: nn.Module, seen: Seen, sharding: Sharding) -> str:
+    if count_float8_modules(root):
+        return "fp8"
+    return short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root)
+
+
+def _n_checkpointed(root: nn.Module, seen: Seen) -> int | None:
+    wrappers = sum(type(module).__name__ == "CheckpointWrapper" for module in root.modules())
+    return max(wrappers, seen.n_checkpointed) if seen.n_checkpointed is not None else wrappers or None
+
+
+def _activation_checkpointing(root: nn.Module, seen: Seen) -> str:
+    """Return what the probe saw or else what wrapper modules tell; without both nothing, for a function needs none."""
+    wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
+    # A policy that picks operators to recompute comes as a context function.
+    if any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers):
+        return "selective"
+    if seen.activation_checkpointing or not wrappers:
+        return seen.activation_checkpointing
+    return "selective" if len(wrappers) < len(repeated_blocks(root)) else "full"
+
+
+def _device_name(root: nn.Module) -> str:
+    kind = device_kind(root)
+    if kind != "cuda":
+        return kind
+    from torch import cuda
+
+    return cuda.get_device_name()
+
+
+def observe_stage(stage: nn.Module, *, world_size: int, pp_degree: int) -> dict[str, Value]:
+    """Return the facts that one stage of a pipeline adds to those of the whole model."""
+    facts = read_sharding(stage, world_size=world_size, pp_degree=pp_degree).facts()
+    return {**facts, "n_layers": len(repeated_blocks(stage)) or int(has_single_block(stage))}

@@ -1,0 +1,111 @@
+"""Kernels of a model: attention implementation and compilation."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections import Counter, deque
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from torch import nn
+    from torch.autograd.graph import Node
+
+    from torchx_cubicml.records.trial import Value
+
+
+_MAX_NODES = 20_000  # some 20 ms
+# How the nodes of each kernel are called, the first that fits; those of torch's SDPA are its backends.
+_KERNELS = (
+    ("sdpa_flash", re.compile(r"^ScaledDotProductFlashAttention")),
+    ("sdpa_efficient", re.compile(r"^ScaledDotProductEfficientAttention")),
+    ("sdpa_cudnn", re.compile(r"^ScaledDotProductCudnnAttention")),
+    ("sdpa_overrideable", re.compile(r"^ScaledDotProductFusedAttentionOverrideable")),
+    ("flex_attention", re.compile(r"^FlexAttention")),
+    ("flash_attention", re.compile(r"^FlashAttn")),
+    ("xformers", re.compile(r"^_?fMHA|^_memory_efficient_attention", re.IGNORECASE)),
+    ("transformer_engine", re.compile(r"^FusedAttnFunc")),
+)
+_SOFTMAX = re.compile(r"^(?:Safe)?SoftmaxBackward")
+_PRODUCT = re.compile(r"^(?:Bmm|Matmul)Backward")
+
+
+def attention_kernel(node: Node, n_layers: int) -> str:
+    """Return the kernel or kernels of attention; ``math`` for plain products and a softmax; empty where none shows.
+
+    Args:
+        node: of the output of a forward; what is recomputed in backward by ``use_reentrant=True``, or was compiled,
+            does not show behind it.
+        n_layers: repeated layers of the model.
+    """
+    found: Counter[str] = Counter()
+    softmaxes = products = 0
+    for name in _names_behind(node):
+        kernel = next((kernel for kernel, pattern in _KERNELS if pattern.search(name)), "")
+        found[kernel] += bool(kernel)
+        softmaxes += bool(_SOFTMAX.search(name))
+        products += bool(_PRODUCT.search(name))
+    kernels = sorted(kernel for kernel, count in found.items() if count)
+    if kernels:
+        return "+".join(kernels)
+    return "math" if softmaxes >= n_layers > 0 and products >= 2 * n_layers else ""
+
+
+def _names_behind(node: Node) -> Iterator[str]:
+    seen = {node}
+    waiting = deque([node])
+    while waiting and len(seen) < _MAX_NODES:
+        current = waiting.popleft()
+        yield current.name().rpartition("::")[2]
+        for behind, _ in current.next_functions:
+            if behind is not None and behind not in seen:
+                seen.add(behind)
+                waiting.append(behind)
+
+
+# The options of inductor behind each mode: whether it tries kernels out, and whether it records CUDA graphs.
+_MODES = {
+    (False, False): "default",
+    (False, True): "reduce-overhead",
+    (True, True): "max-autotune",
+    (True, False): "max-autotune-no-cudagraphs",
+}
+
+
+def is_compiled(root: nn.Module) -> bool:
+    """Whether ``torch.compile`` is at work on a part of the model or has compiled a function."""
+    if any(True for _ in _compiled_parts(root)):
+        return True
+    counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
+    return bool(counters and counters.get("stats", {}).get("unique_graphs"))
+
+
+def compile_facts(root: nn.Module) -> dict[str, Value]:
+    """Return whether the model is compiled and, where inductor does that, in which mode."""
+    facts: dict[str, Value] = {"compile": is_compiled(root)}
+    modes = {mode for part in _compiled_parts(root) if (mode := _mode(part))}
+    if len(modes) == 1:
+        facts["compile_mode"] = modes.pop()
+    return facts
+
+
+def _compiled_parts(root: nn.Module) -> Iterator[object]:
+    for module in root.modules():
+        if type(module).__name__ == "OptimizedModule":
+            yield module
+        in_place = vars(module).get("_compiled_call_impl")
+        if in_place is not None:
+            yield getattr(in_place, "of_torchx_cubicml_around", in_place)
+
+
+def _mode(part: object) -> str:
+    config: Mapping[str, object] | None = None
+    ask = getattr(part, "get_compiler_config", None)
+    with suppress(AttributeError, ImportError, TypeError, RuntimeError):
+        config = ask() if ask is not None else None
+    if not isinstance(config, dict):
+        return ""
+    return _MODES[bool(config.get("max_autotune")), bool(config.get("triton.cudagraphs"))]

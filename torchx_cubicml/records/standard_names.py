@@ -1,0 +1,181 @@
+"""Standard names of parameters and facts, their aliases, and the columns of a CSV file that bear them."""
+
+from __future__ import annotations
+
+import re
+
+STANDARD_PARAMETERS = (
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "global_batch_size",
+    "dp_replicate_degree",
+    "dp_shard_degree",
+    "tp_degree",
+    "pp_degree",
+    "cp_degree",
+    "ep_degree",
+    "sharding_strategy",
+    "activation_checkpointing",
+    "precision",
+    "compile",
+)
+"""Parameters whose observed value replaces the requested one in a training row."""
+
+STANDARD_WORDS: dict[str, frozenset[str]] = {
+    "sharding_strategy": frozenset(
+        {"FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "DDP", "NONE"}
+    ),
+    "activation_checkpointing": frozenset({"none", "selective", "full"}),
+    "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
+}
+"""Words in which a parameter is observed; a config that uses others is compared by what it asks for."""
+
+HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
+    "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
+}
+"""Hook -> what it can set, by families that do not mix, each with torch's own default first.
+
+Of FSDP: over all ranks, and within replicated groups. ``fsdp`` is set by ``recorder/apply/fsdp_hook.py``, and so on.
+"""
+
+FLAG_MEANINGS: dict[str, str] = {
+    "batch_size": "micro_batch_size",
+    "micro_batch_size": "micro_batch_size",
+    "per_device_batch_size": "micro_batch_size",
+    "per_device_train_batch_size": "micro_batch_size",
+    "train_batch_size_per_gpu": "micro_batch_size",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "accumulate": "gradient_accumulation_steps",
+    "accumulation_steps": "gradient_accumulation_steps",
+    "accumulate_grad_batches": "gradient_accumulation_steps",
+    "gradient_accumulation_steps": "gradient_accumulation_steps",
+    "grad_accum": "gradient_accumulation_steps",
+    "grad_accum_steps": "gradient_accumulation_steps",
+    "sharding": "sharding_strategy",
+    "sharding_strategy": "sharding_strategy",
+    "fsdp_sharding_strategy": "sharding_strategy",
+    "activation_checkpointing": "activation_checkpointing",
+    "gradient_checkpointing": "activation_checkpointing",
+    "precision": "precision",
+    "dtype": "precision",
+    "compile": "compile",
+    "torch_compile": "compile",
+    "n_layer": "n_layers",
+    "n_layers": "n_layers",
+    "num_layers": "n_layers",
+    "num_hidden_layers": "n_layers",
+    "n_head": "n_heads",
+    "n_heads": "n_heads",
+    "num_heads": "n_heads",
+    "num_attention_heads": "n_heads",
+    "n_embd": "d_model",
+    "d_model": "d_model",
+    "hidden_size": "d_model",
+    "vocab_size": "vocab_size",
+    "block_size": "seq_len",
+    "seq_len": "seq_len",
+    "seq_length": "seq_len",
+    "max_seq_len": "seq_len",
+    "tensor_model_parallel_size": "tp_degree",
+    "pipeline_model_parallel_size": "pp_degree",
+    "context_parallel_size": "cp_degree",
+}
+"""Flag name without dashes, underscores for hyphens -> standard name, where trainers agree."""
+
+WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq_len"})
+"""Standard names that describe the workload; they are read and never changed."""
+
+SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
+"""Names under which FSDP knows its sharding strategies."""
+
+OUTPUT_WORDS = (
+    "out",
+    "output",
+    "save",
+    "checkpoint",
+    "ckpt",
+    "log",
+    "logging",
+    "logdir",
+    "outdir",
+    "dump",
+    "resume",
+    "load",
+    "tensorboard",
+    "wandb",
+    "run_name",
+)
+"""Words that make a flag look like an output, resume or logging destination."""
+
+NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
+"""Words beside them that make it a rate or a manner instead of a destination."""
+
+CHANGES_TRAINING = frozenset(
+    {
+        *WORKLOAD_NAMES,
+        *("n_kv_heads", "head_dim", "ffn_dim", "d_ff", "intermediate_size", "dropout", "activation"),
+        *("precision", "dtype", "bf16", "fp16", "fp8", "tf32", "allow_tf32", "amp", "mixed_precision"),
+        *("global_batch_size", "optimizer", "lr", "learning_rate", "min_lr", "weight_decay", "momentum"),
+        *(
+            "warmup_steps",
+            "beta1",
+            "beta2",
+            "eps",
+            "grad_clip",
+            "max_grad_norm",
+            "seed",
+            "epochs",
+            "max_steps",
+            "max_iters",
+        ),
+    }
+)
+"""Parameters, by their own or their flag's name, that change what is trained: an ordinary launch leaves them as typed.
+
+Batch and accumulation are checked by their product. Degrees, sharding, recomputation and compilation leave the training
+as it is up to rounding. Nothing is known of a name that is in no table: who listed it in a space file is taken at his
+word.
+"""
+
+
+_USUAL = {
+    "activation_checkpointing": ("activation_recompute", "recompute", "recompute_granularity"),
+    "cp_degree": ("cp", "context_parallel"),
+    "d_ff": ("ffn_hidden_size", "ffn_size", "intermediate_size"),
+    "d_model": ("hidden", "hidden_dim"),
+    "device": ("accelerator", "accelerator_type", "device_name", "gpu", "gpu_model", "gpu_name", "gpu_type"),
+    "dp_degree": ("dp", "data_parallel", "data_parallel_size"),
+    "ep_degree": ("ep", "expert_parallel", "expert_model_parallel_size"),
+    "global_batch_size": ("gbs", "global_batch"),
+    "gradient_accumulation_steps": ("ga", "grad_acc", "gradient_accumulation"),
+    "micro_batch_size": ("mbs", "micro_batch", "microbatch", "microbatch_size"),
+    "n_active_experts": ("moe_router_topk", "moe_top_k"),
+    "n_experts": ("num_experts",),
+    "n_kv_heads": ("num_key_value_heads", "num_kv_heads", "num_query_groups"),
+    "n_layers": ("layers",),
+    "n_params": ("n_parameters", "num_parameters", "num_params", "params"),
+    "nnodes": ("n_nodes", "nodes", "num_nodes"),
+    "nproc_per_node": ("gpus_per_node", "num_gpus_per_node"),
+    "pp_degree": ("pp", "pipeline_parallel"),
+    "seq_len": ("context_length", "seq", "seqlen", "sequence_length"),
+    "tp_degree": ("tp", "tensor_parallel"),
+    "virtual_pp_degree": ("virtual_pipeline_model_parallel_size", "vp", "vpp"),
+    "vocab_size": ("vocab", "vocabulary_size"),
+    "world_size": ("gpus", "n_devices", "n_gpus", "num_devices", "num_gpus"),
+    "zero_stage": ("zero",),
+}  # fmt: skip
+_STANDARD = {
+    # Of a flag it is known whether each rank means it; of a column it is not.
+    **{word: name for word, name in FLAG_MEANINGS.items() if word != "batch_size"},
+    **{word: name for name, words in _USUAL.items() for word in words},
+}
+
+
+def standard_name(column: str) -> str:
+    """Return the standard name of a column, however it is capitalised and spaced; its own where there is none.
+
+    >>> [standard_name(column) for column in ("tp", "GPU type", "num-layers", "Learning Rate")]
+    ['tp_degree', 'device', 'n_layers', 'Learning Rate']
+    """
+    word = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
+    return _STANDARD.get(word, column)

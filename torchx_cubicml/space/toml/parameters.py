@@ -1,0 +1,227 @@
+"""The [parameters] table of a space file: names, legal values, conditions."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.space import Parameter, WorkloadFact
+from torchx_cubicml.space.arithmetic import kind
+from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.toml.bindings import FACT_LANDING_KEYS, LANDING_KEYS, hooked_default, read_landing
+from torchx_cubicml.space.toml.schema import closest
+from torchx_cubicml.space.toml.trainer import check_values, known_of, read_short_form
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torchx_cubicml.records.trial import Scalar, Value
+    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space.expression import Expression
+    from torchx_cubicml.space.toml.schema import Table
+    from torchx_cubicml.space.toml.trainer import Known
+    from torchx_cubicml.space.trainers import Trainer
+
+
+MAX_CHOICES = 100_000
+RANGE_KEYS = ("low", "high", "step", "scale")
+
+
+def read_choices(table: Table) -> tuple[Scalar, ...]:
+    """Return the legal values that a parameter's table states.
+
+    Raises:
+        SpaceError: none are stated, or a rule is broken.
+    """
+    in_range = [key for key in RANGE_KEYS if key in table]
+    if "choices" in table:
+        if in_range:
+            raise table.error(in_range[0], "a parameter has either choices, or low and high")
+        return table.values("choices", most=MAX_CHOICES)
+    low, high = table.number("low"), table.number("high")
+    if low is None or high is None:
+        raise SpaceError(f"{table.place}: choices, low and high, or derive is wanted")
+    if low > high:
+        raise table.error("high", f"high must be at least low = {low!r}")
+    if "scale" in table:
+        return _doubling(table, low, high)
+    return _even(table, low, high)
+
+
+def _doubling(table: Table, low: float, high: float) -> tuple[Scalar, ...]:
+    if table.text("scale") != "log2":
+        raise table.error("scale", "legal is 'log2'")
+    if "step" in table:
+        raise table.error("step", 'scale = "log2" takes no step')
+    if low <= 0:
+        raise table.error("low", 'scale = "log2" wants low above 0')
+    values = [low]
+    while values[-1] * 2 <= high:
+        values.append(values[-1] * 2)
+    return tuple(values)
+
+
+def _even(table: Table, low: float, high: float) -> tuple[Scalar, ...]:
+    step = table.number("step")
+    whole = isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None)
+    if step is None:
+        if not whole:
+            raise table.error("step", "a range of numbers with a decimal point needs a step")
+        step = 1
+    if step <= 0:
+        raise table.error("step", "step must be above 0")
+    # Decimal arithmetic: 0.1, 0.2, 0.3 and not 0.30000000000000004.
+    first, last, stride = (Fraction(repr(number)) for number in (low, high, step))
+    count = (last - first) // stride + 1
+    if count > MAX_CHOICES:
+        raise table.error("step", f"the range has {count:.3e} values, more than the {MAX_CHOICES} that are legal")
+    numbers = (first + index * stride for index in range(count))
+    return tuple(int(number) if whole else float(number) for number in numbers)
+
+
+PARAMETER_KEYS = (
+    "choices",
+    *RANGE_KEYS,
+    *LANDING_KEYS,
+    "per_layer",
+    "groups",
+    "derive",
+    "when",
+    "default",
+    "observe",
+    "changes_training",
+)
+FACT_KEYS = (*FACT_LANDING_KEYS, "default")
+_TRAINERS = ", ".join(TRAINERS)
+NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
+
+
+def read_parameter(
+    tables: Table, name: str, *, facts: Sequence[str], where: str, trainer: Trainer | None = None
+) -> Parameter:
+    """Return the parameter ``[parameters.name]``.
+
+    Args:
+        tables: ``[parameters]``.
+        name: of the parameter.
+        facts: names of the workload facts, one of which may count its entries.
+        where: the file.
+        trainer: whose table fills in what is not said.
+
+    Raises:
+        SpaceError: a rule is broken.
+    """
+    if not isinstance(tables.raw(name), dict):
+        if trainer is None:
+            raise tables.error(name, f"a table is wanted; a value is enough beside trainer = one of {_TRAINERS}")
+        return _told_where(where, lambda: read_short_form(tables, name, trainer))
+    table = tables.table(name, legal=PARAMETER_KEYS)
+    derive = table.text("derive")
+    if derive is not None:
+        beside = [key for key in NOT_BESIDE_DERIVE if key in table]
+        if beside:
+            raise table.error(beside[0], "a derived parameter takes no such key")
+    known = known_of(trainer, name) if not any(key in table for key in LANDING_KEYS) else None
+    choices = _read_choices(table, known, trainer) if derive is None else ()
+    per_layer, when = _read_per_layer(table, facts), table.text("when")
+    default = _read_default(table, choices, per_layer)
+    if "hook" in table:
+        torchs_own = hooked_default(table, choices)
+        default = torchs_own if default is None else default
+    return _told_where(
+        where,
+        lambda: Parameter(
+            name=name,
+            choices=choices,
+            per_layer=per_layer,
+            groups=table.count("groups"),
+            derive=parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None,
+            when=_read_when(table, when, known),
+            landing=_known_landing(known, default) if known is not None else read_landing(table),
+            default=known.default if default is None and known is not None else default,
+            observe=_read_observe(table),
+            changes_training=table.switch("changes_training"),
+        ),
+    )
+
+
+def read_fact(tables: Table, name: str) -> WorkloadFact:
+    """Return the fact ``name`` of ``[workload]``.
+
+    Raises:
+        SpaceError: a rule is broken.
+    """
+    if not isinstance(tables.raw(name), dict):
+        return WorkloadFact(name=name, value=tables.value(name))
+    table = tables.table(name, legal=FACT_KEYS)
+    return WorkloadFact(name=name, landing=read_landing(table), value=table.value("default"))
+
+
+def _told_where(where: str, make: Callable[[], Parameter]) -> Parameter:
+    """Return what ``make`` makes; its errors name the file."""
+    try:
+        return make()
+    except SpaceError as error:
+        raise error if str(error).startswith(where) else SpaceError(f"{where}: {error}") from None
+
+
+def _read_choices(table: Table, known: Known | None, trainer: Trainer | None) -> tuple[Scalar, ...]:
+    if known is None or trainer is None:
+        return read_choices(table)
+    if known.choices and not any(key in table for key in ("choices", *RANGE_KEYS)):
+        return known.choices
+    choices = read_choices(table)
+    check_values(table, "choices", choices, trainer, name=table.name)
+    return choices
+
+
+def _read_when(table: Table, when: str | None, known: Known | None) -> Expression | None:
+    if when is None:
+        return known.when if known is not None else None
+    return parse_expression(when, where=f"{table.place}.when")
+
+
+def _known_landing(known: Known, default: Value | None) -> Landing:
+    """Return a trainer's flag; where the user states its default, no other file is asked for it."""
+    if default is None:
+        return known.landing
+    stated = None if isinstance(default, tuple) else default
+    return replace(known.landing, unless=(), file_default=stated)
+
+
+def _read_per_layer(table: Table, facts: Sequence[str]) -> str | int | None:
+    value = table.raw("per_layer")
+    if not isinstance(value, str):
+        return table.count("per_layer")
+    if value not in facts:
+        legal = ", ".join(facts) or "none yet"
+        raise table.error(
+            "per_layer", f"a count or a workload fact is wanted{closest(value, facts)}; declared are {legal}"
+        )
+    return value
+
+
+def _read_default(table: Table, choices: Sequence[Scalar], per_layer: str | int | None) -> Value | None:
+    default = table.value("default")
+    if default is None:
+        return None
+    if isinstance(default, tuple) and per_layer is None:
+        raise table.error("default", "one value is wanted where per_layer is absent")
+    entries = default if isinstance(default, tuple) else (default,)
+    if choices and any(kind(entry) != kind(choices[0]) for entry in entries):
+        raise table.error("default", f"{kind(choices[0])} is wanted, as the legal values are")
+    return default
+
+
+def _read_observe(table: Table) -> str:
+    name = table.text("observe") or ""
+    if name and name not in STANDARD_PARAMETERS:
+        raise table.error(
+            "observe",
+            f"a standard parameter is wanted{closest(name, STANDARD_PARAMETERS)}; legal are "
+            f"{', '.join(STANDARD_PARAMETERS)}",
+        )
+    return name

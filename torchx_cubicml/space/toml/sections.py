@@ -1,0 +1,101 @@
+"""The [rewrite] and [log] sections of a space file."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.bounded_pattern import BoundedPattern
+from torchx_cubicml.records.log_pattern import LogPattern
+from torchx_cubicml.space import RewriteRules
+from torchx_cubicml.space.toml.schema import closest
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from torchx_cubicml.space.toml.schema import Table
+
+
+REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours")
+MAX_FROZEN = 1000
+
+
+def read_rewrite(root: Table, parameters: Collection[str]) -> RewriteRules:
+    """Return what ``[rewrite]`` says.
+
+    Args:
+        root: the file.
+        parameters: names of its parameters.
+
+    Raises:
+        SpaceError: a key is unknown or a rule is broken.
+    """
+    table, usual = root.table("rewrite", legal=REWRITE_KEYS), RewriteRules()
+    explore = _number(table, "explore", usual.explore, most=1)
+    budget = _number(table, "explore_budget_gpu_hours", usual.explore_budget_device_hours, most=None)
+    if explore and not budget:
+        raise table.error("explore", "a budget is wanted beside it, explore_budget_gpu_hours = a number above 0")
+    return RewriteRules(
+        min_gain=_number(table, "min_gain", usual.min_gain, most=None),
+        min_fit=_number(table, "min_fit", usual.min_fit, most=1),
+        freeze=_frozen(table, parameters),
+        explore=explore,
+        explore_budget_device_hours=budget,
+    )
+
+
+def _number(table: Table, key: str, usual: float, *, most: float | None) -> float:
+    value = table.number(key)
+    if value is None:
+        return usual
+    if value < 0 or (most is not None and value > most):
+        raise table.error(key, "a number >= 0 is wanted" if most is None else f"a number from 0 to {most} is wanted")
+    return float(value)
+
+
+def _frozen(table: Table, parameters: Collection[str]) -> tuple[str, ...]:
+    if "freeze" not in table or table.raw("freeze") == []:
+        return ()
+    names = [str(name) for name in table.values("freeze", most=MAX_FROZEN)]
+    for name in names:
+        if name not in parameters:
+            raise table.error(
+                "freeze", f"{name!r:.80} is no parameter{closest(name, parameters)}; legal are {', '.join(parameters)}"
+            )
+    return tuple(dict.fromkeys(names))
+
+
+LOG_KEYS = ("pattern", "groups")
+
+
+def read_log(root: Table) -> LogPattern | None:
+    """Return what ``[log]`` says; ``None`` where it is absent.
+
+    Raises:
+        SpaceError: a key is unknown, or the pattern breaks a rule.
+    """
+    if "log" not in root:
+        return None
+    table = root.table("log", legal=LOG_KEYS)
+    pattern = table.text("pattern")
+    if not pattern:
+        raise table.error("pattern", "a regular expression is wanted, such as 'speed (?P<tokens_per_second>[0-9.]+)'")
+    groups = _groups(table)
+    try:
+        BoundedPattern(pattern)
+    except ValueError as error:
+        raise table.error("pattern", str(error)) from None
+    try:
+        return LogPattern(pattern=pattern, groups=groups)
+    except ValueError as error:
+        raise table.error("groups" if groups else "pattern", str(error)) from None
+
+
+def _groups(table: Table) -> dict[str, int | str]:
+    said = table.table("groups", legal=None)
+    groups: dict[str, int | str] = {}
+    for reading in said:
+        group = said.raw(reading)
+        if isinstance(group, bool) or not isinstance(group, int | str):
+            raise said.error(reading, "the number or the name of a group is wanted")
+        groups[reading] = group
+    return groups

@@ -1,0 +1,181 @@
+"""Early stopping and abort rules of a tune."""
+
+from __future__ import annotations
+
+import math
+import re
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.advisor.noise import repeat_noise
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.trial import OBJECTIVES, State
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.records.trial import Measurement, Trial
+    from torchx_cubicml.tuner.launch_state import Landed
+    from torchx_cubicml.tuner.request import Prepared
+
+
+_IN_A_ROW = 3
+_OF_A_RANK = re.compile(r"\[[^\]]*\d\]:")  # what torchrun puts before the lines of its workers
+_LINES_TOLD = 15
+_DIAGNOSIS = {
+    State.USER_ERROR: "the training itself fails: look at the values that were tried, and at what the script allows",
+    State.INFRASTRUCTURE: "the machines break launches off: look at the cluster, then start the same command again",
+    State.TIMEOUT: "launches do not end in time: raise --trial-timeout, or end them after a few steps by --steps",
+    State.UNKNOWN: "launches end without a word: something outside of the training kills them",
+    State.OUT_OF_MEMORY: "nothing fits in memory: begin with a smaller config of your own",
+}
+
+
+def refuse_to_go_on(
+    prepared: Prepared, landed: Landed, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
+) -> None:
+    """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
+
+    Args:
+        prepared: the request.
+        landed: what ended just now.
+        own: trials of this tune, in the order of their ends; of a refused launch none.
+        measured_before: whether the workload was ever measured.
+        awaits_own: whether the user's own config is in flight.
+
+    Raises:
+        LaunchError: with the script's own last lines.
+    """
+    trial = landed.trial
+    if trial.state is State.STOPPED_EARLY:
+        return
+    if not measured_before:
+        _refuse_first(prepared, landed, awaits_own=awaits_own)
+    row = _in_a_row(own, trial.state)
+    if trial.state not in _DIAGNOSIS or landed.refused:
+        _refuse_refusals(landed, own)
+        return
+    # One node that breaks takes all in flight with it; and where launches succeed, chance makes rows of failures too.
+    patience = max(_IN_A_ROW, prepared.request.parallel) * (2 if measured_before else 1)
+    if trial.state is State.OUT_OF_MEMORY:
+        patience *= 3
+    if row >= patience and not (measured_before and trial.state is State.OUT_OF_MEMORY):
+        sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
+        raise LaunchError(with_last_lines(sentence, landed.last_lines))
+
+
+def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
+    """Return ``sentence`` and the last lines that the training itself wrote to stderr."""
+    of_ranks = [line for line in last_lines if _OF_A_RANK.search(line)]
+    lines = (of_ranks or list(last_lines))[-_LINES_TOLD:]
+    if not lines:
+        return sentence
+    return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
+
+
+def _refuse_first(prepared: Prepared, landed: Landed, *, awaits_own: bool) -> None:
+    """Judge the command by the user's own config: of another, the tuner chose the values, and a row of them tells."""
+    first = landed.trial
+    if landed.refused:
+        raise LaunchError(first.reason)
+    if config_key(landed.flight.config) == config_key(prepared.current):
+        _refuse_own(first, landed)
+    elif awaits_own:
+        return
+    if first.state is not State.COMPLETED:
+        return
+    if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
+        return
+    others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
+    if others:
+        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
+        raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
+    raise LaunchError(
+        "the first launch completed, and no steady state was measured: it makes too few optimizer steps, or none that "
+        "can be seen (a training can tell its own: torchx_cubicml.measure)"
+    )
+
+
+def _refuse_own(first: Trial, landed: Landed) -> None:
+    if first.state is State.USER_ERROR:
+        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
+    if first.state is State.UNKNOWN and not first.observed:
+        reason = first.reason.replace(", and its training said no more", " and left no record of itself")
+        raise LaunchError(with_last_lines(reason, landed.last_lines))
+
+
+def _refuse_refusals(landed: Landed, own: Sequence[Trial]) -> None:
+    if landed.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
+        raise LaunchError(f"the scheduler refuses one launch after the other: {landed.trial.reason}")
+
+
+def _in_a_row(own: Sequence[Trial], state: State) -> int:
+    row = 0
+    for trial in reversed([trial for trial in own if trial.state is not State.STOPPED_EARLY]):
+        if trial.state is not state or trial.measurement is not None:
+            break
+        row += 1
+    return row
+
+
+_FEWEST_STEPS = 10  # counted after warm-up
+_SIGMAS = 3.0  # by which it must stand under the best; before repeats, the noise is believed to be large
+_SLOWER = 0.1  # and by this part at least: a config a little slower is worth its whole measurement
+_UNKNOWN = 0.1  # log error of a throughput of which nothing is known
+_DECILES = 2.5631  # standard deviations between the first and the last decile of a normal distribution
+_OF_A_MEDIAN = 1.2533  # its standard error, in those of a mean
+
+
+def why_hopeless(trial: Trial, others: Sequence[Trial], *, objective: str) -> str:
+    """Return why a running trial cannot catch up with the best measured config, in words; empty where it may.
+
+    Args:
+        trial: under way, with what it measured so far.
+        others: trials to compare with.
+        objective: name of the throughput.
+    """
+    if trial.measurement is None or trial.measurement.steps_counted < _FEWEST_STEPS:
+        return ""
+    own, best = trial.measurement.throughput(objective), _best(others, objective)
+    if own is None or best is None:
+        return ""
+    between = repeat_noise(others, objective=objective)
+    noise = math.hypot(own_noise(trial.measurement), between * math.sqrt(2))
+    behind = math.log(best / own)
+    if behind < max(_SIGMAS * noise, _SLOWER):
+        return ""
+    return (
+        f"ended early: {own:,.0f} {objective} after {trial.measurement.steps_counted} steps are "
+        f"{1 - own / best:.0%} under the best, {behind / noise:.0f} times the noise"
+    )
+
+
+def own_noise(measurement: Measurement) -> float:
+    """Return the standard deviation of the logarithm of a throughput, as its run told it.
+
+    Where it did not, that of the median from the spread of the steps, as if each were a chance of its own, counts too.
+
+    >>> from torchx_cubicml.records.trial import Measurement
+    >>> steps = Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))
+    >>> round(own_noise(steps), 4), own_noise(Measurement(tokens_per_second=9.0, relative_error=0.03))
+    (0.0098, 0.03)
+    """
+    if measurement.relative_error:
+        return measurement.uncertainty
+    if not measurement.step_time_s:
+        return math.hypot(_UNKNOWN, measurement.uncertainty)
+    low, _, high = measurement.step_time_s
+    of_steps = _OF_A_MEDIAN * math.log(high / low) / _DECILES / math.sqrt(measurement.steps_counted)
+    return math.hypot(of_steps, measurement.uncertainty)
+
+
+def _best(trials: Sequence[Trial], objective: str) -> float | None:
+    """Return the throughput of the fastest config, its repeats averaged."""
+    groups: dict[str, list[float]] = {}
+    for trial in trials:
+        value = trial.measurement.throughput(objective) if trial.measurement and trial.state.ended else None
+        if value is not None:
+            groups.setdefault(config_key(trial.config), []).append(math.log(value))
+    return max((math.exp(fmean(values)) for values in groups.values()), default=None)

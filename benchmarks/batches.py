@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import weighed
-from torchx_cubicml.advisor.batch import pick_apart
+from torchx_cubicml.advisor.batch import diverse_subset
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ CHOSEN = ("micro_batch_size", "pp_degree", "tp_degree", "zero_stage")
 
 
 def batch(
-    jobs: Sequence[Trial], opinions: Sequence[NDArray[np.float64]], fits: NDArray[np.float64], *, count: int
+    jobs: Sequence[Trial], ensemble: Sequence[NDArray[np.float64]], fits: NDArray[np.float64], *, count: int
 ) -> NDArray[np.intp]:
     """Return which ``count`` of ``n`` jobs are launched, the first first.
 
@@ -35,8 +35,8 @@ def batch(
     configs = [{name: job.config[name] for name in CHOSEN} for job in jobs]
     space = SearchSpace(parameters=tuple(Parameter(name=name, choices=_choices(configs, name)) for name in CHOSEN))
     places = {id(config): place for place, config in enumerate(configs)}
-    scores = weighed(np.log(np.stack(opinions)), fits)
-    picked = pick_apart(space, configs, scores, count=count, taken=())
+    scores = weighed(np.log(np.stack(ensemble)), fits)
+    picked = diverse_subset(space, configs, scores, count=count, taken=())
     return np.array([places[id(config)] for config in picked], dtype=np.intp)
 
 

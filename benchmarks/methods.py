@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors import PREDICTORS, Feasibility
+from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.columns import UNSEEN
 from torchx_cubicml.predictors.features.history import History, training_row
 
@@ -37,7 +37,7 @@ class Told:
     high: NDArray[np.float64] | None = None
 
 
-Method: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
+ProposalMethod: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
 Judge: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], NDArray[np.float64]]"
 
 
@@ -68,7 +68,7 @@ def ours(train: Sequence[Trial], test: Sequence[Trial], seed: int, *, name: str)
 def our_judge(train: Sequence[Trial], test: Sequence[Trial], seed: int) -> NDArray[np.float64]:
     """Return the probability of each of ``test`` to run, by this package, ``[n]``."""
     history, features = _encoded(train, test)
-    fitted = Feasibility().fit(history, rng=np.random.default_rng(seed))
+    fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(seed))
     return fitted.probability(features, [training_row(trial) for trial in test])
 
 
@@ -154,8 +154,8 @@ _MAKES: dict[str, Callable[[int], tuple[Learner, Classifier]]] = {
     "LightGBM": _lightgbm,
     "XGBoost": _xgboost,
 }
-OURS: dict[str, Method] = {name: partial(ours, name=name) for name in PREDICTORS}
-LIBRARIES: dict[str, Method] = {name: partial(library, make=make) for name, make in _MAKES.items()}
+OURS: dict[str, ProposalMethod] = {name: partial(ours, name=name) for name in PREDICTORS}
+LIBRARIES: dict[str, ProposalMethod] = {name: partial(library, make=make) for name, make in _MAKES.items()}
 JUDGES: dict[str, Judge] = {
     "ours": our_judge,
     **{name: partial(library_judge, make=make) for name, make in _MAKES.items()},

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from simulator import FAMILIES, Simulator
 
-from torchx_cubicml.predictors import PREDICTORS, Feasibility
+from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.features.rows import VectorColumns
 from torchx_cubicml.predictors.threads import one_thread
@@ -95,7 +95,7 @@ class _Score:
         rng: np.random.Generator,
     ) -> None:
         history = History.from_trials(trials, objective=space.objective)
-        self._feasibility = None if predictor == "ranking_mlp" else Feasibility().fit(history, rng=rng)
+        self._feasibility = None if predictor == "ranking_mlp" else CrossWorkloadFeasibility().fit(history, rng=rng)
         if self._feasibility is None:
             below = _FAILED * float(np.nanmin(history.throughput))
             history = replace(history, throughput=np.where(history.feasible, history.throughput, below))

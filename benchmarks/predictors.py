@@ -25,19 +25,19 @@ from methods import JUDGES, LIBRARIES, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
-from torchx_cubicml.advisor.trial_data import familiar
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS
+from torchx_cubicml.advisor.trial_data import is_covered
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from methods import Method
+    from methods import ProposalMethod
     from numpy.typing import NDArray
     from splits import Split
 
     from torchx_cubicml.records.trial import Trial
 
-METHODS: dict[str, Method] = {**OURS, **LIBRARIES}
+METHODS: dict[str, ProposalMethod] = {**OURS, **LIBRARIES}
 PAIRED = (DEFAULT_PREDICTOR, *LIBRARIES)
 Found: TypeAlias = "list[tuple[str, str, float]]"
 CEILING = "ceiling"
@@ -167,11 +167,11 @@ class Job:
             asked[name] = told.throughput
             if 0 < (reached > 0).sum() < len(reached):
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
-        if asked.keys() >= set(OPINIONS):
-            opinions = [asked[name] for name in OPINIONS]
-            if familiar(self.test[0].workload, self.train):
-                opinions = [np.exp(np.mean(np.log(opinions), axis=0))]
-            picked = batch(self.test, opinions, fits["ours"], count=PROPOSALS[-1])
+        if asked.keys() >= set(ENSEMBLE):
+            ensemble = [asked[name] for name in ENSEMBLE]
+            if is_covered(self.test[0].workload, self.train):
+                ensemble = [np.exp(np.mean(np.log(ensemble), axis=0))]
+            picked = batch(self.test, ensemble, fits["ours"], count=PROPOSALS[-1])
             yield from self._best(SUGGEST, reached[picked], reached.max())
 
     def _best(self, name: str, tried: NDArray[np.float64], best: float) -> Iterator[tuple[str, str, float]]:
@@ -355,7 +355,7 @@ def measured(extent: Extent) -> str:
         f"the default and the libraries over {left_out_seeds} seeds of each. tau: Kendall's, on completed trials",
         "outside training. Best of k: highest measured of the first k proposals over the best known of a workload",
         f"(model and number of GPUs), what failed counts 0; {SUGGEST}: the batch that the product picks, by",
-        f"{', '.join(OPINIONS)}, their mean where others had each fact of the workload, else in turn, and each",
+        f"{', '.join(ENSEMBLE)}, their mean where others had each fact of the workload, else in turn, and each",
         "job apart from the others. AUC: of the probability to run, mean",
         "within workloads with both outcomes. Coverage: of 80 % intervals. Ceiling: a perfect model under the noise",
         "of repeats alone (jobs that differ in ZeRO stage only).\n",

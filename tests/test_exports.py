@@ -10,7 +10,7 @@ import torchx_cubicml
 PUBLIC = {
     "CubicMLError",
     "Measurement",
-    "Method",
+    "ProposalMethod",
     "Origin",
     "ReportCard",
     "SearchSpace",

@@ -10,7 +10,7 @@ from importlib import import_module
 
 TYPE_CHECKING = False  # as typing has it; in a job that module may be looked for among the program's own
 if TYPE_CHECKING:
-    from torchx_cubicml.advisor import Method, suggest
+    from torchx_cubicml.advisor import ProposalMethod, suggest
     from torchx_cubicml.errors import CubicMLError
     from torchx_cubicml.predictors.evaluation import ReportCard, evaluate
     from torchx_cubicml.recorder.steps.measure_api import measure
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 __all__ = [
     "CubicMLError",
     "Measurement",
-    "Method",
     "Origin",
+    "ProposalMethod",
     "ReportCard",
     "SearchSpace",
     "State",
@@ -40,7 +40,7 @@ __all__ = [
 _HOMES = {
     "CubicMLError": "errors",
     "Measurement": "records.trial",
-    "Method": "advisor",
+    "ProposalMethod": "advisor",
     "Origin": "records.trial",
     "ReportCard": "predictors.evaluation",
     "SearchSpace": "space",

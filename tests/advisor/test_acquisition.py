@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.acquisition import Acquisition, log_expected_improvement
-from torchx_cubicml.advisor.batch import pick_apart
-from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.batch import diverse_subset
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.encoding import vectors_of
@@ -24,8 +24,8 @@ def config(batch: int, layers: str = "FFFF") -> dict[str, object]:
     return {"micro_batch_size": batch, "sharding_strategy": tuple(names[layer] for layer in layers)}
 
 
-def outlook_of(*trials: Trial) -> Outlook:
-    return Outlook.of(SPACE, workload=WORKLOAD, current=config(1), trials=trials, rng=np.random.default_rng(0))
+def outlook_of(*trials: Trial) -> Posterior:
+    return Posterior.of(SPACE, workload=WORKLOAD, current=config(1), trials=trials, rng=np.random.default_rng(0))
 
 
 def ran(batch: int, speed: float) -> Trial:
@@ -77,21 +77,21 @@ def test_without_any_measurement_the_surest_scores_highest() -> None:
 class TestPickApart:
     def test_a_twin_gives_way_to_another(self) -> None:
         pool = [config(4), config(4, "FFFN"), config(32, "NNNN")]
-        picked = pick_apart(SPACE, pool, np.array([1.0, 0.99, 0.95]), count=2, taken=[])
+        picked = diverse_subset(SPACE, pool, np.array([1.0, 0.99, 0.95]), count=2, taken=[])
         assert picked == [config(4), config(32, "NNNN")]
 
     def test_a_clear_winner_stays_though_a_twin_is_under_way(self) -> None:
         pool = [config(4, "FFFN"), config(32, "NNNN")]
-        assert pick_apart(SPACE, pool, np.array([5.0, 1.0]), count=1, taken=[config(4)]) == [config(4, "FFFN")]
+        assert diverse_subset(SPACE, pool, np.array([5.0, 1.0]), count=1, taken=[config(4)]) == [config(4, "FFFN")]
 
     def test_no_more_than_the_pool(self) -> None:
-        assert pick_apart(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
-        assert pick_apart(SPACE, [], np.array([]), count=3, taken=[]) == []
+        assert diverse_subset(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
+        assert diverse_subset(SPACE, [], np.array([]), count=3, taken=[]) == []
 
     def test_several_opinions_take_turns(self) -> None:
         pool = [config(4), config(1, "NNNN"), config(16, "FFNN")]
-        opinions = np.array([[9.0, 8.0, 1.0], [9.0, 1.0, 8.0]])
-        assert pick_apart(SPACE, pool, opinions, count=3, taken=[]) == [pool[0], pool[2], pool[1]]
+        ensemble = np.array([[9.0, 8.0, 1.0], [9.0, 1.0, 8.0]])
+        assert diverse_subset(SPACE, pool, ensemble, count=3, taken=[]) == [pool[0], pool[2], pool[1]]
 
 
 def test_rows_of_choice_indices_are_scored_like_their_configs() -> None:

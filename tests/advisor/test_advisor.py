@@ -10,7 +10,7 @@ import pytest
 
 from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
 from torchx_cubicml.advisor.noise import repeat_noise
-from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.advisor.surrogates.base import Forecast
 from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.predictors.features.history import config_key
@@ -401,13 +401,13 @@ def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: 
         for config in configs
     ]
     seen: list[int] = []
-    forecast_at = Outlook.forecast_at
+    forecast_at = Posterior.forecast_at
 
-    def counted(outlook: Outlook, asked: NDArray[np.intp]) -> object:
+    def counted(outlook: Posterior, asked: NDArray[np.intp]) -> object:
         seen.append(len(asked))
         return forecast_at(outlook, asked)
 
-    monkeypatch.setattr(Outlook, "forecast_at", counted)
+    monkeypatch.setattr(Posterior, "forecast_at", counted)
     monkeypatch.setattr("torchx_cubicml.advisor.study._SAFE", 0.0)  # so that nothing untried is out of the question
     assert best_known(space, workload=workload, current=current, trials=trials) is not None
     assert 200 < sum(seen) < 2000
@@ -445,5 +445,5 @@ def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:
 
 
 def test_where_every_config_of_the_space_is_doubted_one_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Outlook, "doubts", lambda outlook, configs: np.ones(len(configs), dtype=np.bool_))
+    monkeypatch.setattr(Posterior, "doubts", lambda outlook, configs: np.ones(len(configs), dtype=np.bool_))
     assert best_known(SPACE, workload=WORKLOAD, current=CURRENT, trials=tuned(9)) is not None

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import Method, suggest
+from torchx_cubicml.advisor import ProposalMethod, suggest
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
-from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Measurement, State, Trial
@@ -54,13 +54,15 @@ def ten() -> list[Trial]:
     return trials
 
 
-METHODS = [Method(acquisition=name) for name in ACQUISITIONS] + [Method(searcher=name) for name in SEARCHERS]
+METHODS = [ProposalMethod(acquisition=name) for name in ACQUISITIONS] + [
+    ProposalMethod(searcher=name) for name in SEARCHERS
+]
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.acquisition}-{method.searcher}")
 @pytest.mark.parametrize("known", [1, 10])
 def test_every_method_suggests_what_is_new_distinct_and_repeatable(
-    method: Method, known: int, ten: list[Trial]
+    method: ProposalMethod, known: int, ten: list[Trial]
 ) -> None:
     found = asked(ten[:known], count=12, method=method)
     keys = [config_key(suggestion.config) for suggestion in found]
@@ -72,7 +74,7 @@ def test_every_method_suggests_what_is_new_distinct_and_repeatable(
 @pytest.mark.parametrize("given", [{"acquisition": "hope"}, {"searcher": "luck"}], ids=["acquisition", "searcher"])
 def test_a_method_that_is_not_known_is_refused_with_those_that_are(given: dict[str, str]) -> None:
     with pytest.raises(SpaceError, match=r"unknown (acquisition 'hope'|searcher 'luck'); legal are "):
-        Method(**given)
+        ProposalMethod(**given)
     with pytest.raises(SpaceError, match="unknown searcher"):
         searcher_named("luck")
 
@@ -93,19 +95,19 @@ def test_what_is_pending_is_not_suggested_again(known: int, ten: list[Trial]) ->
 
 def test_what_is_pending_leaves_less_to_learn_beside_it(ten: list[Trial]) -> None:
     (first,) = asked(ten, count=1)
-    outlook = Outlook.of(
+    outlook = Posterior.of(
         SPACE.bind(workload=WORKLOAD, current=CURRENT),
         workload=WORKLOAD,
         current=CURRENT,
         trials=ten,
         rng=np.random.default_rng(0),
     )
-    after = outlook.believing([first.config])
+    after = outlook.fantasize([first.config])
     assert after.forecast([first.config]).spread[0] < 0.7 * outlook.forecast([first.config]).spread[0]
 
 
 def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
-    outlook = Outlook.of(
+    outlook = Posterior.of(
         SPACE.bind(workload=WORKLOAD, current=CURRENT),
         workload=WORKLOAD,
         current=CURRENT,
@@ -174,7 +176,7 @@ def test_what_the_machines_broke_off_is_suggested_again_but_once_in_a_batch() ->
 
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.acquisition}-{method.searcher}")
-def test_the_order_of_the_trials_changes_nothing(method: Method, ten: list[Trial]) -> None:
+def test_the_order_of_the_trials_changes_nothing(method: ProposalMethod, ten: list[Trial]) -> None:
     assert asked(ten[::-1], method=method) == asked(ten, method=method)
 
 
@@ -187,7 +189,7 @@ def test_the_tops_of_one_round_of_reinforce_are_a_batch(ten: list[Trial], monkey
         return search(*args, count=count, **options)
 
     monkeypatch.setattr(Reinforce, "search", counted)
-    found = asked(ten, count=5, method=Method(searcher="reinforce"))
+    found = asked(ten, count=5, method=ProposalMethod(searcher="reinforce"))
     assert len(searches) == 1
     assert len({config_key(suggestion.config) for suggestion in found}) == 5
 
@@ -196,7 +198,7 @@ def test_a_space_too_large_to_list_is_told_to_who_wants_it_listed() -> None:
     workload = {**WORKLOAD, "n_layers": 40}
     current = {**CURRENT, "sharding_strategy": ("FULL_SHARD",) * 40}
     with pytest.raises(SpaceError, match="at most 1000000"):
-        suggest(SPACE, workload=workload, current=current, trials=[], method=Method(searcher="exhaustive"))
+        suggest(SPACE, workload=workload, current=current, trials=[], method=ProposalMethod(searcher="exhaustive"))
 
 
 def test_an_own_config_without_its_derived_values_is_known() -> None:

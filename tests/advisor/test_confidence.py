@@ -192,8 +192,8 @@ def test_the_own_config_is_compared_however_slow_it_is() -> None:
 def test_all_questions_go_by_one_winner() -> None:
     fastest = {"micro_batch_size": 32, "compile": True, "backend": "a"}
     ran = [trial for trial in some(30, sloped, noise=0.01, seed=0) if trial.config != fastest]
-    for held_up in (0.3, 0.7):
-        study = studied([*ran, launched(fastest, held_up * sloped(fastest))])
+    for find_outliers in (0.3, 0.7):
+        study = studied([*ran, launched(fastest, find_outliers * sloped(fastest))])
         told = verdict(study)
         assert told.winner.config == study.best_known().config
         assert {worth.name: worth.value for worth in sensitivity(study)} == told.winner.config

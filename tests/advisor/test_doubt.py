@@ -12,7 +12,7 @@ from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial
-from torchx_cubicml.rewrite.choice import Case, Choice, advise, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, judge
 from torchx_cubicml.space import Parameter, SearchSpace
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
@@ -34,7 +34,7 @@ def run(config: Config, speed: float, doubt: float | None) -> Trial:
 
 
 def chosen(*trials: Trial) -> Choice:
-    case = Case(space=SPACE, workload=WORKLOAD, current=OWN, trials=trials)
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=OWN, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
     return judge(case, suggestion)
@@ -60,20 +60,20 @@ def test_a_run_that_sped_up_all_along_promises_no_more_than_it_knows() -> None:
     gain = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=[slow, fast]).outlook.gains([OTHER], OWN)[0]
     assert gain is not None
     assert gain.quantile(0.1) < 1.39 < gain.throughput
-    assert choice.why_not or choice.suggestion.gain_low < 1.39
+    assert choice.rejection_reason or choice.suggestion.gain_low < 1.39
 
 
 @pytest.mark.parametrize("doubt", [0.05, None], ids=["told", "unknown"])
 def test_two_launches_of_a_noisy_job_promise_little(doubt: float | None) -> None:
     choice = chosen(run(OWN, 100.0, doubt), run(OTHER, 110.0, doubt))
-    assert choice.why_not == "nothing known is faster than your own config"
+    assert choice.rejection_reason == "nothing known is faster than your own config"
 
 
 def test_what_many_quiet_runs_show_is_claimed() -> None:
     trials = [run(OWN, 100.0 + 0.1 * number, 0.003) for number in range(4)]
     trials += [run(OTHER, 110.0 + 0.1 * number, 0.003) for number in range(4)]
     choice = chosen(*trials)
-    assert (choice.config, choice.why_not) == (OTHER, "")
+    assert (choice.config, choice.rejection_reason) == (OTHER, "")
 
 
 def test_the_doubt_of_either_side_widens_a_gain() -> None:
@@ -95,7 +95,7 @@ def test_repeats_of_other_workloads_say_how_quiet_the_machines_are() -> None:
         for speed in (200.0, 200.5, 201.0, 200.2, 200.8, 200.4)
     ]
     own = [run(OWN, 100.0, 0.003), run(OTHER, 112.0, 0.003)]
-    assert chosen(*own).why_not
+    assert chosen(*own).rejection_reason
     assert chosen(*own, *elsewhere).config == OTHER
 
 

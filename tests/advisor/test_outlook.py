@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -29,9 +29,9 @@ def trial(batch: int, speed: float | None = None, **fields: object) -> Trial:
     return Trial(measurement=measurement, **given)
 
 
-def outlook_of(*trials: Trial, space: SearchSpace = SPACE, current: dict[str, object] = CURRENT) -> Outlook:
+def outlook_of(*trials: Trial, space: SearchSpace = SPACE, current: dict[str, object] = CURRENT) -> Posterior:
     bound = space.bind(workload=WORKLOAD, current=current)
-    return Outlook.of(bound, workload=WORKLOAD, current=current, trials=trials, rng=np.random.default_rng(0))
+    return Posterior.of(bound, workload=WORKLOAD, current=current, trials=trials, rng=np.random.default_rng(0))
 
 
 class TestRecords:

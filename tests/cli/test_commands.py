@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml import State, Trial, TrialStore
-from torchx_cubicml.advisor import Method, suggest
+from torchx_cubicml.advisor import ProposalMethod, suggest
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.records.event import Event, EventKind, trial_events
 from torchx_cubicml.space.toml import load_space
@@ -153,7 +153,7 @@ def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = [row["config"] for row in json.loads(done.stdout)["worth_trying"]]
     asked = {"workload": workload, "current": current, "trials": trials, "count": 4}
-    by_name = suggest(space, **asked, method=Method(searcher="random", acquisition="mean"))
+    by_name = suggest(space, **asked, method=ProposalMethod(searcher="random", acquisition="mean"))
     assert found == [suggestion.to_json()["config"] for suggestion in by_name]
     assert found != [suggestion.to_json()["config"] for suggestion in suggest(space, **asked)]
 

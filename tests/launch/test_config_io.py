@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError, RecordError
 from torchx_cubicml.launch import Launch, change_for_profiling, read_config, same_value, write_config
-from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, TuneChanges, WorkloadFact
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.toml import parse_space
 
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 GOLDEN = sorted((Path(__file__).parents[1] / "data" / "argv").glob("*.json"))
 
 
-def flag(name: str) -> Landing:
-    return Landing(kind=LandingKind.FLAG, name=name)
+def flag(name: str) -> Binding:
+    return Binding(kind=BindingKind.FLAG, name=name)
 
 
 def parameter(name: str, choices: tuple[Scalar, ...], place: str = "", **more: object) -> Parameter:
-    return Parameter(name=name, choices=choices, landing=flag(place or f"--{name}"), **more)
+    return Parameter(name=name, choices=choices, binding=flag(place or f"--{name}"), **more)
 
 
 def launch(*args: str, **env: str) -> Launch:
@@ -38,7 +38,7 @@ def space(*parameters: Parameter, facts: tuple[WorkloadFact, ...] = ()) -> Searc
 
 
 BATCH = space(parameter("batch_size", (1, 2, 4, 8)))
-LAYERS = (WorkloadFact(name="n_layers", landing=flag("--n_layer")),)
+LAYERS = (WorkloadFact(name="n_layers", binding=flag("--n_layer")),)
 SHARDING = space(parameter("sharding", ("FULL", "NONE"), per_layer="n_layers"), facts=LAYERS)
 
 
@@ -182,14 +182,14 @@ def test_a_value_of_many_words_leaves_the_positional_behind_it() -> None:
 
 
 def test_workload_is_read_with_the_facts_that_the_space_declares() -> None:
-    facts = (*LAYERS, WorkloadFact(name="seq_len", value=64), WorkloadFact(name="d", landing=flag("-d"), value=8))
+    facts = (*LAYERS, WorkloadFact(name="seq_len", value=64), WorkloadFact(name="d", binding=flag("-d"), value=8))
     workload, _ = read_config(launch("--n_layer=3"), space(facts=facts))
     assert workload == {"program": "train.py", "world_size": 2, "n_layers": 3, "seq_len": 64, "d": 8}
 
 
 def test_environment_variables_are_read_and_written() -> None:
-    place = Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
-    declared = space(Parameter(name="proto", choices=("LL", "Simple"), landing=place, default="LL"))
+    place = Binding(kind=BindingKind.ENV, name="NCCL_PROTO")
+    declared = space(Parameter(name="proto", choices=("LL", "Simple"), binding=place, default="LL"))
     assert read_config(launch(), declared)[1] == {"proto": "LL"}
     assert write_config(launch(A="1"), declared, {"proto": "LL"}).env == {"A": "1"}
     assert write_config(launch(A="1"), declared, {"proto": "Simple"}).env == {"A": "1", "NCCL_PROTO": "Simple"}
@@ -197,14 +197,14 @@ def test_environment_variables_are_read_and_written() -> None:
 
 @pytest.mark.parametrize(("before", "after"), [("1", "0"), ("true", "false"), ("True", "False")])
 def test_a_boolean_variable_keeps_its_style(before: str, after: str) -> None:
-    place = Landing(kind=LandingKind.ENV, name="FLAG")
-    declared = space(Parameter(name="on", choices=(True, False), landing=place))
+    place = Binding(kind=BindingKind.ENV, name="FLAG")
+    declared = space(Parameter(name="on", choices=(True, False), binding=place))
     assert write_config(launch(FLAG=before), declared, {"on": False}).env == {"FLAG": after}
 
 
 def test_an_absent_variable_names_those_that_are_there() -> None:
-    place = Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
-    declared = space(Parameter(name="proto", choices=("LL", "Simple"), landing=place))
+    place = Binding(kind=BindingKind.ENV, name="NCCL_PROTO")
+    declared = space(Parameter(name="proto", choices=("LL", "Simple"), binding=place))
     with pytest.raises(LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* set there: A, B"):
         read_config(launch(B="1", A="2"), declared)
 
@@ -225,7 +225,7 @@ def test_a_profiling_launch_changes_what_the_space_says() -> None:
 
 @pytest.mark.parametrize("text", ["9" * 300, "x" * 5000], ids=["number", "text"])
 def test_what_no_record_can_hold_is_told(text: str) -> None:
-    facts = (WorkloadFact(name="vocab", landing=flag("--vocab")),)
+    facts = (WorkloadFact(name="vocab", binding=flag("--vocab")),)
     with pytest.raises(RecordError, match=r"^workload\.vocab"):
         read_config(launch("--vocab", text), space(facts=facts))
 
@@ -245,8 +245,8 @@ def test_a_command_without_a_program_says_why_there_is_none() -> None:
 
 
 def test_a_list_in_a_variable_is_read_and_written() -> None:
-    place = Landing(kind=LandingKind.ENV, name="SHARDING")
-    declared = space(Parameter(name="sharding", choices=("F", "N"), per_layer=2, landing=place))
+    place = Binding(kind=BindingKind.ENV, name="SHARDING")
+    declared = space(Parameter(name="sharding", choices=("F", "N"), per_layer=2, binding=place))
     assert read_config(launch(SHARDING="N"), declared)[1] == {"sharding": ("N", "N")}
     assert write_config(launch(SHARDING="N"), declared, {"sharding": ("F", "N")}).env == {"SHARDING": "F,N"}
 
@@ -304,11 +304,11 @@ def test_a_list_after_a_key_stands_in_brackets() -> None:
     assert write_config(launch("p=[b]"), declared, {"p": ("a", "a")}).script_args == ("p=[a,a]",)
 
 
-ALIASED = Landing(kind=LandingKind.FLAG, name="--batch_size", aliases=("--batch-size",))
+ALIASED = Binding(kind=BindingKind.FLAG, name="--batch_size", aliases=("--batch-size",))
 
 
 def test_a_flag_of_two_spellings_keeps_the_one_that_was_typed() -> None:
-    declared = space(Parameter(name="b", choices=(1, 2), landing=ALIASED, default=1))
+    declared = space(Parameter(name="b", choices=(1, 2), binding=ALIASED, default=1))
     for typed in ("--batch_size", "--batch-size"):
         assert write_config(launch(typed, "2"), declared, {"b": 1}).script_args == (typed, "1")
     assert write_config(launch(), declared, {"b": 2}).script_args == ("--batch_size", "2")
@@ -318,13 +318,13 @@ def test_a_flag_of_two_spellings_keeps_the_one_that_was_typed() -> None:
         write_config(both, declared, {"b": 2})
 
 
-RECOMPUTE = Landing(
-    kind=LandingKind.FLAG,
+RECOMPUTE = Binding(
+    kind=BindingKind.FLAG,
     name="--granularity",
     words=(("none", ""), ("whole", "full")),
     companions=(("whole", (("--method", "uniform"), ("--num", "1"))),),
 )
-WORDS_OF = space(Parameter(name="a", choices=("none", "part", "whole"), landing=RECOMPUTE, default="none"))
+WORDS_OF = space(Parameter(name="a", choices=("none", "part", "whole"), binding=RECOMPUTE, default="none"))
 
 
 @pytest.mark.parametrize(
@@ -351,16 +351,16 @@ def test_words_absence_and_companions(typed: str, value: str, expected: str) -> 
     ],
 )
 def test_a_switch_between_words(typed: str, value: str, expected: str) -> None:
-    place = Landing(kind=LandingKind.FLAG, name="--ck", words=(("none", "False"), ("full", "True")), bare="full")
-    declared = space(Parameter(name="ck", choices=("none", "full"), landing=place, default="none"))
+    place = Binding(kind=BindingKind.FLAG, name="--ck", words=(("none", "False"), ("full", "True")), bare="full")
+    declared = space(Parameter(name="ck", choices=("none", "full"), binding=place, default="none"))
     assert write_config(launch(*typed.split()), declared, {"ck": value}).script_args == tuple(expected.split())
 
 
 def test_a_default_is_not_believed_beside_a_file_of_others() -> None:
-    place = Landing(kind=LandingKind.FLAG, name="--n", unless=("--config", "*.py"))
+    place = Binding(kind=BindingKind.FLAG, name="--n", unless=("--config", "*.py"))
     declared = space(
-        Parameter(name="n", choices=(1, 2), landing=place, default=1),
-        facts=(WorkloadFact(name="m", landing=replace(place, name="--m"), value=3, optional=True),),
+        Parameter(name="n", choices=(1, 2), binding=place, default=1),
+        facts=(WorkloadFact(name="m", binding=replace(place, name="--m"), value=3, optional=True),),
     )
     assert read_config(launch("--data", "x.py"), declared) == (
         {"program": "train.py", "world_size": 2, "m": 3},
@@ -374,8 +374,8 @@ def test_a_default_is_not_believed_beside_a_file_of_others() -> None:
 
 
 def test_an_optional_fact_is_left_out_where_the_command_does_not_say_it() -> None:
-    facts = (WorkloadFact(name="n", landing=flag("--n"), optional=True),)
-    env = (WorkloadFact(name="e", landing=Landing(kind=LandingKind.ENV, name="E"), optional=True),)
+    facts = (WorkloadFact(name="n", binding=flag("--n"), optional=True),)
+    env = (WorkloadFact(name="e", binding=Binding(kind=BindingKind.ENV, name="E"), optional=True),)
     declared = space(facts=(*facts, *env))
     assert read_config(launch(), declared)[0] == {"program": "train.py", "world_size": 2}
     assert read_config(launch("--n", "3", E="1"), declared)[0] == {
@@ -391,7 +391,7 @@ def test_what_has_no_place_follows_from_the_others() -> None:
     declared = space(
         parameter("micro_batch_size", (1, 2, 4)),
         Parameter(name="gradient_accumulation_steps", derive=derive),
-        facts=(WorkloadFact(name="global_batch_size", landing=flag("--global")),),
+        facts=(WorkloadFact(name="global_batch_size", binding=flag("--global")),),
     )
     before = launch("--micro_batch_size", "2", "--global", "16")
     workload, config = read_config(before, declared)

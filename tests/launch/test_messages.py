@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from torchx_cubicml.launch.messages import aligned, as_gain, change_rows, first_few, short, told
-from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 
 
 def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
@@ -12,11 +12,11 @@ def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
 
 
 def test_changes_are_told_with_old_new_and_place() -> None:
-    place = Landing(kind=LandingKind.FLAG, name="--sharding")
+    place = Binding(kind=BindingKind.FLAG, name="--sharding")
     space = SearchSpace(
         parameters=(
-            Parameter(name="same", choices=(1,), landing=place),
-            Parameter(name="sharding", choices=("F", "N"), per_layer=3, landing=place),
+            Parameter(name="same", choices=(1,), binding=place),
+            Parameter(name="sharding", choices=("F", "N"), per_layer=3, binding=place),
             Parameter(name="hidden", choices=(1, 2)),
         )
     )

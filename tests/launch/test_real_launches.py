@@ -13,7 +13,7 @@ from torchx.specs import AppState
 from torchx_cubicml.launch import ComponentLaunch, read_config
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.store import TrialStore
 
@@ -28,8 +28,8 @@ with open(place, "w") as file:
 HOSTILE = 'it\'s "$HOME" $(id) `id` ${app_id} $$ \\ ; rm -rf / # é\n\t* ~ !x %d {a,b}'
 SPACE = SearchSpace(
     parameters=(
-        Parameter(name="text", choices=("plain", HOSTILE), landing=Landing(kind=LandingKind.FLAG, name="--text")),
-        Parameter(name="variable", choices=("plain", HOSTILE), landing=Landing(kind=LandingKind.ENV, name="TEXT")),
+        Parameter(name="text", choices=("plain", HOSTILE), binding=Binding(kind=BindingKind.FLAG, name="--text")),
+        Parameter(name="variable", choices=("plain", HOSTILE), binding=Binding(kind=BindingKind.ENV, name="TEXT")),
     )
 )
 COMMAND = ["-j", "1x2", "--env", "TEXT=plain", "--script", "show.py", "--", "--text=plain", "--other", "a b"]

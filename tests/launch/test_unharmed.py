@@ -17,7 +17,7 @@ from torchx.specs import macros
 
 from torchx_cubicml.launch import ComponentLaunch, read_config, write_config
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
-from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -91,13 +91,13 @@ def test_every_value_arrives_as_it_is(
     assert list(component.launch.script_args) == typed
     values = {"flag": flag, "joined": joined, "variable": variable}
     places = {
-        "flag": Landing(kind=LandingKind.FLAG, name="--flag"),
-        "joined": Landing(kind=LandingKind.FLAG, name="--joined"),
-        "variable": Landing(kind=LandingKind.ENV, name="TEXT"),
+        "flag": Binding(kind=BindingKind.FLAG, name="--flag"),
+        "joined": Binding(kind=BindingKind.FLAG, name="--joined"),
+        "variable": Binding(kind=BindingKind.ENV, name="TEXT"),
     }
     space = SearchSpace(
         parameters=tuple(
-            Parameter(name=name, choices=tuple({"plain": 0, values[name]: 0}), landing=place)
+            Parameter(name=name, choices=tuple({"plain": 0, values[name]: 0}), binding=place)
             for name, place in places.items()
         )
     )

@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from torchx_cubicml.predictors.extra_trees import Forest
+from torchx_cubicml.predictors.extra_trees import ExtraTrees
 
-Table = tuple[NDArray[np.float64], NDArray[np.float64]]
+TomlTable = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-def _table(n: int, seed: int) -> Table:
+def _table(n: int, seed: int) -> TomlTable:
     rng = np.random.default_rng(seed)
     steps = rng.integers(0, 5, (n, 4)).astype(np.float64)
     inputs = np.hstack([steps, rng.normal(size=(n, 4))])
@@ -29,14 +29,14 @@ def test_as_exact_as_scikit_learns() -> None:
         (inputs, values), (asked, truth) = _table(300, seed), _table(200, seed + 100)
         theirs = ExtraTreesRegressor(50, bootstrap=True, random_state=seed).fit(inputs, values)
         errors["theirs"].append(float(np.abs(theirs.predict(asked) - truth).mean()))
-        forest = Forest(inputs, values, n_trees=50, seed=seed)
+        forest = ExtraTrees(inputs, values, n_trees=50, seed=seed)
         errors["ours"].append(float(np.abs(forest.trees.predict(asked).mean(axis=0) - truth).mean()))
     assert np.mean(errors["ours"]) == pytest.approx(np.mean(errors["theirs"]), rel=0.08)
 
 
 def test_each_tree_says_of_a_row_that_it_saw_what_was_measured() -> None:
     inputs, values = _table(80, 0)
-    forest = Forest(inputs, values, n_trees=20, seed=1)
+    forest = ExtraTrees(inputs, values, n_trees=20, seed=1)
     each = forest.trees.predict(inputs)
     assert np.allclose(each[forest.seen], np.tile(values, (20, 1))[forest.seen])
     assert not np.allclose(each[~forest.seen], np.tile(values, (20, 1))[~forest.seen])
@@ -45,14 +45,14 @@ def test_each_tree_says_of_a_row_that_it_saw_what_was_measured() -> None:
 def test_rows_alike_in_all_inputs_share_their_mean() -> None:
     inputs = np.array([[0.0], [0.0], [5.0], [5.0]] * 50)
     values = np.array([1.0, 3.0, 10.0, 20.0] * 50)
-    middle, deviation = Forest(inputs, values, n_trees=30, seed=0).predict(np.array([[0.0], [5.0]]))
+    middle, deviation = ExtraTrees(inputs, values, n_trees=30, seed=0).predict(np.array([[0.0], [5.0]]))
     assert middle == pytest.approx([2.0, 15.0], rel=0.1)
     assert (deviation < 2.0).all()
 
 
 def test_out_of_bag_asks_the_trees_that_never_saw_a_row() -> None:
     inputs, values = _table(60, 3)
-    forest = Forest(inputs, values, n_trees=15, seed=2)
+    forest = ExtraTrees(inputs, values, n_trees=15, seed=2)
     middle, deviation = forest.out_of_bag(inputs)
     each = forest.trees.predict(inputs)
     for row in range(60):
@@ -70,7 +70,7 @@ def test_out_of_bag_asks_the_trees_that_never_saw_a_row() -> None:
     ],
 )
 def test_nothing_to_part_leaves_one_leaf(inputs: list[list[float]], values: list[float]) -> None:
-    forest = Forest(np.array(inputs), np.array(values), n_trees=3, seed=0)
+    forest = ExtraTrees(np.array(inputs), np.array(values), n_trees=3, seed=0)
     assert len(forest.trees.value) == 3
     assert forest.predict(np.array([inputs[0], [np.nan] * len(inputs[0])]))[0].tolist() == [4.0, 4.0]
 
@@ -79,13 +79,13 @@ def test_nothing_to_part_leaves_one_leaf(inputs: list[list[float]], values: list
 def test_an_odd_cell_ends_in_a_forest_nonetheless(odd: float) -> None:
     inputs, values = _table(30, 4)
     inputs[3, 2] = odd
-    middle, _ = Forest(inputs, values, n_trees=5, seed=0).predict(inputs)
+    middle, _ = ExtraTrees(inputs, values, n_trees=5, seed=0).predict(inputs)
     assert np.isfinite(middle).all()
 
 
 def test_a_batch_of_rows_is_predicted_as_each_alone() -> None:
     inputs, values = _table(100, 5)
-    forest = Forest(inputs, values, n_trees=10, seed=0)
+    forest = ExtraTrees(inputs, values, n_trees=10, seed=0)
     many = np.tile(inputs, (30, 1))
     assert forest.predict(many)[0].tolist() == np.tile(forest.predict(inputs)[0], 30).tolist()
     assert forest.predict(inputs[:0])[0].shape == (0,)
@@ -93,7 +93,7 @@ def test_a_batch_of_rows_is_predicted_as_each_alone() -> None:
 
 def test_the_same_seed_grows_the_same_forest() -> None:
     inputs, values = _table(50, 6)
-    first, again, other = (Forest(inputs, values, n_trees=5, seed=seed).predict(inputs)[0] for seed in (1, 1, 2))
+    first, again, other = (ExtraTrees(inputs, values, n_trees=5, seed=seed).predict(inputs)[0] for seed in (1, 1, 2))
     assert first.tolist() == again.tolist() != other.tolist()
 
 

@@ -9,7 +9,7 @@ from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import step_time
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.records.trial import Trial
 
 PLANTED = {**DEFAULTS, "gemm_efficiency": 0.4, "launch_s": 4e-3, "link_tp": 0.4}
@@ -31,7 +31,7 @@ def trials_of(count: int, scale: tuple[int, ...], *, seed: int = 0, odd: float =
         }
         for _ in range(count)
     ]
-    layout = Layout.of(Facts.from_rows(rows))
+    layout = TrainingLayout.of(Facts.from_rows(rows))
     slower = np.where(layout.layers % 2 == 1, odd, 1.0)
     throughput = layout.tokens_per_step / step_time(layout, PLANTED).total() * slower
     throughput *= np.exp(rng.normal(0.0, 0.03, count))

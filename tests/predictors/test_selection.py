@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, selection
-from torchx_cubicml.predictors.selection import PredictorChoice, choose_predictor, keep_choice, kept_choice
+from torchx_cubicml.predictors.selection import PredictorChoice, choose_predictor, load_choice, save_choice
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.predictor_choice import add_choice, latest_choice
@@ -61,10 +61,10 @@ def test_too_few_trials_choose_nothing() -> None:
 def test_the_latest_choice_is_read_back_and_is_no_trial(tmp_path: Path) -> None:
     url = str(tmp_path)
     TrialStore(url).add(trials(1)[0])
-    assert kept_choice(url) == DEFAULT_PREDICTOR
+    assert load_choice(url) == DEFAULT_PREDICTOR
     for name in ("roofline", "boosting"):
-        keep_choice(url, PredictorChoice(name=name, taus={name: 0.5}, n_measured=30))
-    assert kept_choice(url) == "boosting"
+        save_choice(url, PredictorChoice(name=name, taus={name: 0.5}, n_measured=30))
+    assert load_choice(url) == "boosting"
     assert len(list(TrialStore(url))) == 1
 
 
@@ -86,5 +86,5 @@ def test_what_is_no_name_of_ours_is_the_default(tmp_path: Path, content: str) ->
     (kept,) = (tmp_path / "choices").rglob("*.json")
     assert json.loads(kept.read_text())["predictor"] == "boosting"
     kept.write_text(content)
-    assert kept_choice(str(tmp_path)) == DEFAULT_PREDICTOR
+    assert load_choice(str(tmp_path)) == DEFAULT_PREDICTOR
     assert latest_choice(str(tmp_path)) in {"", "oracle"}

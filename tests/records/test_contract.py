@@ -10,7 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import ContractError
-from torchx_cubicml.records.contract import MAX_BYTES, AsTyped, Contract, FilePatch, decode_contract, encode_contract
+from torchx_cubicml.records.contract import (
+    MAX_BYTES,
+    Contract,
+    FilePatch,
+    TypedCommand,
+    decode_contract,
+    encode_contract,
+)
 from torchx_cubicml.records.trial import Origin
 
 FULL = Contract(
@@ -28,7 +35,7 @@ FULL = Contract(
         FilePatch(path="c d.yaml", variable="CONFIG"),
     ),
     hooks={"fsdp": ("FULL_SHARD", "NO_SHARD")},
-    as_typed=AsTyped(args=("--a", "b c"), env={"A": None, "B": "x"}, config={"micro_batch_size": 2}),
+    as_typed=TypedCommand(args=("--a", "b c"), env={"A": None, "B": "x"}, config={"micro_batch_size": 2}),
 )
 
 

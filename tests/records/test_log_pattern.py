@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.errors import ContractError, SpaceError
-from torchx_cubicml.recorder.logs.formats import Reading, declared_format, read_line
+from torchx_cubicml.recorder.logs.formats import LogReading, declared_format, read_line
 from torchx_cubicml.records.contract import Contract, decode_contract, encode_contract
 from torchx_cubicml.records.log_pattern import READINGS, LogPattern
 from torchx_cubicml.space.toml import load_space, parse_space
@@ -22,32 +22,32 @@ REST = '[parameters.a]\nchoices = [1, 2]\nflag = "--a"\n[log]\n'
         (
             r"pattern = 'it (?P<step>\d+) .*speed (?P<tokens_per_second>\S+)'",
             "x it 7 loss 3 speed 41,500",
-            Reading(tokens_per_second=41_500.0, step=7.0),
+            LogReading(tokens_per_second=41_500.0, step=7.0),
         ),
         (
             "pattern = 'speed (\\S+) tok'\ngroups = { tokens_per_second_per_device = 1 }",
             "\x1b[32mspeed 41.5k tok/s/gpu\x1b[0m",
-            Reading(tokens_per_second=166_000.0),
+            LogReading(tokens_per_second=166_000.0),
         ),
         (
             "pattern = 'ips (?P<ips>\\S+) (?P<ms>\\S+) ms'\n"
             "groups = { samples_per_second_per_device = 'ips', step_time_ms = 'ms' }",
             "ips 2.5 400 ms",
-            Reading(samples_per_second=10.0, step_s=0.4),
+            LogReading(samples_per_second=10.0, step_s=0.4),
         ),
         (
             "pattern = 'batch (?P<samples>\\d+) of (?P<tokens>\\d+) took (?P<step_time_s>\\S+)s'",
             "batch 8 of 4096 took 0.5s",
-            Reading(samples_per_second=16.0, tokens_per_second=8192.0, step_s=0.5),
+            LogReading(samples_per_second=16.0, tokens_per_second=8192.0, step_s=0.5),
         ),
-        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed n/a", Reading()),
-        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed nan", Reading()),
-        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed 41,5", Reading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed n/a", LogReading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed nan", LogReading()),
+        ("pattern = 'speed (?P<samples_per_second>\\S+)'", "speed 41,5", LogReading()),
         ("pattern = 'speed (?P<samples_per_second>\\S+)'", "pace 3", None),
     ],
     ids=["named", "numbered", "renamed", "amounts", "words", "nan", "other comma", "other line"],
 )
-def test_a_declared_format_reads_a_line_of_four_devices(log: str, line: str, reading: Reading | None) -> None:
+def test_a_declared_format_reads_a_line_of_four_devices(log: str, line: str, reading: LogReading | None) -> None:
     declared = parse_space(f"{REST}{log}", where="s.toml").log
     assert declared is not None
     assert read_line(line, declared_format(declared), devices=4) == reading

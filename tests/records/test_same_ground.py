@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
-from torchx_cubicml.advisor.posterior import Outlook
+from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.records.trial import Measurement, State, Trial, Value
-from torchx_cubicml.records.workload import same_ground, under_way
+from torchx_cubicml.records.workload import comparable_trials, under_way
 from torchx_cubicml.space import Parameter, SearchSpace
 
 WORKLOAD: dict[str, Value] = {"program": "a.py", "world_size": 1}
@@ -36,7 +36,7 @@ def open_trial(day: int, state: State, *, batch: int = 2, name: str = "open", ho
 
 
 def kept_ids(*trials: Trial) -> list[str]:
-    return [trial.trial_id for trial in same_ground(trials, WORKLOAD)[0]]
+    return [trial.trial_id for trial in comparable_trials(trials, WORKLOAD)[0]]
 
 
 def best_of(*trials: Trial) -> Suggestion | None:
@@ -68,13 +68,13 @@ class TestSameGround:
     def test_what_observed_nothing_and_what_is_of_another_workload_stays(self) -> None:
         elsewhere = Trial.completed(workload={"program": "b.py", "world_size": 1}, config={}, tokens_per_second=1.0)
         assert kept_ids(ran(1), ran(2, device="H100"), elsewhere) == ["day-1", "day-2", elsewhere.trial_id]
-        assert same_ground([], WORKLOAD) == ([], ())
+        assert comparable_trials([], WORKLOAD) == ([], ())
 
     def test_padding_to_shards_is_no_other_model(self) -> None:
         assert kept_ids(ran(1, n_params=1_000_000), ran(2, n_params=1_009_000)) == ["day-1", "day-2"]
 
     def test_another_model_is_told_with_what_to_do(self) -> None:
-        kept, lines = same_ground([ran(1, n_params=10**9), ran(2, n_params=10**8)], WORKLOAD)
+        kept, lines = comparable_trials([ran(1, n_params=10**9), ran(2, n_params=10**8)], WORKLOAD)
         assert [trial.trial_id for trial in kept] == ["day-2"]
         assert lines == (
             "1 launch left out: the latest had n_params 100_000_000, not 1_000_000_000; "
@@ -82,7 +82,7 @@ class TestSameGround:
         )
 
     def test_many_other_values_are_counted(self) -> None:
-        _, (line,) = same_ground([ran(day, device=f"device {day}") for day in range(1, 7)], WORKLOAD)
+        _, (line,) = comparable_trials([ran(day, device=f"device {day}") for day in range(1, 7)], WORKLOAD)
         assert line.endswith("had device device 6, not device 1 or device 2 or device 3 and 2 more")
 
     def test_memory_of_another_device_rules_nothing_out(self) -> None:
@@ -141,6 +141,6 @@ def test_the_outlook_is_of_one_ground() -> None:
     trials = [ran(1, device="A100"), ran(2, device="H100"), open_trial(1, State.PLANNED)]
     space = SPACE.bind(workload=WORKLOAD, current=CURRENT)
     rng = np.random.default_rng(0)
-    outlook = Outlook.of(space, workload=WORKLOAD, current=CURRENT, trials=[*trials, ran(20, device="H100")], rng=rng)
+    outlook = Posterior.of(space, workload=WORKLOAD, current=CURRENT, trials=[*trials, ran(20, device="H100")], rng=rng)
     assert outlook.n_trials == 2
     assert outlook.advice == ("1 launch left out: the latest had device H100, not A100",)

@@ -9,7 +9,7 @@ import pytest
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Config, Origin, Trial, Value
-from torchx_cubicml.rewrite.choice import Case, Choice, advise, explore, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, explore, judge
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
@@ -34,7 +34,7 @@ WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
-def choose(case: Case, *, now: datetime) -> Choice | None:
+def choose(case: DecisionContext, *, now: datetime) -> Choice | None:
     """What `decide` does between reading the trials and keeping what came of them."""
     found, note = explore(case, now=now)
     if found is None:
@@ -59,7 +59,7 @@ TRIALS = [
 
 
 def chosen(space: SearchSpace = SPACE, trials: list[Trial] = TRIALS, current: Config = CURRENT) -> Choice:
-    choice = choose(Case(space=space, workload=WORKLOAD, current=current, trials=trials), now=NOW)
+    choice = choose(DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials), now=NOW)
     assert choice is not None
     return choice
 
@@ -74,14 +74,14 @@ def exploring(*, budget: float = 100.0, share: float = 1.0) -> SearchSpace:
 
 
 def test_nothing_is_chosen_before_anything_was_measured() -> None:
-    case = Case(space=SPACE, workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS)
+    case = DecisionContext(space=SPACE, workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS)
     assert choose(case, now=NOW) is None
 
 
 def test_precision_stays_although_another_is_three_times_as_fast() -> None:
     choice = chosen()
     assert choice.config == config(8, "fp32")
-    assert (choice.origin, choice.why_not) == (Origin.REWRITE, "")
+    assert (choice.origin, choice.rejection_reason) == (Origin.REWRITE, "")
 
 
 def test_precision_changes_where_the_space_file_permits_it() -> None:
@@ -97,12 +97,12 @@ def test_what_is_frozen_stays_and_the_rest_changes() -> None:
 def test_where_all_is_frozen_the_users_own_config_runs() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",))))
     assert choice.config == CURRENT
-    assert choice.why_not == "nothing known is faster than your own config"
+    assert choice.rejection_reason == "nothing known is faster than your own config"
 
 
 def test_a_gain_under_the_one_that_is_wanted_changes_nothing() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(min_gain=50.0)))
-    assert choice.why_not.endswith("is under the 5000.0% that is wanted")
+    assert choice.rejection_reason.endswith("is under the 5000.0% that is wanted")
 
 
 def test_among_free_configs_the_fastest_of_the_same_batch_is_chosen() -> None:

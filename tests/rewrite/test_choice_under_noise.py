@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.records.trial import Config, Trial, Value
-from torchx_cubicml.rewrite.choice import Case, Choice, advise, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, judge
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -36,7 +36,7 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
         for config in (own, faster, *others)
         for _ in range(repeats)
     ]
-    case = Case(space=SPACE, workload=WORKLOAD, current=own, trials=trials)
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=own, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
     return judge(case, suggestion), faster
@@ -50,7 +50,8 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
 def test_where_nothing_is_faster_nine_launches_in_ten_stay_as_typed(noise: float, n_configs: int, repeats: int) -> None:
     """Six or more of 20 happen to a rule of one in ten once in 90 times (binomial), and the seeds are fixed."""
     changed = sum(
-        not launched(seed, noise=noise, n_configs=n_configs, repeats=repeats)[0].why_not for seed in range(STORES)
+        not launched(seed, noise=noise, n_configs=n_configs, repeats=repeats)[0].rejection_reason
+        for seed in range(STORES)
     )
     assert changed <= 5
 
@@ -65,6 +66,6 @@ def test_a_real_gain_is_found_and_told_within_its_interval(
 ) -> None:
     """A rule that finds nine in ten misses six or more of 20 once in 90 times."""
     found = [launched(seed, noise=noise, n_configs=n_configs, repeats=repeats, gain=gain) for seed in range(STORES)]
-    assert sum(not choice.why_not and choice.config == faster for choice, faster in found) >= 15
+    assert sum(not choice.rejection_reason and choice.config == faster for choice, faster in found) >= 15
     gains = [np.log(choice.suggestion.gain / gain) for choice, _ in found if choice.suggestion.gain]
     assert -0.1 < np.mean(gains) < 0.03, "on the average the promise is right, or modest"

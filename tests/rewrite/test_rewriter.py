@@ -14,7 +14,7 @@ from torchx_cubicml import advisor
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch
-from torchx_cubicml.launch.place_config import Rewritten, place_config
+from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
 from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
@@ -84,7 +84,7 @@ def promise(**changes: float | None) -> Suggestion:
     return Suggestion(config=config, throughput=1.0, low=0.9, high=1.1, reason="test", n_trials=9, **values)
 
 
-def assert_as_typed(rewritten: Rewritten, reason: str, *, launch: Launch = LAUNCH) -> None:
+def assert_as_typed(rewritten: RewrittenLaunch, reason: str, *, launch: Launch = LAUNCH) -> None:
     """Assert that the launch is recorded as typed, with one line that says why it is not rewritten."""
     assert rewritten.launch == launch
     assert rewritten.suggestion is None
@@ -151,7 +151,7 @@ def test_the_mode_record_reads_the_config_and_changes_nothing(options: Options) 
 
 
 def test_the_mode_off_does_and_says_nothing(options: Options) -> None:
-    assert rewrite(LAUNCH, replace(options, mode="off")) == Rewritten(launch=LAUNCH)
+    assert rewrite(LAUNCH, replace(options, mode="off")) == RewrittenLaunch(launch=LAUNCH)
 
 
 def test_a_launch_is_rewritten_from_what_others_showed(options: Options) -> None:

@@ -25,9 +25,9 @@ from torchx_cubicml.rewrite.rules import (
     keeping_batch,
     not_permitted,
     refuse_other_batch,
-    why_not,
+    rejection_reason,
 )
-from torchx_cubicml.space import Landing, LandingKind, Parameter, RewriteRules, SearchSpace
+from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -65,8 +65,8 @@ NAMES = tuple(CURRENT)
 
 
 def one(name: str, flag: str = "--knob", **more: object) -> Parameter:
-    landing = Landing(kind=LandingKind.FLAG, name=flag)
-    return Parameter(name=name, choices=(1, 2), landing=landing, **more)
+    binding = Binding(kind=BindingKind.FLAG, name=flag)
+    return Parameter(name=name, choices=(1, 2), binding=binding, **more)
 
 
 @pytest.mark.parametrize(
@@ -91,8 +91,8 @@ def test_what_changes_the_training_is_known_by_name_or_flag(name: str, flag: str
 
 
 def test_another_spelling_of_a_flag_tells_as_much() -> None:
-    landing = Landing(kind=LandingKind.FLAG, name="-p", aliases=("--dtype",))
-    assert changes_training(Parameter(name="knob", choices=(1, 2), landing=landing))
+    binding = Binding(kind=BindingKind.FLAG, name="-p", aliases=("--dtype",))
+    assert changes_training(Parameter(name="knob", choices=(1, 2), binding=binding))
 
 
 def test_what_changes_the_training_is_held_unless_it_says_that_it_may_change() -> None:
@@ -196,8 +196,8 @@ def test_a_suggestion_clears_the_rules_of_the_user(
 ) -> None:
     values = {"gain": 1.5, "gain_low": 1.4, "gain_high": 1.6, "probability_to_fit": 1.0, **changes}
     suggestion = Suggestion(config=CURRENT, throughput=1.0, low=0.9, high=1.1, reason="", n_trials=9, **values)
-    assert why_not(suggestion, rules).endswith(reason)
-    assert bool(why_not(suggestion, rules)) is bool(reason)
+    assert rejection_reason(suggestion, rules).endswith(reason)
+    assert bool(rejection_reason(suggestion, rules)) is bool(reason)
 
 
 def test_about_one_launch_in_ten_explores_and_a_dry_run_tells_which() -> None:

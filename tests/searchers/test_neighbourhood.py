@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.searchers.neighbourhood import Moves, ladder
+from torchx_cubicml.searchers.neighbourhood import Neighbourhood, ladder
 from torchx_cubicml.space import Dimension
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def test_words_and_switches_have_no_ladder(dimension: Dimension) -> None:
 
 
 def test_mutations_stay_in_range_and_reach_every_dimension(rng: np.random.Generator) -> None:
-    moves = Moves(DIMENSIONS)
+    moves = Neighbourhood(DIMENSIONS)
     start = many(HOME, 500)
     mutants = moves.mutated(start, rng)
     assert in_range(mutants)
@@ -53,26 +53,26 @@ def test_mutations_stay_in_range_and_reach_every_dimension(rng: np.random.Genera
 
 
 def test_some_mutations_change_a_run_and_some_every_layer(rng: np.random.Generator) -> None:
-    moves = Moves(LAYERS)
+    moves = Neighbourhood(LAYERS)
     counts = (moves.mutated(many((0,) * 8, 500), rng) != 0).sum(axis=1)
     assert {1, 2, 4, 8} <= set(counts.tolist())
 
 
 def test_a_child_holds_nothing_that_its_parents_lack(rng: np.random.Generator) -> None:
-    moves, one, other = Moves(DIMENSIONS), HOME, (1,) * 8 + (4, 1, 0)
+    moves, one, other = Neighbourhood(DIMENSIONS), HOME, (1,) * 8 + (4, 1, 0)
     children = moves.crossed(many(one, 100), many(other, 100), rng)
     assert ((children == one) | (children == other)).all()
     assert len({tuple(child) for child in children.tolist()}) > 20
 
 
 def test_layers_of_the_other_parent_come_in_one_run(rng: np.random.Generator) -> None:
-    moves = Moves(LAYERS)
+    moves = Neighbourhood(LAYERS)
     for child in moves.crossed(many((0,) * 8, 100), many((1,) * 8, 100), rng).tolist():
         assert sum(before != after for before, after in pairwise(child)) <= 2
 
 
 def test_mixed_layers_take_shares_that_differ(rng: np.random.Generator) -> None:
-    mixed = Moves(DIMENSIONS).mixed(many(HOME, 300), rng)
+    mixed = Neighbourhood(DIMENSIONS).mixed(many(HOME, 300), rng)
     assert in_range(mixed)
     assert (mixed[:, 8:] == HOME[8:]).all()
     counts = (mixed[:, :8] == 2).sum(axis=1)
@@ -80,7 +80,7 @@ def test_mixed_layers_take_shares_that_differ(rng: np.random.Generator) -> None:
 
 
 def test_neighbours_hold_every_single_flip_and_near_numbers(rng: np.random.Generator) -> None:
-    rows = Moves(DIMENSIONS).neighbours(HOME, rng)
+    rows = Neighbourhood(DIMENSIONS).neighbours(HOME, rng)
     assert in_range(rows)
     near = {tuple(row) for row in rows.tolist()}
     flips = {(*HOME[:index], choice, *HOME[index + 1 :]) for index in range(8) for choice in (1, 2)}
@@ -91,5 +91,5 @@ def test_neighbours_hold_every_single_flip_and_near_numbers(rng: np.random.Gener
 
 def test_swaps_keep_the_counts(rng: np.random.Generator) -> None:
     start = (0, 0, 0, 0, 2, 2, 2, 2)
-    near = [tuple(row) for row in Moves(LAYERS).neighbours(start, rng).tolist()]
+    near = [tuple(row) for row in Neighbourhood(LAYERS).neighbours(start, rng).tolist()]
     assert any(sorted(vector) == sorted(start) and vector != start for vector in near)

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.searchers.scored_rows import RowRanking, as_legal
+from torchx_cubicml.searchers.scored_rows import ScoredRows, as_legal
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
@@ -43,7 +43,7 @@ def test_a_choice_for_an_idle_parameter_gives_way() -> None:
 
 def test_each_row_is_scored_once_and_the_unscored_never_proposed() -> None:
     score = Batches()
-    ranking = RowRanking(SPACE, score)
+    ranking = ScoredRows(SPACE, score)
     for _ in range(2):
         ranking.add(np.array([[0, 0, 1], [0, 0, 3], [0, 1, 1], [0, 0, 2]]))
     assert len(ranking) == len(score.asked) == 3
@@ -53,6 +53,6 @@ def test_each_row_is_scored_once_and_the_unscored_never_proposed() -> None:
 
 def test_draws_are_legal_rows() -> None:
     score = Batches()
-    RowRanking(SPACE, score).draw(50, np.random.default_rng(0))
+    ScoredRows(SPACE, score).draw(50, np.random.default_rng(0))
     assert {int(str(config["batch"])) for config in score.asked} == {1, 2, 3, 4}
     assert all(config in SPACE for config in score.asked)

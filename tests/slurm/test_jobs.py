@@ -11,7 +11,7 @@ import pytest
 
 from torchx_cubicml.launch.component import materialize
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.tuner.scheduler.jobs import JobRunner, tells_out_of_memory
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner, is_out_of_memory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -81,7 +81,7 @@ def test_a_job_killed_for_its_memory_leaves_slurms_evidence(jobs: JobRunner) -> 
     handle = submit(jobs, "launch-m-0001", "--memMB", "100", "--", "--eat_mib", "600", "--batch_size", "2")
     state = until(jobs, handle, has_ended)
     assert state.end in {JobEnd.FAILED, JobEnd.CANCELLED, JobEnd.OUT_OF_MEMORY}
-    assert state.end is JobEnd.OUT_OF_MEMORY or tells_out_of_memory(jobs.scheduler_lines(handle))
+    assert state.end is JobEnd.OUT_OF_MEMORY or is_out_of_memory(jobs.scheduler_lines(handle))
 
 
 def test_a_requeued_job_is_followed_to_its_second_end(jobs: JobRunner, start_again: Callable[[str], None]) -> None:

@@ -23,21 +23,21 @@ def check(dimensions: Collection[int], holds: Callable[[list[int]], bool]) -> Ch
     """A check on some entries that remembers all of them until it can decide."""
     order = sorted(dimensions)
 
-    def remainder(vector: Sequence[int], assigned: Collection[int]) -> Hashable:
+    def residual(vector: Sequence[int], assigned: Collection[int]) -> Hashable:
         return tuple((item, vector[item]) for item in order if item in assigned)
 
-    return Check(frozenset(order), lambda vector: holds([vector[item] for item in order]), remainder)
+    return Check(frozenset(order), lambda vector: holds([vector[item] for item in order]), residual)
 
 
 def total_is(dimensions: Collection[int], wanted: int) -> Check:
     """A check that remembers only the sum so far, and is broken once the sum is too large."""
     order = sorted(dimensions)
 
-    def remainder(vector: Sequence[int], assigned: Collection[int]) -> Hashable | None:
+    def residual(vector: Sequence[int], assigned: Collection[int]) -> Hashable | None:
         so_far = sum(vector[item] for item in order if item in assigned)
         return so_far if so_far <= wanted else None
 
-    return Check(frozenset(order), lambda vector: sum(vector[item] for item in order) == wanted, remainder)
+    return Check(frozenset(order), lambda vector: sum(vector[item] for item in order) == wanted, residual)
 
 
 @st.composite

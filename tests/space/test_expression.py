@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space.decision_diagram import Unknown
+from torchx_cubicml.space.decision_diagram import Symbolic
 from torchx_cubicml.space.expression import MAX_DEPTH, MAX_SOURCE, is_name, parse_expression
 
 
@@ -212,7 +212,7 @@ class TestWithUnknownNames:
 
     def partly(self, source: str, **known: object) -> object:
         expression = parse_expression(source, where="here")
-        values = {name: known.get(name, Unknown(name, whole=True)) for name in expression.names}
+        values = {name: known.get(name, Symbolic(name, whole=True)) for name in expression.names}
         return expression.evaluate_partly(values)
 
     def test_products_are_folded(self) -> None:
@@ -222,7 +222,7 @@ class TestWithUnknownNames:
 
     def test_floats_are_not_folded(self) -> None:
         assert self.partly("a * (b * c) == 8", a=2.0, b=4) != self.partly("a * (b * c) == 8", a=4.0, b=2)
-        expression, real = parse_expression("a * (b * c) == 8", where="here"), Unknown("c")
+        expression, real = parse_expression("a * (b * c) == 8", where="here"), Symbolic("c")
         one = expression.evaluate_partly({"a": 3, "b": 7, "c": real})
         assert one != expression.evaluate_partly({"a": 7, "b": 3, "c": real})
 
@@ -234,8 +234,8 @@ class TestWithUnknownNames:
 
     def test_an_operand_behind_an_unknown_does_not_decide(self) -> None:
         # the unknown operand may have no value at all, and then neither has the whole
-        assert isinstance(self.partly("1 / a > 0 or b > 1", b=2), Unknown)
-        assert isinstance(self.partly("a > 0 and 1 / b > 1", b=0), Unknown)
+        assert isinstance(self.partly("1 / a > 0 or b > 1", b=2), Symbolic)
+        assert isinstance(self.partly("a > 0 and 1 / b > 1", b=0), Symbolic)
 
     def test_certain_errors_are_told(self) -> None:
         with pytest.raises(SpaceError, match="divides by zero"):
@@ -243,9 +243,9 @@ class TestWithUnknownNames:
 
     def test_membership_forgets_which_layer(self) -> None:
         expression = parse_expression("'x' in layers", where="here")
-        one = Unknown(("layers", 1), list_name="layers", entries=("y",))
-        two = Unknown(("layers", 2), list_name="layers", entries=("z",))
-        found = Unknown(("layers", 3), list_name="layers", entries=("z", "x"))
+        one = Symbolic(("layers", 1), list_name="layers", entries=("y",))
+        two = Symbolic(("layers", 2), list_name="layers", entries=("z",))
+        found = Symbolic(("layers", 3), list_name="layers", entries=("z", "x"))
         assert expression.evaluate_partly({"layers": one}) == expression.evaluate_partly({"layers": two})
         assert expression.evaluate_partly({"layers": found}) is True
         equality = parse_expression("layers == layers", where="here")

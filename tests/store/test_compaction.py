@@ -21,7 +21,7 @@ from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.compaction import Compacted, compact
+from torchx_cubicml.store.compaction import CompactionResult, compact
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.store.reader import read_store
 from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
@@ -67,7 +67,7 @@ def test_past_days_become_segments_and_say_the_same(store: TrialStore) -> None:
     put(store, "2026-01-01", "bad.json", b'{"x": NaN}')
     put(store, "2026-01-03", "only.json", begun("alone"))
     before, seen = list(store), objects(store)
-    assert compact(store, before="2026-01-03") == Compacted(n_events=8, n_segments=2)
+    assert compact(store, before="2026-01-03") == CompactionResult(n_events=8, n_segments=2)
     assert list(store) == before
     assert objects(store) == seen
     assert "bad.json (it holds no JSON" in store.warnings[0]
@@ -78,7 +78,7 @@ def test_past_days_become_segments_and_say_the_same(store: TrialStore) -> None:
         "only.json",
     ]
     assert len([path for path in files(store) if path.endswith(SUFFIX)]) == 2
-    assert compact(store, before="2026-01-03") == Compacted(n_events=0, n_segments=0)
+    assert compact(store, before="2026-01-03") == CompactionResult(n_events=0, n_segments=0)
 
 
 def test_what_comes_later_belongs_to_its_trial(store: TrialStore, tmp_path: Path) -> None:
@@ -214,7 +214,7 @@ def test_an_object_whose_name_would_break_a_segment_stays_where_it_is(store: Tri
     fill(store)
     put(store, "2026-01-01", name, begun("odd"))
     before = list(store)
-    assert compact(store, before="2026-01-04") == Compacted(n_events=12, n_segments=3)
+    assert compact(store, before="2026-01-04") == CompactionResult(n_events=12, n_segments=3)
     assert [path for path in files(store) if path.startswith("/events/")] == [f"/events/2026-01-01/{name}"]
     assert (list(store), store.warnings) == (before, ())
 
@@ -236,8 +236,8 @@ def test_what_another_folds_after_it_was_seen_is_not_folded_again(store: TrialSt
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(kind, call, seen)
-        assert compact(store, before="2026-01-04") == Compacted(n_events=0, n_segments=0)
-    assert others[1] == Compacted(n_events=12, n_segments=3)
+        assert compact(store, before="2026-01-04") == CompactionResult(n_events=0, n_segments=0)
+    assert others[1] == CompactionResult(n_events=12, n_segments=3)
     assert len([path for path in files(store) if path.endswith(SUFFIX)]) == 3
     assert list(store) == before
 

@@ -20,7 +20,7 @@ from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.deadline import read_within
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.store.index_cache import cache_path
-from torchx_cubicml.store.reader import Reading, read_store
+from torchx_cubicml.store.reader import StoreSnapshot, read_store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -38,7 +38,7 @@ def keep_always(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("torchx_cubicml.store.reader._WORTH_KEEPING", 0)
 
 
-def read(store: Path, cache: Path) -> Reading:
+def read(store: Path, cache: Path) -> StoreSnapshot:
     return read_store(TrialStore(str(store)), cache=cache, out_of_time=lambda: False)
 
 

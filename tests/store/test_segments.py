@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.store import TrialStore, read_trials, segments
-from torchx_cubicml.store.compaction import Compacted, compact
+from torchx_cubicml.store.compaction import CompactionResult, compact
 from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
 from torchx_cubicml.store.reader import read_store
 from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
@@ -83,7 +83,7 @@ def test_a_segment_that_no_client_can_fetch_is_told_and_the_rest_is_read(failing
     assert [trial.trial_id for trial in failing] == ["2026-01-02", "2026-01-09"]
     trials, warnings = read_trials(failing.url)
     assert [trial.trial_id for trial in trials] == ["2026-01-02", "2026-01-09"]
-    assert compact(failing, before="2026-01-09") == Compacted(n_events=0, n_segments=0)
+    assert compact(failing, before="2026-01-09") == CompactionResult(n_events=0, n_segments=0)
     for told in (*failing.warnings, *warnings):
         assert "HttpError: 503 Service Unavailable" in told
         assert "SECRET" not in told

@@ -12,7 +12,7 @@ from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.store import read_trials
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare, tune
-from torchx_cubicml.tuner.proposer import Account
+from torchx_cubicml.tuner.proposer import FinalReport
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner import Step
-    from torchx_cubicml.tuner.proposer import Advisor, Moment
+    from torchx_cubicml.tuner.proposer import Proposer, Snapshot
 
 TUNE = Path(__file__).resolve().parent
 SPACE = """
@@ -40,7 +40,7 @@ flag = "--width"
 class Draws:
     """A quick advisor: draws what was not launched, and knows the best by its mean."""
 
-    def suggest(self, moment: Moment) -> list[Suggestion]:
+    def suggest(self, moment: Snapshot) -> list[Suggestion]:
         taken = {config_key(trial.config) for trial in moment.trials}
         rng = random.Random(moment.seed)
         while True:
@@ -48,22 +48,22 @@ class Draws:
             if config_key(config) not in taken:
                 return [hope(config)]
 
-    def best_known(self, moment: Moment) -> Suggestion | None:
+    def best_known(self, moment: Snapshot) -> Suggestion | None:
         measured = [trial for trial in moment.trials if trial.measurement is not None]
         best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
         return None if best is None else hope(best.config)
 
-    def expected_gain(self, moment: Moment) -> float | None:
+    def expected_gain(self, moment: Snapshot) -> float | None:
         del moment
         return None
 
-    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
+    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
         del moment, winner
         return []
 
-    def account(self, moment: Moment, winner: Config) -> Account:
+    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
         del moment, winner
-        return Account()
+        return FinalReport()
 
 
 def hope(config: Config) -> Suggestion:
@@ -90,7 +90,7 @@ def prepare_in(folder: Path) -> Prepared:
     return prepare(request)
 
 
-def go(prepared: Prepared, cluster: SimulatedCluster, advisor: Advisor | None = None) -> list[Step]:
+def go(prepared: Prepared, cluster: SimulatedCluster, advisor: Proposer | None = None) -> list[Step]:
     """Return the steps of a whole tune on ``cluster``."""
     jobs = JobRunner("sim", runner=runner_of(cluster))
     return list(tune(prepared, jobs=jobs, clock=cluster, advisor=advisor or Draws()))

@@ -22,7 +22,7 @@ from torchx_cubicml.tuner.lease import ALIVE_EVERY_S
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.tuner import Step
-    from torchx_cubicml.tuner.proposer import Moment
+    from torchx_cubicml.tuner.proposer import Snapshot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import Job, Killed, SimulatedCluster, speed
@@ -169,11 +169,11 @@ class Gains(Draws):
 
     promise: float | None = None
 
-    def best_known(self, moment: Moment) -> Suggestion | None:
+    def best_known(self, moment: Snapshot) -> Suggestion | None:
         best = Draws.best_known(self, moment)
         return None if best is None else replace(best, gain=speed(best.config) / speed(moment.current))
 
-    def expected_gain(self, moment: Moment) -> float | None:
+    def expected_gain(self, moment: Snapshot) -> float | None:
         return None if self.promise is None else self.promise / len(moment.trials)
 
 

@@ -198,7 +198,7 @@ def test_the_image_of_the_workspace_is_built_once(prepared: Prepared) -> None:
 
 def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepared) -> None:
     from torchx_cubicml.records.trial import Measurement, Trial
-    from torchx_cubicml.tuner.stopping import why_hopeless
+    from torchx_cubicml.tuner.stopping import early_stop_reason
 
     def running(speed: float, spread: float, doubt: float | None = None) -> Trial:
         measured = Measurement(
@@ -210,8 +210,8 @@ def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepare
         return Trial(trial_id="t", workload={}, config={"a": 1}, state=State.RUNNING, measurement=measured)
 
     best = [Trial.completed(workload={}, config={"a": 2}, samples_per_second=100.0)]
-    assert "60% under the best" in why_hopeless(running(40.0, 0.05), best, objective="samples_per_second")
-    assert why_hopeless(running(95.0, 0.05), best, objective="samples_per_second") == ""
-    assert why_hopeless(running(40.0, 0.05, doubt=0.4), best, objective="samples_per_second") == ""
-    assert why_hopeless(running(70.0, 0.9), best, objective="samples_per_second") == ""
-    assert why_hopeless(running(70.0, 0.05), [], objective="samples_per_second") == ""
+    assert "60% under the best" in early_stop_reason(running(40.0, 0.05), best, objective="samples_per_second")
+    assert early_stop_reason(running(95.0, 0.05), best, objective="samples_per_second") == ""
+    assert early_stop_reason(running(40.0, 0.05, doubt=0.4), best, objective="samples_per_second") == ""
+    assert early_stop_reason(running(70.0, 0.9), best, objective="samples_per_second") == ""
+    assert early_stop_reason(running(70.0, 0.05), [], objective="samples_per_second") == ""

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.records.trial import State, Trial
-from torchx_cubicml.tuner.launch_state import Doom, Flight, verdict_of
+from torchx_cubicml.tuner.launch_state import Cancellation, PendingLaunch, end_state_of
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 
@@ -13,10 +13,10 @@ NOW = SystemClock().now()
 def verdict(
     end: JobEnd, state: State, *, doom: State | None = None, out_of_memory: bool = False
 ) -> tuple[State, str] | None:
-    flight = Flight(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOW)
-    flight.doom = Doom(state=doom, reason="doomed", since=NOW) if doom is not None else None
+    flight = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOW)
+    flight.doom = Cancellation(state=doom, reason="doomed", since=NOW) if doom is not None else None
     trial = Trial(trial_id="t", workload={}, config={}, state=state)
-    return verdict_of(flight, JobState(phase=JobPhase.ENDED, end=end), trial, out_of_memory=out_of_memory)
+    return end_state_of(flight, JobState(phase=JobPhase.ENDED, end=end), trial, out_of_memory=out_of_memory)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
-from torchx_cubicml.tuner.launch_state import Flight, Landed
+from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.stopping import refuse_to_go_on
 
@@ -32,8 +32,8 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     config = prepared.current if own else CHOSEN
     measured = Measurement(tokens_per_second=9.0, steps_counted=20) if state is State.COMPLETED else None
     trial = Trial(trial_id="t", workload={}, config=config, state=state, reason="why", measurement=measured)
-    flight = Flight(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
-    landed = Landed(flight=flight, trial=trial, last_lines=("its last line",))
+    flight = PendingLaunch(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
+    landed = FinishedLaunch(flight=flight, trial=trial, last_lines=("its last line",))
     refuse_to_go_on(prepared, landed, [trial] * row, measured_before=False, awaits_own=awaits_own)
 
 

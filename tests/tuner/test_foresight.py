@@ -17,7 +17,7 @@ from torchx_cubicml.tuner.patience import pause_s
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.tuner.proposer import Moment
+    from torchx_cubicml.tuner.proposer import Snapshot
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import SimulatedCluster
@@ -34,7 +34,7 @@ class Ponders(Draws):
     seconds: float
     known: list[tuple[int, int]]  # (launches, results of them)
 
-    def suggest(self, moment: Moment) -> list[Suggestion]:
+    def suggest(self, moment: Snapshot) -> list[Suggestion]:
         self.known.append((len(moment.trials), sum(trial.state.ended for trial in moment.trials)))
         self.cluster.sleep(self.seconds)
         return Draws.suggest(self, moment)

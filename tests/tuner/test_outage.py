@@ -15,7 +15,7 @@ import pytest
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store.backend import NO_SHELVES
-from torchx_cubicml.store.local import LocalFolder
+from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.tuner import Begun, Budget, Ended, Prepared, Step, TuneResult, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -23,7 +23,7 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    from torchx_cubicml.store.backend import Listing, Shelf
+    from torchx_cubicml.store.backend import Directory, Listing
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import SimulatedCluster, runner_of
@@ -47,24 +47,24 @@ def cluster() -> SimulatedCluster:
 def outage(cluster: SimulatedCluster, *, begin_s: float = 0.0, end_s: float = math.inf) -> Iterator[None]:
     """The store cannot be listed, nor its notes be written, while the cluster's time lies in a span; jobs write on."""
     start = cluster.time
-    list_objects, publish = LocalFolder.list_objects, LocalFolder.publish
+    list_objects, publish = LocalBackend.list_objects, LocalBackend.publish
 
     def refuse() -> None:
         if begin_s <= (cluster.time - start).total_seconds() < end_s:
             raise StoreError("store s3://bucket cannot be read: ClientError: 503 Slow Down")
 
-    def listed(folder: LocalFolder, known: Mapping[str, Shelf] = NO_SHELVES) -> Listing:
+    def listed(folder: LocalBackend, known: Mapping[str, Directory] = NO_SHELVES) -> Listing:
         refuse()
         return list_objects(folder, known)
 
-    def published(folder: LocalFolder, day: str, name: str, data: bytes) -> None:
+    def published(folder: LocalBackend, day: str, name: str, data: bytes) -> None:
         if b'"note"' in data:
             refuse()
         publish(folder, day, name, data)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(LocalFolder, "list_objects", listed)
-        patch.setattr(LocalFolder, "publish", published)
+        patch.setattr(LocalBackend, "list_objects", listed)
+        patch.setattr(LocalBackend, "publish", published)
         yield
 
 

@@ -11,8 +11,8 @@ from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.resume import _flight
-from torchx_cubicml.tuner.state import Books
-from torchx_cubicml.tuner.trials import Ledger
+from torchx_cubicml.tuner.state import TuneState
+from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -28,7 +28,7 @@ def told(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None
 
 def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
-    ledger = Ledger(url)
+    ledger = TrialLog(url)
     for event in (
         told(EventKind.STARTED, 0),
         told(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
@@ -41,7 +41,7 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
         (NOON + timedelta(minutes=each), NOON + timedelta(minutes=each + ran)) for each, ran in ((0, 10), (190, 2))
     )
     assert ledger.attempts(LAUNCH) == [first, second]
-    books = Books("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
+    books = TuneState("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
     flight = _flight(books, LAUNCH, "slurm://torchx/7")
     assert flight.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
@@ -49,9 +49,9 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
 def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
     measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
     url = str(tmp_path / "store")
-    Ledger(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
+    TrialLog(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
-        ledger = Ledger(url, statistic=statistic)
+        ledger = TrialLog(url, statistic=statistic)
         ledger.refresh()
         found = ledger.of_launch(LAUNCH)
         assert found is not None

@@ -5,14 +5,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.advisor import Method, Study, Suggestion, best_known, suggest
+from torchx_cubicml.advisor import ProposalMethod, Study, Suggestion, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.lease import digest
 from torchx_cubicml.tuner.plan import next_launch, winner_of
-from torchx_cubicml.tuner.proposer import Moment, StudyingAdvisor
+from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -328,9 +328,9 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     monkeypatch.setattr(Study, "of", counted)
     told = [trial for _, trial in simulate(prepared, 3)]
     studies.clear()
-    advisor = StudyingAdvisor(predictor="")
+    advisor = StudyProposer(predictor="")
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
-    moment = Moment(space=prepared.space, trials=told, **facts)
+    moment = Snapshot(space=prepared.space, trials=told, **facts)
     best = advisor.best_known(moment)
     (proposed,) = advisor.suggest(moment)
     advisor.expected_gain(moment)
@@ -366,7 +366,9 @@ def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared
     assert planned[1].config == fast
 
 
-@pytest.mark.parametrize("change", [{"method": Method(acquisition="mean")}, {"step_limit": 50}, {"scheduler": "slurm"}])
+@pytest.mark.parametrize(
+    "change", [{"method": ProposalMethod(acquisition="mean")}, {"step_limit": 50}, {"scheduler": "slurm"}]
+)
 def test_what_is_measured_or_chosen_otherwise_is_another_tune(request_: TuneRequest, change: dict[str, object]) -> None:
     same = replace(request_, budget=Budget(launches=99), parallel=7)
     assert digest(same, space_text="") == digest(request_, space_text="")

@@ -14,7 +14,7 @@ from torchx_cubicml.space.encoding import vectors_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.surrogates.base import Forecast
     from torchx_cubicml.records.trial import Config
 
@@ -41,7 +41,7 @@ class Acquisition:
     """
 
     def __init__(
-        self, outlook: Outlook, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
+        self, outlook: Posterior, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
     ) -> None:
         if name not in ACQUISITIONS:
             raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighed
-from torchx_cubicml.advisor.surrogates.base import JointKnowledge
+from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
-from torchx_cubicml.searchers.base import Starting, identity
+from torchx_cubicml.searchers.base import WarmStartable, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.initial_design import DesignPoint, first_batch, screens
 from torchx_cubicml.searchers.neighbourhood import ladder
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers import Score
     from torchx_cubicml.space import SearchSpace
@@ -33,7 +33,7 @@ _NEARNESS = 0.3  # log score that a twin of a config already in the batch loses
 _NEAR = 0.1  # distance, as a share of the space's choices, over which that loss fades
 
 
-def pick_apart(
+def diverse_subset(
     space: SearchSpace, pool: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: Sequence[Config]
 ) -> list[Config]:
     """Return ``count`` configs of high score that differ from one another and from ``taken``, best first.
@@ -86,7 +86,7 @@ def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64
 _MOST_LISTED = 2000  # configs of which the fastest are looked for; of a larger space, as many drawn ones
 
 
-def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
+def roofline_starts(outlook: Posterior, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
     """Return up to ``count`` configs that the formulas, before any calibration, find fastest among what likely fits.
 
     They differ from one another and from ``taken``. None where a workload, or a value per layer, is not covered.
@@ -104,7 +104,7 @@ def favourites(outlook: Outlook, *, count: int, taken: Sequence[DesignPoint]) ->
         return []
     scores = weighed(np.log(speeds[covered]), outlook.forecast_at(vectors[covered]).fits)
     configs = [config_at(space, vector) for vector in vectors[covered]]
-    picked = pick_apart(space, configs, scores, count=count, taken=[point.config for point in taken])
+    picked = diverse_subset(space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
 
 
@@ -129,7 +129,7 @@ _CLIMBED = 5  # good configs from which a climb begins
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Method:
+class ProposalMethod:
     """How the next launches are chosen once the designed ones are made.
 
     Args:
@@ -161,10 +161,10 @@ class Method:
             Exhaustive().check(space)
 
 
-DEFAULT_METHOD = Method()
+DEFAULT_METHOD = ProposalMethod()
 
 
-def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
+def designed(outlook: Posterior, current: Config) -> Iterator[tuple[Config, str]]:
     """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``.
 
     Where similar workloads or formulas teach how configs compare, only the user's own config stands before what they
@@ -180,7 +180,7 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
     best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
     points = first_batch(outlook.space, current=current, best=best)
     if not measured:
-        points[1:1] = favourites(outlook, count=_FAVOURITES, taken=points[:1])
+        points[1:1] = roofline_starts(outlook, count=_FAVOURITES, taken=points[:1])
     points = [point for point in points if not outlook.settled(point.config)]
     points.sort(key=lambda point: outlook.erred(point.config))  # what may fail again comes last
     fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
@@ -189,7 +189,7 @@ def designed(outlook: Outlook, current: Config) -> Iterator[tuple[Config, str]]:
             yield point.config, f"untried first guess: {point.why}"
 
 
-def _are_enough(outlook: Outlook, n_measured: int) -> bool:
+def _are_enough(outlook: Posterior, n_measured: int) -> bool:
     """Whether the predictor alone chooses from now on."""
     if not screens(outlook.space):
         return outlook.n_tried >= _DESIGNED
@@ -198,7 +198,7 @@ def _are_enough(outlook: Outlook, n_measured: int) -> bool:
 
 
 def searched(
-    outlook: Outlook, chosen: Sequence[Config], method: Method, *, count: int, rng: np.random.Generator
+    outlook: Posterior, chosen: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
     """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
 
@@ -209,9 +209,9 @@ def searched(
     """
     under_way = [record.config for record in outlook.records.values() if record.open]
     taken = [*chosen, *under_way]
-    if not isinstance(outlook.knowledge, JointKnowledge):
+    if not isinstance(outlook.knowledge, JointSurrogate):
         return _from_pool(outlook, taken, method, count=count, rng=rng)
-    outlook = outlook.hoping().believing(taken)
+    outlook = outlook.optimistic().fantasize(taken)
     measured = outlook.measured()
     order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
     tops = [measured[index] for index in order.tolist()]
@@ -220,7 +220,7 @@ def searched(
     for _ in range(count):
         searcher = searcher_named(method.searcher or "climb", start=tuple(tops))
         acquisition = Acquisition(outlook, method.acquisition, rng=rng)
-        if isinstance(searcher, Starting):
+        if isinstance(searcher, WarmStartable):
             found = searcher.search(outlook.space, acquisition, count=_CLIMBED, rng=rng)
         else:  # the tops of one search serve the whole batch
             pool = pool or searcher.search(outlook.space, acquisition, count=_POOL * count, rng=rng)
@@ -228,7 +228,7 @@ def searched(
         if not found:
             break
         picked.append(found[0])
-        outlook = outlook.believing(found[:1])
+        outlook = outlook.fantasize(found[:1])
         tops = [*tops[:_CLIMBED], *found[1:_CLIMBED]]
     return picked
 
@@ -242,11 +242,11 @@ def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:
 
 
 def _from_pool(
-    outlook: Outlook, taken: Sequence[Config], method: Method, *, count: int, rng: np.random.Generator
+    outlook: Posterior, taken: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
     small = outlook.space.size(limit=_SMALL + 1) <= _SMALL
     name = method.searcher or ("exhaustive" if small else "evolution")
-    acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in outlook.opinions(one=count == 1)]
+    acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in outlook.ensemble(one=count == 1)]
     known = {identity(config) for config in taken}
     pool: dict[Hashable, Config] = {}
     for acquisition in acquisitions:
@@ -257,4 +257,4 @@ def _from_pool(
     if not configs:
         return []
     scores = np.stack([acquisition(configs) for acquisition in acquisitions])
-    return pick_apart(outlook.space, configs, scores, count=count, taken=taken)
+    return diverse_subset(outlook.space, configs, scores, count=count, taken=taken)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, designed, searched
-from torchx_cubicml.advisor.explain import promised
+from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import as_recorded, ranked
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
@@ -17,8 +17,8 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor.batch import Method
-    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.batch import ProposalMethod
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config
@@ -31,7 +31,7 @@ _DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
+class Confidence:
     """What is to be said of the measured configs.
 
     Args:
@@ -47,7 +47,7 @@ class Verdict:
     rivals: tuple[Suggestion, ...]
 
 
-def verdict(study: Study, *, winner: Config | None = None) -> Verdict | None:
+def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
     """Return how the measured configs of a workload compare; ``None`` where none was measured.
 
     Args:
@@ -67,10 +67,10 @@ def verdict(study: Study, *, winner: Config | None = None) -> Verdict | None:
         keys = [identity(config) for config in compared]
         own = keys.index(identity(study.current)) if identity(study.current) in keys else -1
         rivals = [compared[place + 1] for place in order[:_MOST_RIVALS]]
-        told = promised(
+        told = build_suggestions(
             outlook, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
         )
-        return Verdict(
+        return Confidence(
             winner=told[0],
             confidence=float((ahead <= np.log(_AS_GOOD)).all(axis=1).mean()),
             faster=float((draws[:, 0] > draws[:, own]).mean()) if own >= 0 else None,
@@ -78,7 +78,7 @@ def verdict(study: Study, *, winner: Config | None = None) -> Verdict | None:
         )
 
 
-def expected_gain(study: Study, *, count: int = 1, method: Method = DEFAULT_METHOD) -> float | None:
+def expected_gain(study: Study, *, count: int = 1, method: ProposalMethod = DEFAULT_METHOD) -> float | None:
     """Return by which share another round is expected to raise the best throughput known: 0.01 is a per cent.
 
     A tune stops where that falls under a threshold of its user. The round is what ``suggest`` would launch; it counts
@@ -102,14 +102,14 @@ def expected_gain(study: Study, *, count: int = 1, method: Method = DEFAULT_METH
         return _raised(outlook, best[0], round_, rng) if round_ else 0.0
 
 
-def _raised(outlook: Outlook, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
+def _raised(outlook: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
     draws = outlook.draws([best, *launches], count=_DRAWS, rng=rng)
     fit = rng.random((_DRAWS, len(launches))) < outlook.forecast(launches).fits
     ahead = np.where(fit, draws[:, 1:] - draws[:, :1], 0.0).max(axis=1)
     return float(np.expm1(np.maximum(ahead, 0.0)).mean())
 
 
-def _compared(outlook: Outlook, current: Config, winner: Config | None) -> list[Config]:
+def _compared(outlook: Posterior, current: Config, winner: Config | None) -> list[Config]:
     """Return the winner, then the fastest that were measured, those whose speed is doubted, and the user's own."""
     measured = ranked(outlook)
     if not measured.trusted:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from torchx_cubicml.advisor.noise import Belief
-    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Value
 
 
@@ -66,8 +66,8 @@ def _change(name: str, value: Value, other: Value) -> str:
     return f"{name} {other} in place of {value}"
 
 
-def promised(
-    outlook: Outlook, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
+def build_suggestions(
+    outlook: Posterior, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
 ) -> list[Suggestion]:
     """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one.
 
@@ -99,12 +99,12 @@ def promised(
     return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
 
 
-def _doubt(outlook: Outlook, config: Config) -> float:
+def _doubt(outlook: Posterior, config: Config) -> float:
     record = outlook.records.get(identity(config))
     return min(record.uncertainties, default=0.0) if record else 0.0
 
 
-def _nearest(outlook: Outlook, config: Config, count: int) -> tuple[NearTrial, ...]:
+def _nearest(outlook: Posterior, config: Config, count: int) -> tuple[NearTrial, ...]:
     """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
     others = (
         (distance(config, record.config), -max(record.measured), record)
@@ -140,7 +140,7 @@ def _suggestion(
     )
 
 
-def _reason(outlook: Outlook, suggestion: Suggestion, why: str) -> str:
+def _reason(outlook: Posterior, suggestion: Suggestion, why: str) -> str:
     parts = [why]
     if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
         told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)

@@ -10,14 +10,14 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.noise import Belief, believe, pooled_noise, repeats_of, usual_noise
-from torchx_cubicml.advisor.surrogates.base import FEWEST_ELSEWHERE, JointKnowledge, Lesson
+from torchx_cubicml.advisor.surrogates.base import FEWEST_ELSEWHERE, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.select import learn
 from torchx_cubicml.advisor.surrogates.transfer_prior import cover
 from torchx_cubicml.advisor.trial_data import (
-    Record,
+    ConfigOutcome,
     always_the_same,
-    consequences,
     latest_observed,
+    leaking_facts,
     narrowed,
     not_as_requested,
     pinned_choices,
@@ -29,9 +29,9 @@ from torchx_cubicml.advisor.trial_data import (
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import ineffective_parameters
 from torchx_cubicml.predictors.features.rows import FactRows
-from torchx_cubicml.records.workload import matches, same_ground, under_way
+from torchx_cubicml.records.workload import comparable_trials, matches, under_way
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.searchers.neighbourhood import Moves
+from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
 from torchx_cubicml.space.encoding import distinct_rows, drawn_rows, vectors_of
 
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Forecast, Knowledge
+    from torchx_cubicml.advisor.surrogates.base import Forecast, Surrogate
     from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ranked:
+class RankedConfigs:
     """The configs that were measured, each list from the highest posterior mean down.
 
     Args:
@@ -58,20 +58,20 @@ class Ranked:
     doubted: tuple[Config, ...]
 
 
-def ranked(outlook: Outlook) -> Ranked:
+def ranked(outlook: Posterior) -> RankedConfigs:
     """Return the measured configs of a workload in order."""
     measured = outlook.measured()
     if not measured:
-        return Ranked(trusted=(), doubted=())
+        return RankedConfigs(trusted=(), doubted=())
     beliefs = [belief.throughput if belief else 0.0 for belief in outlook.beliefs(measured)]
     order = np.argsort(-np.array(beliefs), kind="stable").tolist()
     doubts = outlook.doubts(measured).tolist()
     trusted = tuple(measured[place] for place in order if not doubts[place])
     doubted = tuple(measured[place] for place in order if doubts[place])
-    return Ranked(trusted=trusted, doubted=doubted) if trusted else Ranked(trusted=doubted, doubted=())
+    return RankedConfigs(trusted=trusted, doubted=doubted) if trusted else RankedConfigs(trusted=doubted, doubted=())
 
 
-def as_recorded(outlook: Outlook, config: Config) -> Config:
+def as_recorded(outlook: Posterior, config: Config) -> Config:
     """Return ``config`` as the outlook tells it: with the one choice that is left to parameters without effect."""
     left = {item.name: item.choices[0] for item in outlook.space.parameters if item.name in outlook.ineffective}
     return with_choices(config, left)
@@ -85,7 +85,7 @@ _FOLLOWS_BATCH = frozenset({"gradient_accumulation_steps"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outlook:
+class Posterior:
     """Everything that the advisor knows of one workload; rebuilt from the trials each time.
 
     Args:
@@ -103,10 +103,10 @@ class Outlook:
     space: SearchSpace
     ineffective: tuple[str, ...]
     rows: FactRows
-    records: Mapping[Hashable, Record]
+    records: Mapping[Hashable, ConfigOutcome]
     n_trials: int
     noise: float
-    knowledge: Knowledge
+    knowledge: Surrogate
     taught_elsewhere: bool = False
     advice: tuple[str, ...] = ()
 
@@ -121,15 +121,15 @@ class Outlook:
         rng: np.random.Generator,
         predictor: str = "",
     ) -> Self:
-        """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``Lesson``."""
+        """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``TrainingData``."""
         trials = [trial.at(space.statistic) for trial in trials]
-        trials, advice = same_ground(under_way(trials, workload), workload)
+        trials, advice = comparable_trials(under_way(trials, workload), workload)
         trials = with_observed_configs(trials, workload=workload, space=space)
         own = [trial for trial in trials if matches(trial, workload)]
         seen_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}
         idle = set(ineffective_parameters(own, observe=observe))
-        withheld = consequences(own, {*seen_as, *seen_as.values(), *workload})
+        withheld = leaking_facts(own, {*seen_as, *seen_as.values(), *workload})
         own_withheld = withheld | not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
         ids = {id(trial) for trial in own}
         taught = [without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
@@ -141,7 +141,7 @@ class Outlook:
         again = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
         elsewhere = repeats_of((trial for trial in trials if id(trial) not in ids), objective=space.objective)
         tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
-        lesson = Lesson(
+        lesson = TrainingData(
             everything=taught,
             own=[trial for trial, told in zip(taught, trials, strict=True) if id(told) in ids and _tells(trial, tuned)],
             objective=space.objective,
@@ -178,31 +178,33 @@ class Outlook:
         """Return the same of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
         return self.knowledge.forecast(self.rows.at(vectors))
 
-    def opinions(self, *, one: bool) -> list[Self]:
-        """Return this outlook as several predictors see it; see ``Knowledge.opinions``."""
-        return [replace(self, knowledge=each) for each in self.knowledge.opinions(one=one)]
+    def ensemble(self, *, one: bool) -> list[Self]:
+        """Return this outlook as several predictors see it; see ``Surrogate.ensemble``."""
+        return [replace(self, knowledge=each) for each in self.knowledge.ensemble(one=one)]
 
-    def believing(self, configs: Sequence[Config]) -> Self:
+    def fantasize(self, configs: Sequence[Config]) -> Self:
         """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""
         rows = (np.array(self.space.encode(config), dtype=np.intp).tobytes() for config in configs)
         under_way = {
-            identity(config): Record(config=config, row=row, measured=(), out_of_memory=False, open=True, failed=False)
+            identity(config): ConfigOutcome(
+                config=config, row=row, measured=(), out_of_memory=False, open=True, failed=False
+            )
             for config, row in zip(configs, rows, strict=True)
         }
         launched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
         return replace(
             self,
-            knowledge=self.knowledge.believing(self._rows(configs)),
+            knowledge=self.knowledge.fantasize(self._rows(configs)),
             records={**under_way, **self.records, **launched},
         )
 
-    def hoping(self) -> Self:
-        """Return the outlook to search by; see ``Knowledge.hoping``."""
-        return replace(self, knowledge=self.knowledge.hoping())
+    def optimistic(self) -> Self:
+        """Return the outlook to search by; see ``Surrogate.optimistic``."""
+        return replace(self, knowledge=self.knowledge.optimistic())
 
     def drawn(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
         """Return ``forecast_at`` as if one function were true that is believed in: a Thompson draw."""
-        moves = Moves(self.space.dimensions)
+        moves = Neighbourhood(self.space.dimensions)
         around = vectors_of(self.space, self.fastest(_ANCHORS_AROUND))
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
         anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
@@ -214,7 +216,7 @@ class Outlook:
 
         Each must be known: predicted, or measured.
         """
-        if isinstance(self.knowledge, JointKnowledge):
+        if isinstance(self.knowledge, JointSurrogate):
             return self.knowledge.draws(self._rows(configs), count=count, rng=rng)
         beliefs = self.beliefs(configs)
         means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
@@ -228,7 +230,7 @@ class Outlook:
         """Return prediction and own measurements of each config together; ``None`` where there is neither."""
         if not configs:
             return []
-        forecast, included = self.forecast(configs), isinstance(self.knowledge, JointKnowledge)
+        forecast, included = self.forecast(configs), isinstance(self.knowledge, JointSurrogate)
         beliefs: list[Belief | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
@@ -246,7 +248,7 @@ class Outlook:
         record = self.records.get(identity(over))
         if base is None or (record is not None and record.out_of_memory):
             return [None] * len(configs)
-        if isinstance(self.knowledge, JointKnowledge):
+        if isinstance(self.knowledge, JointSurrogate):
             means, spreads = self.knowledge.ratios(self._rows(configs), self._rows([over])[0])
             found: list[Belief | None] = [
                 Belief(math.exp(mean), spread) for mean, spread in zip(means, spreads.tolist(), strict=True)
@@ -284,7 +286,7 @@ class Outlook:
         return record is not None and record.erred
 
     def settled_rows(self) -> frozenset[bytes]:
-        """Return the rows of choice indices that are settled, as ``Record.row``."""
+        """Return the rows of choice indices that are settled, as ``ConfigOutcome.row``."""
         return frozenset(record.row for record in self.records.values() if record.settled)
 
     @property

@@ -13,7 +13,7 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterator
 
-    from torchx_cubicml.advisor.posterior import Outlook
+    from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.advisor.study import Study
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
@@ -95,7 +95,7 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
     return tuple(sorted(worths, key=_weight))
 
 
-def _worth(outlook: Outlook, best: Config, name: str, current: Config) -> ParameterWorth:
+def _worth(outlook: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
     others = list(_others(outlook, best, name, current).values())
     gains = outlook.gains(others, best) if others else []
     fits = outlook.forecast(others).fits.tolist() if others else []
@@ -121,12 +121,12 @@ def _worth(outlook: Outlook, best: Config, name: str, current: Config) -> Parame
     return ParameterWorth(name=name, value=best[name], own=own, alternatives=ranked)
 
 
-def _measured(outlook: Outlook, config: Config) -> tuple[float, ...]:
+def _measured(outlook: Posterior, config: Config) -> tuple[float, ...]:
     record = outlook.records.get(identity(config))
     return record.measured if record else ()
 
 
-def _others(outlook: Outlook, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
+def _others(outlook: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
     """Return legal configs that differ from ``best`` in one parameter: its choices, the user's own, measured ones."""
     space = outlook.space
     home = space.encode(best)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.batch import DEFAULT_METHOD, Method, designed, searched
-from torchx_cubicml.advisor.explain import promised
-from torchx_cubicml.advisor.posterior import Outlook, ranked
+from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designed, searched
+from torchx_cubicml.advisor.explain import build_suggestions
+from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
@@ -55,7 +55,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     count: int = 1,
     seed: int = 0,
     pending: Sequence[Config] = (),
-    method: Method = DEFAULT_METHOD,
+    method: ProposalMethod = DEFAULT_METHOD,
     predictor: str = "",
 ) -> list[Suggestion]:
     """Return up to ``count`` distinct configs to launch next, the most telling first.
@@ -140,7 +140,7 @@ class Study:
         rng: as learning has left it; each question begins there.
     """
 
-    outlook: Outlook
+    outlook: Posterior
     current: Config
     rng: np.random.Generator
 
@@ -166,10 +166,12 @@ class Study:
         bound = space.bind(workload=workload, current=current)
         current = _completed(bound, current)
         with one_thread():
-            outlook = Outlook.of(bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor)
+            outlook = Posterior.of(
+                bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor
+            )
         return cls(outlook=outlook, current=current, rng=rng)
 
-    def suggest(self, *, count: int = 1, method: Method = DEFAULT_METHOD) -> list[Suggestion]:
+    def suggest(self, *, count: int = 1, method: ProposalMethod = DEFAULT_METHOD) -> list[Suggestion]:
         """See ``suggest``."""
         outlook, rng = self.outlook, deepcopy(self.rng)
         method.check(outlook.space)
@@ -182,7 +184,7 @@ class Study:
                 before = [config for config, _ in chosen]
                 more = searched(outlook, before, method, count=count - len(before), rng=rng)
                 chosen += [(config, "") for config in more]
-            return promised(outlook, chosen, self.current, n_nearest=_NEAREST)
+            return build_suggestions(outlook, chosen, self.current, n_nearest=_NEAREST)
 
     def best_known(self) -> Suggestion | None:
         """See ``best_known``."""
@@ -190,7 +192,7 @@ class Study:
             return _best(self.outlook, self.current, deepcopy(self.rng))
 
 
-def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Suggestion | None:
+def _best(outlook: Posterior, current: Config, rng: np.random.Generator) -> Suggestion | None:
     measured = ranked(outlook).trusted  # which may be of an older space file
     if not measured:
         return None
@@ -203,7 +205,7 @@ def _best(outlook: Outlook, current: Config, rng: np.random.Generator) -> Sugges
     gains = outlook.gains([config for config, _ in candidates], current)
     sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
     staying = current, "your own config: nothing known is surely faster by a per cent"
-    return promised(outlook, sure[:1] or [staying], current)[0]
+    return build_suggestions(outlook, sure[:1] or [staying], current)[0]
 
 
 def _is_claimed(gain: Belief) -> bool:
@@ -231,25 +233,25 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
     ]
 
 
-def _quick_searcher(outlook: Outlook) -> Searcher:
+def _quick_searcher(outlook: Posterior) -> Searcher:
     if outlook.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
         return Exhaustive()
     return Evolution(start=tuple(outlook.fastest(_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
-def _beyond(outlook: Outlook, best: Belief, rng: np.random.Generator) -> Config | None:
+def _beyond(outlook: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
     """Return the config never run whose low end stands highest, if that is above ``best`` and it surely fits."""
     if outlook.n_tried < _ENOUGH_TO_EXTRAPOLATE:
         return None
-    low_end = _LowEnd(outlook)
+    low_end = _LowerBound(outlook)
     found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
     return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
 
 
-class _LowEnd:
+class _LowerBound:
     """The low end of the 98 % interval of configs that were not run and surely fit: a ``VectorScore``."""
 
-    def __init__(self, outlook: Outlook) -> None:
+    def __init__(self, outlook: Posterior) -> None:
         self._outlook, self._settled = outlook, outlook.settled_rows()
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:

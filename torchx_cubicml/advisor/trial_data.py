@@ -49,7 +49,7 @@ def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[
     return [*measured, *nearest(others, workload, count=count - len(measured))]
 
 
-def familiar(workload: Workload, trials: Iterable[Trial]) -> bool:
+def is_covered(workload: Workload, trials: Iterable[Trial]) -> bool:
     """Return whether each fact of ``workload`` is one that trials of other workloads declare, if only some of them."""
     unseen = set(workload.items())
     for other in {id(trial.workload): trial.workload for trial in trials}.values():
@@ -62,7 +62,7 @@ def familiar(workload: Workload, trials: Iterable[Trial]) -> bool:
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
 
 
-def consequences(own: Iterable[Trial], known: set[str]) -> set[str]:
+def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:
     """Return observed facts that differ between trials of one workload though no parameter sets them.
 
     They follow from the config or from the machine of the day, so a config that was not launched has none.
@@ -164,7 +164,7 @@ _SETTLES_AT_ONCE, _SETTLES_TWICE = {State.TIMEOUT, State.COMPLETED}, {State.USER
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Record:
+class ConfigOutcome:
     """What happened to one config of the space on this workload.
 
     Args:
@@ -219,7 +219,7 @@ def narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
     return replace(space, parameters=tuple(kept))
 
 
-def records_of(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, Record]:
+def records_of(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, ConfigOutcome]:
     """Return what happened to each config of ``space`` that was launched, by its identity.
 
     Args:
@@ -250,7 +250,7 @@ def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
     return {**config, **changed}
 
 
-def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> Record:
+def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> ConfigOutcome:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
     lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     told = sorted(
@@ -258,7 +258,7 @@ def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str)
         for trial, value in zip(trials, values, strict=True)
         if value is not None and trial.measurement is not None
     )
-    return Record(
+    return ConfigOutcome(
         config=config,
         row=row,
         measured=tuple(value for value, _, _ in told),

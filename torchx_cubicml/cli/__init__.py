@@ -17,7 +17,7 @@ from torchx.cli.cmd_base import SubCommand
 if TYPE_CHECKING:
     import argparse
 
-    from torchx_cubicml.cli.base import Command
+    from torchx_cubicml.cli.base import CommandModule
 
 COMMANDS = {
     "init": "write a starter space file for a command",
@@ -60,6 +60,6 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
             sys.exit(status)
 
 
-def _command(name: str) -> Command:
-    module: Command = import_module(f"torchx_cubicml.cli.{name}")
+def _command(name: str) -> CommandModule:
+    module: CommandModule = import_module(f"torchx_cubicml.cli.{name}")
     return module

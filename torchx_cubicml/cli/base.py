@@ -18,10 +18,10 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from torchx_cubicml.advisor import Method
+    from torchx_cubicml.advisor import ProposalMethod
 
 
-class Command(Protocol):
+class CommandModule(Protocol):
     """A module of ``torchx_cubicml.cli``."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
@@ -78,16 +78,16 @@ def _seed(text: str) -> int:
     return int(text)
 
 
-def method_of(args: argparse.Namespace) -> Method:
+def method_of(args: argparse.Namespace) -> ProposalMethod:
     """Return how launches to try are looked for.
 
     Raises:
         SpaceError: a name is unknown; the text says which are legal.
     """
-    from torchx_cubicml.advisor import Method
+    from torchx_cubicml.advisor import ProposalMethod
 
     asked = {"searcher": args.searcher, "acquisition": args.acquisition}
-    return Method(**{what: name for what, name in asked.items() if name is not None})
+    return ProposalMethod(**{what: name for what, name in asked.items() if name is not None})
 
 
 def store_url(args: argparse.Namespace) -> str:

@@ -44,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(args: argparse.Namespace) -> int:
     """Print the report cards."""
     from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
-    from torchx_cubicml.predictors.selection import choose_predictor, keep_choice, kept_choice
+    from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
     from torchx_cubicml.store import read_trials
 
     url = store_url(args)
@@ -54,8 +54,8 @@ def run(args: argparse.Namespace) -> int:
     args.choose = args.predictor is None if args.choose is None else args.choose
     choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
     if choice is not None:
-        keep_choice(url, choice)
-    names = args.predictor or [kept_choice(url)]
+        save_choice(url, choice)
+    names = args.predictor or [load_choice(url)]
     cards = [
         evaluate(
             trials,

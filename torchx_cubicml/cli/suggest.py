@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Study, Suggestion
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.records.suggestion import NearTrial
-    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space import SearchSpace
 
 _NOTHING_LEFT = "nothing is left to try: every other legal config was tried, is under way, or is known not to fit"
@@ -110,9 +110,9 @@ def _near(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
     return [f"near: {measured(each)} with {each.differs} ({each.trial_id})" for each in trials]
 
 
-def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
+def _case(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
     from torchx_cubicml.launch import read_config
-    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.toml import load_space
     from torchx_cubicml.store import absolute_url, read_trials
     from torchx_cubicml.store.predictor_choice import latest_choice
@@ -121,10 +121,10 @@ def _case(component: ComponentLaunch, args: argparse.Namespace) -> Case:
     workload, current = read_config(component.launch, space)
     url = absolute_url(store_url(args))
     trials, _ = read_trials(url, deadline_s=60.0)
-    return Case(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 
-def _studied(case: Case, seed: int) -> Study:
+def _studied(case: DecisionContext, seed: int) -> Study:
     from torchx_cubicml.advisor import Study
 
     return Study.of(
@@ -138,7 +138,7 @@ def _studied(case: Case, seed: int) -> Study:
 
 
 def _worth_trying(
-    component: ComponentLaunch, case: Case, suggestions: Sequence[Suggestion], args: argparse.Namespace
+    component: ComponentLaunch, case: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
     from torchx_cubicml.launch.messages import set_in_job
     from torchx_cubicml.launch.place_config import place_config

@@ -97,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _choosing(prepared: Prepared, console: Console) -> Prepared:
     """Return the request with the predictor that ranks the store's own trials best, kept there for launches."""
-    from torchx_cubicml.predictors.selection import choose_predictor, keep_choice
+    from torchx_cubicml.predictors.selection import choose_predictor, save_choice
     from torchx_cubicml.store import read_trials
 
     trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
@@ -105,7 +105,7 @@ def _choosing(prepared: Prepared, console: Console) -> Prepared:
     choice = choose_predictor(trials, objective=prepared.space.objective, seed=prepared.request.seed)
     if choice is None:
         return prepared
-    keep_choice(prepared.store_url, choice)
+    save_choice(prepared.store_url, choice)
     console.print(str(choice), highlight=False, markup=False, soft_wrap=True)
     return replace(prepared, predictor=choice.name)
 

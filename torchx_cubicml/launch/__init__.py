@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx_cubicml.launch.bindings.config_file import patches_of
 from torchx_cubicml.launch.bindings.spelling import same_value
-from torchx_cubicml.launch.component import ComponentLaunch, Materialized, materialize
+from torchx_cubicml.launch.component import ComponentLaunch, MaterializedComponent, materialize
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.launch import Launch, workload_of
 from torchx_cubicml.launch.torchrun_command import TorchrunLaunch
@@ -12,7 +12,7 @@ from torchx_cubicml.launch.torchrun_command import TorchrunLaunch
 __all__ = [
     "ComponentLaunch",
     "Launch",
-    "Materialized",
+    "MaterializedComponent",
     "TorchrunLaunch",
     "change_for_profiling",
     "materialize",

@@ -12,7 +12,7 @@ from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value, wri
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.role import RoleCommand, read_role
-from torchx_cubicml.launch.shell import Word, keep_texts, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, keep_texts, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Materialized:
+class MaterializedComponent:
     """A TorchX component with the user's arguments, materialised once as typed.
 
     Args:
@@ -60,7 +60,7 @@ class ComponentLaunch:
 
     launch: Launch
     not_recorded: str
-    source: Materialized
+    source: MaterializedComponent
     role: int = 0
     command: RoleCommand | None = None
 
@@ -75,7 +75,7 @@ class ComponentLaunch:
         return cls.of(materialize(component, args))
 
     @classmethod
-    def of(cls, source: Materialized) -> Self:
+    def of(cls, source: MaterializedComponent) -> Self:
         """Read the command in an app that TorchX made."""
         commands, reasons = _read_roles(source.app)
         if not commands:
@@ -130,7 +130,7 @@ class ComponentLaunch:
         options = _with_variables(options, variables) if variables else options
         if self.command is None:
             return (*options, "--", *source.script_args) if source.script_args else options
-        words = [Word(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
+        words = [ShellWord(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
         wanted = tuple(word.value for word in words)
         if launch.script_args != self.launch.script_args:
             if wanted != self.launch.script_args:
@@ -176,7 +176,7 @@ class ComponentLaunch:
         return {name: value for name, value in launch.env.items() if self.launch.env.get(name) != value}
 
 
-def materialize(component: str, args: Sequence[str]) -> Materialized:
+def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
     """Return what TorchX makes of a component and its arguments; see ``ComponentLaunch.parse``."""
     from torchx.runner.config import load_sections
     from torchx.specs import finder
@@ -194,7 +194,7 @@ def materialize(component: str, args: Sequence[str]) -> Materialized:
         raise LaunchError(f"{component} refuses its arguments: {_text_of(error)}") from error
     script_args = _script_args(function, parsed)
     typed = list(args[len(args) - len(script_args) :]) == script_args
-    return Materialized(
+    return MaterializedComponent(
         component=component,
         options=tuple(args[: len(args) - len(script_args)] if typed else args),
         script_args=tuple(script_args[1:] if script_args[:1] == ["--"] else script_args),

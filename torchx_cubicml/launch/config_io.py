@@ -10,21 +10,21 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.bindings.argv import set_flag
-from torchx_cubicml.launch.bindings.base import Wanted
-from torchx_cubicml.launch.bindings.config_file import FilePlace, checked_keys
-from torchx_cubicml.launch.bindings.env import VariablePlace
-from torchx_cubicml.launch.bindings.flag import ArgumentPlace
-from torchx_cubicml.launch.bindings.hook import HookPlace
+from torchx_cubicml.launch.bindings.base import BindingQuery
+from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding, checked_keys
+from torchx_cubicml.launch.bindings.env import EnvBinding
+from torchx_cubicml.launch.bindings.flag import FlagBinding
+from torchx_cubicml.launch.bindings.hook import HookBinding
 from torchx_cubicml.launch.bindings.spelling import same_value, spell
-from torchx_cubicml.launch.bindings.torchrun_size import SizePlace
+from torchx_cubicml.launch.bindings.torchrun_size import TorchrunSizeBinding
 from torchx_cubicml.launch.launch import workload_of
 from torchx_cubicml.records.trial import MAX_ITEMS, freeze_values
-from torchx_cubicml.space import LandingKind, implied_values
+from torchx_cubicml.space import BindingKind, implied_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.launch.bindings.base import Place
+    from torchx_cubicml.launch.bindings.base import BindingIO
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Config, Value, Workload
     from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact
@@ -50,15 +50,15 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
     config: dict[str, Value] = {}
     left_open: dict[str, Value | None] = {}
     for parameter in space.parameters:
-        landing = parameter.landing
-        if landing is None:
+        binding = parameter.binding
+        if binding is None:
             continue
         wanted = _wanted(parameter, space, _entries(parameter, {**facts, **config}))
-        place = _PLACES[landing.kind]
-        if landing.implied and not place.says(launch, landing, replace(wanted, default=None)):
+        place = _PLACES[binding.kind]
+        if binding.implied and not place.says(launch, binding, replace(wanted, default=None)):
             left_open[parameter.name] = wanted.default
         else:
-            config[parameter.name] = place.read(launch, landing, wanted)
+            config[parameter.name] = place.read(launch, binding, wanted)
     config |= _implied(space, {**workload, **config})
     config |= {name: value for name, value in left_open.items() if name not in config and value is not None}
     return workload, freeze_values(config, where="config")
@@ -74,12 +74,12 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
     written = launch
     for parameter in space.parameters:
         value = config.get(parameter.name)
-        if parameter.landing is None or value is None or same_value(value, current.get(parameter.name, ())):
+        if parameter.binding is None or value is None or same_value(value, current.get(parameter.name, ())):
             continue
         wanted = _wanted(parameter, space, _entries(parameter, {**workload, **config}))
-        written = _PLACES[parameter.landing.kind].write(written, parameter.landing, wanted, value)
+        written = _PLACES[parameter.binding.kind].write(written, parameter.binding, wanted, value)
     _, read_back = read_config(written, space)
-    landed = {item.name: current[item.name] for item in space.parameters if item.landing and item.name in current}
+    landed = {item.name: current[item.name] for item in space.parameters if item.binding and item.name in current}
     for name, value in {**landed, **config}.items():
         if name in read_back and not same_value(read_back[name], value):
             raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
@@ -108,12 +108,12 @@ def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str
     return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
 
 
-_PLACES: dict[str, Place] = {
-    LandingKind.FLAG: ArgumentPlace(),
-    LandingKind.ENV: VariablePlace(),
-    LandingKind.HOOK: HookPlace(),
-    LandingKind.FILE: FilePlace(),
-    LandingKind.TORCHRUN: SizePlace(),
+_PLACES: dict[str, BindingIO] = {
+    BindingKind.FLAG: FlagBinding(),
+    BindingKind.ENV: EnvBinding(),
+    BindingKind.HOOK: HookBinding(),
+    BindingKind.FILE: ConfigFileBinding(),
+    BindingKind.TORCHRUN: TorchrunSizeBinding(),
 }
 
 
@@ -136,23 +136,25 @@ def _implied(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]
 
 
 def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value | None:
-    if fact.landing is None:
+    if fact.binding is None:
         if fact.value is None:
             raise LaunchError(f"workload fact {fact.name} has neither a value nor a place in the command")
         return fact.value
     kind = (fact.value,) if isinstance(fact.value, bool) else ()
-    wanted = Wanted(owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space))
-    place = _PLACES[fact.landing.kind]
-    if fact.optional and not place.says(launch, fact.landing, wanted):
+    wanted = BindingQuery(
+        owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space)
+    )
+    place = _PLACES[fact.binding.kind]
+    if fact.optional and not place.says(launch, fact.binding, wanted):
         return None
-    return place.read(launch, fact.landing, wanted)
+    return place.read(launch, fact.binding, wanted)
 
 
-def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> Wanted:
+def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> BindingQuery:
     default = parameter.default
     if default is not None and count is not None and not isinstance(default, tuple):
         default = (default,) * count
-    return Wanted(
+    return BindingQuery(
         owner=f"parameter {parameter.name}",
         choices=parameter.choices,
         default=default,
@@ -163,8 +165,8 @@ def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> Want
 
 
 def _declared_flags(space: SearchSpace) -> frozenset[str]:
-    places = [parameter.landing for parameter in space.parameters] + [fact.landing for fact in space.workload]
-    flags = [place for place in places if place is not None and place.kind == LandingKind.FLAG]
+    places = [parameter.binding for parameter in space.parameters] + [fact.binding for fact in space.workload]
+    flags = [place for place in places if place is not None and place.kind == BindingKind.FLAG]
     return frozenset(name for place in flags for name in (place.name, *place.aliases))
 
 

@@ -44,9 +44,9 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
     rows: list[tuple[str, str]] = []
     for parameter in space.parameters:
         old, new = before.get(parameter.name), after.get(parameter.name)
-        if old != new and new is not None and parameter.landing is not None:
+        if old != new and new is not None and parameter.binding is not None:
             change = f"{short(old)} -> {short(new)}" if old is not None else short(new)
-            rows.append((parameter.name, f"{change}  ({parameter.landing.name})"))
+            rows.append((parameter.name, f"{change}  ({parameter.binding.name})"))
     return rows
 
 

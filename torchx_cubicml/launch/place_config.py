@@ -12,7 +12,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.messages import told
-from torchx_cubicml.records.contract import AsTyped, Contract
+from torchx_cubicml.records.contract import Contract, TypedCommand
 
 if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rewritten:
+class RewrittenLaunch:
     """A launch as it is to run.
 
     Args:
@@ -53,7 +53,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
     suggestion: Suggestion | None = None,
     step_limit: int | None = None,
     scratch: str = "",
-) -> Rewritten:
+) -> RewrittenLaunch:
     """Return the launch with ``config`` in it, and its contract.
 
     Args:
@@ -93,7 +93,7 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
         hooks=placed.hooks,
     )
     contract = with_files(contract, typed=launch, wanted=placed, own=current)
-    return Rewritten(launch=placed, contract=contract, suggestion=suggestion)
+    return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)
 
 
 def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
@@ -104,5 +104,5 @@ def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config
     changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
     sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
     env = {name: typed.env.get(name) for name in changed}
-    way_back = AsTyped(args=typed.script_args, env=env, config={**own, **sizes})
+    way_back = TypedCommand(args=typed.script_args, env=env, config={**own, **sizes})
     return replace(contract, files=patches, as_typed=way_back)

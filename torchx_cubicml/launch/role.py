@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.recorder_fallback import guarded_arguments, guarded_line, probe_of
 from torchx_cubicml.launch.shell import (
-    Word,
+    ShellWord,
     join,
     keep_texts,
     quote,
@@ -44,7 +44,7 @@ class RoleCommand:
     """
 
     shell: tuple[str, str] | None
-    words: tuple[Word, ...]
+    words: tuple[ShellWord, ...]
     parts: LaunchCommand
     replicas: int
     left_open: str
@@ -55,7 +55,7 @@ class RoleCommand:
         return self.parts.is_torchrun
 
     @property
-    def script_words(self) -> tuple[Word, ...]:
+    def script_words(self) -> tuple[ShellWord, ...]:
         """The words that are the program's arguments, with the values that it sees."""
         words = self.words[self.parts.args_start :]
         # torchrun substitutes macros of its own, such as ${local_rank}, in the arguments of its workers.
@@ -168,7 +168,7 @@ class RoleCommand:
         return ""
 
 
-def _argument(word: Word) -> str:
+def _argument(word: ShellWord) -> str:
     """Return the argument that a word without a shell was made of, its macros as they stand."""
     return shlex.split(word.text)[0]
 
@@ -185,7 +185,7 @@ def read_role(role: Role) -> RoleCommand:
         shell = entrypoint, args[0]
         words = split_line(args[1])
     else:
-        words = [Word(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
+        words = [ShellWord(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
     parts = take_apart([word.value for word in words])
     replicas, least = int(role.num_replicas), role.min_replicas
     elastic = [f"the number of nodes ({least}:{replicas})"] if least is not None and least != replicas else []

@@ -27,7 +27,7 @@ _EXPANDED_BARE = frozenset("$*?[{~")
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class ShellWord:
     """One word of a command.
 
     Args:
@@ -41,7 +41,7 @@ class Word:
     literal: bool = True
 
 
-def split_line(line: str) -> list[Word]:
+def split_line(line: str) -> list[ShellWord]:
     """Return the words of a shell line that is one plain command.
 
     Raises:
@@ -51,7 +51,7 @@ def split_line(line: str) -> list[Word]:
     ['torchrun', '--rdzv_id', '${app_id}', 'train.py', 'a b']
     """
     line = line.strip()
-    words: list[Word] = []
+    words: list[ShellWord] = []
     position = _end_of_blank(line, 0)
     while position < len(line):
         word = _word_at(line, position)
@@ -65,13 +65,13 @@ def split_line(line: str) -> list[Word]:
     return words
 
 
-def word_of_argument(argument: str) -> Word:
+def word_of_argument(argument: str) -> ShellWord:
     """Return the word for an argument that reaches a program without a shell.
 
     >>> word_of_argument("a b $$5")
     Word(value='a b $5', text="'a b $$5'", literal=True)
     """
-    return Word(value=without_macro_escape(argument), text=shlex.quote(argument))
+    return ShellWord(value=without_macro_escape(argument), text=shlex.quote(argument))
 
 
 def quote(value: str) -> str:
@@ -95,12 +95,12 @@ def without_macro_escape(text: str) -> str:
     return text.replace("$$", "$")
 
 
-def join(words: Iterable[Word]) -> str:
+def join(words: Iterable[ShellWord]) -> str:
     """Return the shell line of ``words``."""
     return " ".join(word.text for word in words)
 
 
-def keep_texts(words: Sequence[Word], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
+def keep_texts(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
     """Return texts for ``values``: what is among ``words`` already keeps its text, and ``spell`` gives the rest.
 
     >>> keep_texts(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)
@@ -116,7 +116,7 @@ def keep_texts(words: Sequence[Word], values: Sequence[str], *, spell: Callable[
     return texts
 
 
-def _word_at(line: str, position: int) -> Word:
+def _word_at(line: str, position: int) -> ShellWord:
     if line[position] == "#":
         raise LaunchError("it has a shell comment")
     start, values, literal = position, [], True
@@ -126,7 +126,7 @@ def _word_at(line: str, position: int) -> Word:
         literal, position = literal and certain, match.end()
     if position == start:
         raise _not_plain(line[position])
-    return Word(value=without_macro_escape("".join(values)), text=line[start:position], literal=literal)
+    return ShellWord(value=without_macro_escape("".join(values)), text=line[start:position], literal=literal)
 
 
 def _piece(match: re.Match[str], *, at_start: bool) -> tuple[str, bool]:

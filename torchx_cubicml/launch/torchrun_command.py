@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.shell import Word, keep_texts, with_macro_escape, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, keep_texts, with_macro_escape, without_macro_escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -288,10 +288,10 @@ class TorchrunLaunch:
         return (override,) if override else tuple(torchrun_python)
 
     @property
-    def _script_words(self) -> list[Word]:
+    def _script_words(self) -> list[ShellWord]:
         # torchrun substitutes macros of its own, such as ${local_rank}, in the arguments of its workers.
         typed = self.args[self.parts.args_start :]
-        return [Word(value=without_macro_escape(text), text=text) for text in typed]
+        return [ShellWord(value=without_macro_escape(text), text=text) for text in typed]
 
 
 def _preset(env: Mapping[str, str]) -> list[str]:

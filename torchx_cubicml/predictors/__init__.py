@@ -9,7 +9,7 @@ from torchx_cubicml.predictors.base import Prediction, Predictor
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.greybox import Greybox
-from torchx_cubicml.predictors.memory.cross_workload import Feasibility
+from torchx_cubicml.predictors.memory.cross_workload import CrossWorkloadFeasibility
 from torchx_cubicml.predictors.ranking.mlp import RankingMLP
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
 """Name of a method -> how to make one with its default settings."""
 
 DEFAULT_PREDICTOR = "greybox"
-OPINIONS = (DEFAULT_PREDICTOR, "boosting", "roofline")
+ENSEMBLE = (DEFAULT_PREDICTOR, "boosting", "roofline")
 """Methods that are asked what to launch while a workload is hardly measured: they seldom err alike."""
 
-__all__ = ["DEFAULT_PREDICTOR", "OPINIONS", "PREDICTORS", "Feasibility", "Prediction", "Predictor"]
+__all__ = ["DEFAULT_PREDICTOR", "ENSEMBLE", "PREDICTORS", "CrossWorkloadFeasibility", "Prediction", "Predictor"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.extra_trees import Forest
+from torchx_cubicml.predictors.extra_trees import ExtraTrees
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
 from torchx_cubicml.predictors.intervals import FEWEST, NOISE_FLOOR, Novelty, conformal_scale, prior_variance
 from torchx_cubicml.predictors.threads import one_thread
@@ -125,7 +125,7 @@ class Boosting:
         rest = target - self.trend_.predict(dense)
         self.learns_rest_ = dense.shape[1] > 0 and self.n_measured_ > 2
         if self.learns_rest_:
-            self.forest_ = Forest(dense, rest, n_trees=self.n_trees, seed=seed, sample_weight=weights)
+            self.forest_ = ExtraTrees(dense, rest, n_trees=self.n_trees, seed=seed, sample_weight=weights)
             self.boosted_ = self._boost(self.inputs_.gapped(features), rest, weights, seed)
         self._calibrate(dense, rows)
         numbers = features[:, ~np.array(history.columns.categorical, dtype=np.bool_)]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Feasibility
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.splits import SplitRequest, held_out
 from torchx_cubicml.records.trial import State
@@ -226,7 +226,7 @@ def grade(
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
-    fits = Feasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
+    fits = CrossWorkloadFeasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
     doubts = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
     measuring = replace(prediction, spread=np.hypot(prediction.spread, doubts))  # each with the doubt of its own run
     inside = (measuring.quantile(0.1) <= reached) & (reached <= measuring.quantile(0.9))

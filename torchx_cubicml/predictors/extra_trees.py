@@ -22,7 +22,7 @@ _MOST_ROWS_AT_ONCE = 2048  # of a prediction, likewise
 _LEVELS_AT_ONCE = 4  # before paths that ended are left out, which costs as much as going on with them
 
 
-class Forest:
+class ExtraTrees:
     """A fitted forest, each tree fully grown on a bootstrap sample.
 
     Geurts, Ernst and Wehenkel, Extremely randomized trees (Machine Learning 63, 2006), Table 1, with all inputs tried

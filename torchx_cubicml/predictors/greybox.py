@@ -15,7 +15,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.boosting import Boosting
-from torchx_cubicml.predictors.extra_trees import Forest
+from torchx_cubicml.predictors.extra_trees import ExtraTrees
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
 from torchx_cubicml.predictors.roofline.predictor import (
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.predictors.roofline.predictor import Outline
+    from torchx_cubicml.predictors.roofline.predictor import RooflineEstimate
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
@@ -56,7 +56,7 @@ class Greybox:
         self.seed_ = int(rng.integers(2**31))
         self.history_ = history
         self.boosting_: Boosting | None = None
-        self.forest_: Forest | None = None
+        self.forest_: ExtraTrees | None = None
         self.roofline_ = Roofline().fit(history, rng=np.random.default_rng(self.seed_))
         if self.n_trees and self.roofline_.n_measured_ > 1:
             with one_thread():
@@ -93,7 +93,7 @@ class Greybox:
         bare.forest_ = None
         return bare
 
-    def _with_formulas(self, features: NDArray[np.float64], outline: Outline) -> Prediction:
+    def _with_formulas(self, features: NDArray[np.float64], outline: RooflineEstimate) -> Prediction:
         if self.forest_ is None:
             return self.roofline_.predict(features)
         middle, deviation = self.forest_.predict(self._inputs(features, outline))
@@ -113,7 +113,7 @@ class Greybox:
         self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
         rest = rows.logarithm - outline.logarithm
         inputs = self._inputs(rows.features, outline)
-        self.forest_ = Forest(
+        self.forest_ = ExtraTrees(
             inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
         )
         middle, deviation = self.forest_.out_of_bag(inputs)
@@ -121,10 +121,10 @@ class Greybox:
         errors = np.abs(alone - middle) * np.sqrt(1.0 + _SPENT / len(rest))
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(outline, deviation), rows.uncertainty))
 
-    def _inputs(self, features: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:
+    def _inputs(self, features: NDArray[np.float64], outline: RooflineEstimate) -> NDArray[np.float64]:
         return np.hstack([self.inputs_.dense(features), outline.traits])
 
-    def _raw_spread(self, outline: Outline, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _raw_spread(self, outline: RooflineEstimate, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
         belief = prior_variance(self.roofline_.n_sure_)
         # What the trees disagree on holds part of the doubt between the modes.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + belief + deviation**2 + 0.5 * variance_of_modes(outline)))

@@ -76,7 +76,7 @@ def choose_predictor(
     return PredictorChoice(name=best if clear else DEFAULT_PREDICTOR, taus=graded, n_measured=n_measured)
 
 
-def keep_choice(url: str, choice: PredictorChoice) -> None:
+def save_choice(url: str, choice: PredictorChoice) -> None:
     """Write ``choice`` beside the events of the store at ``url``; the latest counts.
 
     Raises:
@@ -85,7 +85,7 @@ def keep_choice(url: str, choice: PredictorChoice) -> None:
     add_choice(url, choice.name, why={"tau": choice.taus, "n_measured": choice.n_measured})
 
 
-def kept_choice(url: str) -> str:
+def load_choice(url: str) -> str:
     """Return the predictor that serves the store at ``url``: the one chosen for it, else the default.
 
     Raises:

@@ -47,7 +47,7 @@ class FilePatch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AsTyped:
+class TypedCommand:
     """The way back to the user's own command, for a job that cannot do what only a job can.
 
     Args:
@@ -95,13 +95,13 @@ class Contract:
     trial_id: str = ""
     hooks: Mapping[str, Value] = field(default_factory=dict)
     files: tuple[FilePatch, ...] = ()
-    as_typed: AsTyped | None = None
+    as_typed: TypedCommand | None = None
     log: LogPattern | None = None
     refused: str = ""
 
     def typed(self) -> Contract:
         """Return the contract of the same launch with the user's own command."""
-        back = self.as_typed or AsTyped(config=self.config)
+        back = self.as_typed or TypedCommand(config=self.config)
         return replace(self, config=back.config, origin=Origin.USER, suggestion=None, files=(), hooks={}, as_typed=None)
 
 
@@ -224,7 +224,7 @@ def _patch(value: object) -> FilePatch:
     )
 
 
-def _as_typed(value: object) -> AsTyped | None:
+def _as_typed(value: object) -> TypedCommand | None:
     if value is None:
         return None
     payload = _mapping(value, "as_typed")
@@ -233,7 +233,7 @@ def _as_typed(value: object) -> AsTyped | None:
         raise ValueError("as_typed.args must be texts")
     if not all(said is None or isinstance(said, str) for said in env.values()):
         raise ValueError("as_typed.env must hold texts")
-    return AsTyped(
+    return TypedCommand(
         args=tuple(map(str, args)),
         env={name: None if said is None else str(said) for name, said in env.items()},
         config=freeze_values(payload.get("config", {}), where="contract.as_typed"),

@@ -54,7 +54,7 @@ _PATIENCE = 4.0  # times the longest ended launch
 _NAMED = 3  # of the other values
 
 
-def same_ground(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
+def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
     """Return the trials without those of ``workload`` on other ground, and a line for each reason to leave some out.
 
     A trial with a throughput that no training can have is left out, too. The ground is what was observed in the latest

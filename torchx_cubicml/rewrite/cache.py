@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.trial import Config, Trial, Value
-    from torchx_cubicml.rewrite.choice import Case
+    from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 
 FORMAT = 1
@@ -43,7 +43,7 @@ _NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _N
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Kept:
+class CachedSuggestion:
     """What was known to be best of one command, and of what it was made.
 
     Args:
@@ -72,13 +72,13 @@ class Kept:
         return alike and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
 
 
-def cache_path(folder: Path, case: Case, url: str) -> Path:
+def cache_path(folder: Path, case: DecisionContext, url: str) -> Path:
     """Return where what is known of a command is kept below the folder of caches."""
     key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
-def keep(path: Path, kept: Kept, case: Case) -> None:
+def keep(path: Path, kept: CachedSuggestion, case: DecisionContext) -> None:
     """Write what is known for the next launch of the same command."""
     try:
         suggestion = None if kept.suggestion is None else _suggestion_to_json(kept.suggestion, case)
@@ -97,7 +97,7 @@ def keep(path: Path, kept: Kept, case: Case) -> None:
     write_cache(path, payload, most=_MOST)
 
 
-def recall(path: Path, case: Case) -> Kept | None:
+def recall(path: Path, case: DecisionContext) -> CachedSuggestion | None:
     """Return what was kept; ``None`` where nothing was, or where a file is damaged, whoever damaged it."""
     payload = read_cache(path)
     try:
@@ -123,9 +123,9 @@ def digest(trials: Iterable[Trial]) -> str:
     return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
-def _kept(payload: Mapping[str, object], case: Case) -> Kept:
+def _kept(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggestion:
     suggestion = payload["suggestion"]
-    return Kept(
+    return CachedSuggestion(
         suggestion=None if suggestion is None else _suggestion(suggestion, case),
         store=fingerprint_from_json(payload["store"]),
         shown=_text(payload["shown"]),
@@ -137,13 +137,13 @@ def _kept(payload: Mapping[str, object], case: Case) -> Kept:
     )
 
 
-def _suggestion_to_json(suggestion: Suggestion, case: Case) -> dict[str, object]:
+def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
     told = {"n_trials": suggestion.n_trials, "reason": suggestion.reason[:_MOST_TEXT]}
     return {**numbers, **told, "choices": _choices(suggestion.config, case)}
 
 
-def _choices(config: Config, case: Case) -> list[int] | None:
+def _choices(config: Config, case: DecisionContext) -> list[int] | None:
     """Return positions in the user's lists of choices; ``None`` for the user's own config."""
     if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
         return None
@@ -151,7 +151,7 @@ def _choices(config: Config, case: Case) -> list[int] | None:
     return list(bound.encode(config))
 
 
-def _suggestion(payload: object, case: Case) -> Suggestion:
+def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
     if not isinstance(payload, dict):
         raise TypeError("a suggestion is an object")
     numbers = {name: _number(payload[name]) for name in _NUMBERS}
@@ -172,7 +172,7 @@ def _suggestion(payload: object, case: Case) -> Suggestion:
     )
 
 
-def _config(choices: object, case: Case) -> Config:
+def _config(choices: object, case: DecisionContext) -> Config:
     if choices is None:
         return case.current
     if not isinstance(choices, list) or not all(type(index) is int and index >= 0 for index in choices):

@@ -22,7 +22,7 @@ from torchx_cubicml.rewrite.rules import (
     held,
     hold,
     keeping_batch,
-    why_not,
+    rejection_reason,
 )
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ _EXPLORE_AMONG = 8  # suggestions, of which the first that surely fits is tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Case:
+class DecisionContext:
     """What is known where a launch is decided.
 
     Args:
@@ -74,11 +74,11 @@ class Choice:
     config: Config
     suggestion: Suggestion
     origin: Origin
-    why_not: str = ""
+    rejection_reason: str = ""
     note: str = ""
 
 
-def advise(case: Case) -> Suggestion | None:
+def advise(case: DecisionContext) -> Suggestion | None:
     """Return what is known to be best among the configs that an ordinary launch may run; it is yet to be judged.
 
     Only what ended or was measured counts: a launch under way changes nothing before it has shown something.
@@ -104,7 +104,7 @@ def advise(case: Case) -> Suggestion | None:
     return best if kept is None or _is_own(case, kept.config) else kept
 
 
-def judge(case: Case, suggestion: Suggestion) -> Choice:
+def judge(case: DecisionContext, suggestion: Suggestion) -> Choice:
     """Return the choice that a suggestion comes to under the user's rules; the trials of the case do not matter.
 
     Raises:
@@ -112,11 +112,11 @@ def judge(case: Case, suggestion: Suggestion) -> Choice:
     """
     config = _own_literals(case, case.held_space(), suggestion.config)
     same = "nothing known is faster than your own config" if config is case.current else ""
-    why = _changed_batch(case, config) or same or why_not(suggestion, case.space.rewrite)
-    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, why_not=why)
+    why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
+    return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 
 
-def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
+def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str]:
     """Return a config worth learning from where this launch is to try one, and what is to be told of it.
 
     Args:
@@ -142,7 +142,7 @@ def explore(case: Case, *, now: datetime) -> tuple[Choice | None, str]:
     return found, f"this launch explores, as a share of {rules.explore:g} does: {of_budget}"
 
 
-def n_launched(case: Case) -> int:
+def n_launched(case: DecisionContext) -> int:
     """Return how many launches of the workload are known, those under way with them."""
     return sum(matches(trial, case.workload) for trial in case.trials)
 
@@ -152,13 +152,13 @@ def has_shown_something(trial: Trial) -> bool:
     return trial.state.ended or trial.measurement is not None
 
 
-def is_program_measured(case: Case) -> bool:
+def is_program_measured(case: DecisionContext) -> bool:
     """Return whether a launch of the program was measured: before that there is nothing to load libraries for."""
     program = case.workload["program"]
     return any(trial.measurement is not None and trial.fact("program") == program for trial in case.trials)
 
 
-def _untried(case: Case, *, seed: int) -> Choice | None:
+def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
     space = case.held_space()
@@ -182,15 +182,15 @@ def _untried(case: Case, *, seed: int) -> Choice | None:
     return None
 
 
-def _changed_batch(case: Case, config: Config) -> str:
+def _changed_batch(case: DecisionContext, config: Config) -> str:
     return changed_batch(case.space, workload=case.workload, current=case.current, config=config)
 
 
-def _is_own(case: Case, suggested: Config) -> bool:
+def _is_own(case: DecisionContext, suggested: Config) -> bool:
     return all(name in case.current and same_value(value, case.current[name]) for name, value in suggested.items())
 
 
-def _own_literals(case: Case, space: SearchSpace, suggested: Config) -> Config:
+def _own_literals(case: DecisionContext, space: SearchSpace, suggested: Config) -> Config:
     """Return a suggested config made of the literals of the user's own space file and of the user's own command.
 
     Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.workload import matches, same_ground, under_way
-from torchx_cubicml.rewrite.cache import Kept, cache_path, digest, keep, recall
+from torchx_cubicml.records.workload import comparable_trials, matches, under_way
+from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, keep, recall
 from torchx_cubicml.rewrite.choice import advise, explore, has_shown_something, is_program_measured, judge, n_launched
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.store import TrialStore
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
     from datetime import datetime
     from pathlib import Path
 
-    from torchx_cubicml.rewrite.choice import Case, Choice
+    from torchx_cubicml.rewrite.choice import Choice, DecisionContext
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
+class DecisionLimits:
     """What deciding may take.
 
     Args:
@@ -53,7 +53,7 @@ class Decision:
     lines: tuple[str, ...] = ()
 
 
-def decide(case: Case, url: str, *, limits: Limits, now: datetime) -> Decision:
+def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
     """Return the config of a launch.
 
     Args:
@@ -88,40 +88,40 @@ def decide(case: Case, url: str, *, limits: Limits, now: datetime) -> Decision:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Thought:
-    kept: Kept
+class _Decided:
+    kept: CachedSuggestion
     explored: Choice | None = None
     note: str = ""
 
 
-def _thought(case: Case, kept: Kept | None, now: datetime) -> _Thought:
+def _thought(case: DecisionContext, kept: CachedSuggestion | None, now: datetime) -> _Decided:
     if not is_program_measured(case):
-        nothing = Kept(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
-        return _Thought(kept=replace(nothing, predictor=case.predictor))
+        nothing = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        return _Decided(kept=replace(nothing, predictor=case.predictor))
     explored, note = explore(case, now=now)
     own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
     own = [trial for trial in own if has_shown_something(trial)]
     shown = digest(own)
     if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return _Thought(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
-    fresh = Kept(
+        return _Decided(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
+    fresh = CachedSuggestion(
         suggestion=advise(case),
         store={},
         shown=shown,
         n_trials=len(case.trials),
         n_launched=n_launched(case),
         predictor=case.predictor,
-        lines=same_ground(own, case.workload)[1],
+        lines=comparable_trials(own, case.workload)[1],
     )
-    return _Thought(kept=fresh, explored=explored, note=note)
+    return _Decided(kept=fresh, explored=explored, note=note)
 
 
-def _decision(kept: Kept, case: Case, note: str = "") -> Decision:
+def _decision(kept: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
     choice = judge(case, kept.suggestion) if kept.suggestion is not None else None
     return Decision(choice=choice, lines=(*first_few(kept.warnings), *kept.lines, *filter(None, [note])))
 
 
-def _chosen(url: str, limits: Limits) -> str:
+def _chosen(url: str, limits: DecisionLimits) -> str:
     """Return the predictor kept for the store; none where it cannot be read, for the default serves as well."""
     try:
         return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
@@ -129,7 +129,7 @@ def _chosen(url: str, limits: Limits) -> str:
         return ""
 
 
-def _unchanged(kept: Kept, url: str, limits: Limits) -> Kept | None:
+def _unchanged(kept: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:
     """Return what was kept where the store holds the objects that it held."""
     store = TrialStore(url)
     try:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Self, TypeVar
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
 from torchx_cubicml.launch.messages import aligned, as_gain, change_rows, doubt_text, statistic_text, told
-from torchx_cubicml.launch.place_config import Rewritten, with_files
+from torchx_cubicml.launch.place_config import RewrittenLaunch, with_files
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.rewrite.choice import Case
+from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import not_permitted, refuse_other_batch
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from torchx.specs import AppDef
 
-    from torchx_cubicml.launch import Launch, Materialized
+    from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.rewrite.choice import Choice
     from torchx_cubicml.space import SearchSpace
@@ -67,13 +67,13 @@ class Options:
         return cls(**settled, flags=flags)
 
 
-def rewrite(launch: Launch, options: Options) -> Rewritten:
+def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
     """Return the launch as it is to run: recorded, and rewritten where that promises a gain.
 
     Nothing is raised: what goes wrong is told, and the launch stays as typed.
     """
     mode = options.mode or ("rewrite" if options.space else "record")
-    plain = Rewritten(launch=launch)
+    plain = RewrittenLaunch(launch=launch)
     if mode == "off":
         return plain
     return _or_else(
@@ -110,7 +110,7 @@ def _or_else(step: Callable[[], _T], otherwise: Callable[[str], _T]) -> _T:
         return otherwise(f"{type(error).__name__}: {error}")
 
 
-def _app(source: Materialized, options: Options) -> tuple[AppDef, tuple[str, ...]]:
+def _app(source: MaterializedComponent, options: Options) -> tuple[AppDef, tuple[str, ...]]:
     component = ComponentLaunch.of(source)
     if component.not_recorded:
         raise LaunchError(component.not_recorded)
@@ -119,7 +119,7 @@ def _app(source: Materialized, options: Options) -> tuple[AppDef, tuple[str, ...
     return component.build(rewritten.launch, rewritten.contract), rewritten.lines
 
 
-def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
+def _recorded(plain: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
     from torchx_cubicml.store import absolute_url
 
     launch = plain.launch
@@ -139,7 +139,7 @@ def _recorded(plain: Rewritten, options: Options, mode: str) -> Rewritten:
     )
 
 
-def _carried(rewritten: Rewritten) -> Rewritten:
+def _carried(rewritten: RewrittenLaunch) -> RewrittenLaunch:
     """Return the launch, whose contract fits into what carries it.
 
     Raises:
@@ -162,7 +162,7 @@ def _out_of_reach(store: str, launch: Launch, options: Options) -> tuple[str, ..
     return (f"{ends}; name a store that both sides reach ({options.flags}store URL)",)
 
 
-def _read(recorded: Rewritten, options: Options, mode: str) -> Rewritten:
+def _read(recorded: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
     from torchx_cubicml.space.toml import load_space
 
     space, launch, contract = load_space(options.space), recorded.launch, recorded.contract
@@ -178,25 +178,27 @@ def _read(recorded: Rewritten, options: Options, mode: str) -> Rewritten:
     )
 
 
-def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options: Options) -> Rewritten:
+def _rewritten(read: RewrittenLaunch, contract: Contract, space: SearchSpace, options: Options) -> RewrittenLaunch:
     launch, workload, current = read.launch, contract.workload, contract.config
     if launch.not_rewritten:
         raise LaunchError(launch.not_rewritten)
     refuse_other_batch(workload=workload, current=current)
     read = read.telling(*map(_not_permitted, not_permitted(space)))
-    from torchx_cubicml.rewrite.decide import Limits, decide
+    from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
-    limits = Limits(
+    limits = DecisionLimits(
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
-    case = Case(space=space, workload=workload, current=current)
+    case = DecisionContext(space=space, workload=workload, current=current)
     decision = decide(case, contract.store, limits=limits, now=datetime.now(UTC))
     read, choice = read.telling(*decision.lines), decision.choice
     if choice is None:
         return read.telling("arguments stay as typed: no launch of this workload was measured yet")
     suggestion = choice.suggestion
-    if choice.why_not:
-        return read.telling(f"arguments stay as typed: {choice.why_not} ({_launches(suggestion.n_trials)} known)")
+    if choice.rejection_reason:
+        return read.telling(
+            f"arguments stay as typed: {choice.rejection_reason} ({_launches(suggestion.n_trials)} known)"
+        )
     written = write_config(launch, space, choice.config)
     contract = replace(
         contract,
@@ -212,7 +214,9 @@ def _rewritten(read: Rewritten, contract: Contract, space: SearchSpace, options:
     return _with_block(changed, space, current, choice, options)
 
 
-def _with_block(changed: Rewritten, space: SearchSpace, current: Config, choice: Choice, options: Options) -> Rewritten:
+def _with_block(
+    changed: RewrittenLaunch, space: SearchSpace, current: Config, choice: Choice, options: Options
+) -> RewrittenLaunch:
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
     doubt = doubt_text(suggestion.doubt)

@@ -42,8 +42,8 @@ def changes_training(parameter: Parameter) -> bool:
     ... )
     (True, False)
     """
-    landing = parameter.landing
-    flags = [landing.name, *landing.aliases, *landing.key] if landing is not None else []
+    binding = parameter.binding
+    flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
     of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
     names = {parameter.name, parameter.observe, *of_flags}
     return any(FLAG_MEANINGS.get(name, name) in CHANGES_TRAINING for name in names)
@@ -127,7 +127,7 @@ def keeping_batch(space: SearchSpace, *, workload: Workload, current: Config) ->
     return replace(space, constraints=(*space.constraints, kept))
 
 
-def why_not(suggestion: Suggestion, rules: RewriteRules) -> str:
+def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
     """Return why a suggestion is not good enough to change a user's command; empty where it is."""
     if suggestion.probability_to_fit < rules.min_fit:
         return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"

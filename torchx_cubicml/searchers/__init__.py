@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.searchers.base import Score, Searcher, Starting
+from torchx_cubicml.searchers.base import Score, Searcher, WarmStartable
 from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -40,7 +40,7 @@ def searcher_named(name: str, *, start: tuple[Config, ...] = ()) -> Searcher:
     if name not in SEARCHERS:
         raise SpaceError(f"unknown searcher {name!r}; legal are {', '.join(SEARCHERS)}")
     searcher = SEARCHERS[name]()
-    return searcher.starting_at(start) if isinstance(searcher, Starting) else searcher
+    return searcher.with_start(start) if isinstance(searcher, WarmStartable) else searcher
 
 
 __all__ = ["SEARCHERS", "Score", "Searcher", "searcher_named"]

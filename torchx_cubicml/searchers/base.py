@@ -63,10 +63,10 @@ class Searcher(Protocol):
 
 
 @runtime_checkable
-class Starting(Protocol):
+class WarmStartable(Protocol):
     """A searcher that begins at configs known to be good."""
 
-    def starting_at(self, start: tuple[Config, ...]) -> Searcher:
+    def with_start(self, start: tuple[Config, ...]) -> Searcher:
         """Return this searcher with another start."""
 
 

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.neighbourhood import Moves
-from torchx_cubicml.searchers.scored_rows import RowRanking, rows_of
+from torchx_cubicml.searchers.neighbourhood import Neighbourhood
+from torchx_cubicml.searchers.scored_rows import ScoredRows, rows_of
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config
@@ -41,7 +41,7 @@ class Climb:
     climbers: int = 4
     strays: int = 40
 
-    def starting_at(self, start: tuple[Config, ...]) -> Self:
+    def with_start(self, start: tuple[Config, ...]) -> Self:
         """Return this searcher with another start."""
         return replace(self, start=start)
 
@@ -50,8 +50,8 @@ class Climb:
         most = max(_LISTED, 2 * count)
         if space.size(limit=most + 1) <= most:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = RowRanking(space, score)
-        moves = Moves(space.dimensions)
+        ranking = ScoredRows(space, score)
+        moves = Neighbourhood(space.dimensions)
         begin = rows_of(space, self.start)
         ranking.add(begin)
         ranking.draw(self.draws, rng)
@@ -69,7 +69,7 @@ class Climb:
         ranking.fill(count, rng)
         return ranking.configs(count)
 
-    def _around(self, top: Vectors, tops: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:
+    def _around(self, top: Vectors, tops: Vectors, moves: Neighbourhood, rng: np.random.Generator) -> Vectors:
         strays = moves.mutated(np.repeat(top[None], self.strays, axis=0), rng)
         children = moves.crossed(np.repeat(top[None], len(tops), axis=0), tops, rng)
         return np.vstack([moves.neighbours(top, rng), strays, children])

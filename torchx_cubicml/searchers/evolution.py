@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.neighbourhood import Moves
-from torchx_cubicml.searchers.scored_rows import RowRanking, rows_of
+from torchx_cubicml.searchers.neighbourhood import Neighbourhood
+from torchx_cubicml.searchers.scored_rows import ScoredRows, rows_of
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config
@@ -42,7 +42,7 @@ class Evolution:
     climbs: int = 5
     start: tuple[Config, ...] = ()
 
-    def starting_at(self, start: tuple[Config, ...]) -> Self:
+    def with_start(self, start: tuple[Config, ...]) -> Self:
         """Return this searcher with another start."""
         return replace(self, start=start)
 
@@ -51,8 +51,8 @@ class Evolution:
         budget = max(self.children * self.generations, 2 * count)
         if space.size(limit=budget + 1) <= budget:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = RowRanking(space, score)
-        moves = Moves(space.dimensions)
+        ranking = ScoredRows(space, score)
+        moves = Neighbourhood(space.dimensions)
         ranking.add(rows_of(space, self.start))
         ranking.draw(self.population, rng)
         for _ in range(self.generations):
@@ -66,7 +66,7 @@ class Evolution:
         ranking.fill(count, rng)
         return ranking.configs(count)
 
-    def _children(self, parents: Vectors, moves: Moves, rng: np.random.Generator) -> Vectors:
+    def _children(self, parents: Vectors, moves: Neighbourhood, rng: np.random.Generator) -> Vectors:
         if not len(parents):
             return parents
         # The lower of two draws: the better a parent stands, the more children it has.

@@ -69,12 +69,12 @@ def screens(space: SearchSpace) -> bool:
     return _are_screened(_knobs(space.dimensions))
 
 
-def _are_screened(knobs: Mapping[str, _Knob]) -> bool:
+def _are_screened(knobs: Mapping[str, _Factor]) -> bool:
     return len(knobs) > _MOST_COMPARED and not any(len(knob.indices) > 1 for knob in knobs.values())
 
 
 @dataclass(frozen=True, slots=True)
-class _Knob:
+class _Factor:
     name: str
     indices: list[int]
     dimension: Dimension
@@ -85,15 +85,15 @@ class _Knob:
         return self.dimension.choices
 
 
-def _knobs(dimensions: Iterable[Dimension]) -> dict[str, _Knob]:
-    knobs: dict[str, _Knob] = {}
+def _knobs(dimensions: Iterable[Dimension]) -> dict[str, _Factor]:
+    knobs: dict[str, _Factor] = {}
     for index, dimension in enumerate(dimensions):
-        knob = knobs.setdefault(dimension.parameter, _Knob(dimension.parameter, [], dimension, ladder(dimension)))
+        knob = knobs.setdefault(dimension.parameter, _Factor(dimension.parameter, [], dimension, ladder(dimension)))
         knob.indices.append(index)
     return {name: knob for name, knob in knobs.items() if len(knob.choices) > 1}
 
 
-def _legal_from(space: SearchSpace, knobs: Mapping[str, _Knob], start: Vector) -> dict[str, _Knob]:
+def _legal_from(space: SearchSpace, knobs: Mapping[str, _Factor], start: Vector) -> dict[str, _Factor]:
     """Return the knobs without the numbers that are not legal beside the other choices of ``start``.
 
     The largest micro batch is the largest that divides the global one.
@@ -105,7 +105,7 @@ def _legal_from(space: SearchSpace, knobs: Mapping[str, _Knob], start: Vector) -
     return narrowed
 
 
-def _structure(knobs: Mapping[str, _Knob]) -> _Knob | None:
+def _structure(knobs: Mapping[str, _Factor]) -> _Factor | None:
     """Return the knob whose uniform settings an engineer would compare first."""
     layered = [knob for knob in knobs.values() if len(knob.indices) > 1]
     named = [knobs[name] for name in ("sharding_strategy", "activation_checkpointing") if name in knobs]
@@ -113,7 +113,7 @@ def _structure(knobs: Mapping[str, _Knob]) -> _Knob | None:
     return next(iter([*layered, *named, *worded]), None)
 
 
-def _driver(knobs: Mapping[str, _Knob], structure: _Knob | None) -> _Knob | None:
+def _driver(knobs: Mapping[str, _Factor], structure: _Factor | None) -> _Factor | None:
     """Return the number that moves throughput and memory most: the micro batch, else the one with most choices."""
     numbers = [knob for knob in knobs.values() if knob.rungs is not None and knob is not structure]
     if "micro_batch_size" in knobs and knobs["micro_batch_size"] in numbers:
@@ -121,7 +121,7 @@ def _driver(knobs: Mapping[str, _Knob], structure: _Knob | None) -> _Knob | None
     return max(numbers, key=lambda knob: len(knob.choices), default=None)
 
 
-def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector, str]]:
+def _uniform(knobs: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
     structure = _structure(knobs)
     driver = _driver(knobs, structure)
     for level, where in (("middle", 0.5), ("largest", 1.0)) if driver else (("", 0.0),):
@@ -139,7 +139,7 @@ def _uniform(knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector,
             yield _set(start, structure, choice), f"{each} {value}" + (f" at {told}" if told else "")
 
 
-def _screening(space: SearchSpace, knobs: Mapping[str, _Knob], home: Vector) -> Iterator[tuple[Vector, str]]:
+def _screening(space: SearchSpace, knobs: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
     """Yield configs that differ in everything at once, each level about as often, so that each tells of all parameters.
 
     The next is, of many that are drawn, the one whose levels were the rarest so far.
@@ -161,7 +161,7 @@ def _screening(space: SearchSpace, knobs: Mapping[str, _Knob], home: Vector) -> 
         yield tuple(drawn[rarest].tolist()), "every parameter at a value little tried"
 
 
-def _levels(knob: _Knob) -> NDArray[np.intp]:
+def _levels(knob: _Factor) -> NDArray[np.intp]:
     """Return the level of each choice: low, middle and high ones of a number, others by themselves."""
     if knob.rungs is None:
         return np.arange(len(knob.choices)) % _MOST_CHOICES
@@ -169,7 +169,7 @@ def _levels(knob: _Knob) -> NDArray[np.intp]:
     return np.asarray(ranks * 3 // len(ranks), dtype=np.intp)
 
 
-def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, str]]:
+def _around(knobs: Mapping[str, _Factor], best: Vector) -> Iterator[tuple[Vector, str]]:
     """Yield the best config with one thing changed."""
     structure = _structure(knobs)
     driver = _driver(knobs, structure)
@@ -185,7 +185,7 @@ def _around(knobs: Mapping[str, _Knob], best: Vector) -> Iterator[tuple[Vector, 
             yield from _change(knob, best, list(ends)[:_MOST_CHOICES])
 
 
-def _runs(knob: _Knob, best: Vector) -> Iterator[tuple[Vector, str]]:
+def _runs(knob: _Factor, best: Vector) -> Iterator[tuple[Vector, str]]:
     """Yield the best config with a run of layers one choice further: a bold step and a cautious one elsewhere."""
     middle, quarter = len(knob.indices) // 2, max(len(knob.indices) // 4, 1)
     for run, told in ((knob.indices[:middle], "first half"), (knob.indices[-quarter:], "last quarter")):
@@ -195,22 +195,22 @@ def _runs(knob: _Knob, best: Vector) -> Iterator[tuple[Vector, str]]:
         yield changed, f"the best so far with the {told} of the layers {knob.choices[choice]}"
 
 
-def _change(knob: _Knob, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:
+def _change(knob: _Factor, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:
     for choice in choices:
         yield _set(best, knob, choice), f"the best so far with {knob.name} = {knob.choices[choice]}"
 
 
-def _rung(knob: _Knob, where: float) -> int:
+def _rung(knob: _Factor, where: float) -> int:
     rungs = knob.rungs or list(range(len(knob.choices)))
     return rungs[round(where * (len(rungs) - 1))]
 
 
-def _set(vector: Vector, knob: _Knob, choice: int) -> Vector:
+def _set(vector: Vector, knob: _Factor, choice: int) -> Vector:
     chosen = set(knob.indices)
     return tuple(choice if index in chosen else other for index, other in enumerate(vector))
 
 
-def _vector(space: SearchSpace, knobs: Mapping[str, _Knob], config: Config) -> Vector:
+def _vector(space: SearchSpace, knobs: Mapping[str, _Factor], config: Config) -> Vector:
     """Return the choices of ``config``; a value that is not among them gives way to the nearest, or to the first."""
     vector = [0] * len(space.dimensions)
     for knob in knobs.values():
@@ -228,7 +228,7 @@ def _entry(value: object, dimension: Dimension) -> object:
     return value[place] if place < len(value) else None
 
 
-def _nearest(knob: _Knob, value: object) -> int:
+def _nearest(knob: _Factor, value: object) -> int:
     if value in knob.choices:
         return knob.choices.index(value)
     if knob.rungs is None or not isinstance(value, int | float):

@@ -24,7 +24,7 @@ _MOVES = (1, 1, 1, 2, 2, 3)  # of one mutation, each as likely
 _LEAP = 0.3  # share of changed numbers that go anywhere
 
 
-class Moves:
+class Neighbourhood:
     """Mutations, crossings and neighbourhoods of rows of choice indices over one space's dimensions."""
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:

@@ -45,7 +45,7 @@ class Policies:
         self._first, self._second = np.zeros_like(self.logits), np.zeros_like(self.logits)
         self._steps = 0
         ties = space.legal.choices.ties
-        self._diagrams = [_Diagram.of(dimensions, targets) for dimensions, targets in ties if targets is not None]
+        self._diagrams = [_LegalDiagram.of(dimensions, targets) for dimensions, targets in ties if targets is not None]
         tied = {dimension for dimensions, _ in ties for dimension in dimensions}
         self._untold = [list(dimensions) for dimensions, targets in ties if targets is None]
         self._alike = _of_one_size([d for d in range(len(self.sizes)) if d not in tied], self.sizes)
@@ -122,7 +122,7 @@ class Policies:
 
 
 @dataclass(frozen=True, slots=True)
-class _Diagram:
+class _LegalDiagram:
     """What is legal of tied dimensions.
 
     Args:
@@ -134,7 +134,7 @@ class _Diagram:
     targets: tuple[NDArray[np.intp], ...]
 
     @classmethod
-    def of(cls, dimensions: Sequence[int], targets: Sequence[list[list[int]]]) -> _Diagram:
+    def of(cls, dimensions: Sequence[int], targets: Sequence[list[list[int]]]) -> _LegalDiagram:
         tables = [np.array(level, dtype=np.intp).reshape(len(level), -1) for level in targets]
         after = [len(level) for level in tables[1:]] + [int(tables[-1].max(initial=0)) + 1]
         illegal = [

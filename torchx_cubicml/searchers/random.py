@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.scored_rows import RowRanking
+from torchx_cubicml.searchers.scored_rows import ScoredRows
 
 if TYPE_CHECKING:
     import numpy as np
@@ -31,6 +31,6 @@ class Random:
         draws = max(self.draws, 2 * count)
         if space.size(limit=draws + 1) <= draws:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = RowRanking(space, score)
+        ranking = ScoredRows(space, score)
         ranking.fill(draws // 2, rng, at_once=draws)  # repeats are rare in a space larger than the draws
         return ranking.configs(count)

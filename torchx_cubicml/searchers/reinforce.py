@@ -14,7 +14,7 @@ import numpy as np
 
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.policies import Policies
-from torchx_cubicml.searchers.scored_rows import RowRanking
+from torchx_cubicml.searchers.scored_rows import ScoredRows
 from torchx_cubicml.space.encoding import config_at, distinct_rows, drawn_rows
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ class _Drawn:
     """All rows drawn so far, and the search that was the first to draw each."""
 
     def __init__(self, space: SearchSpace, score: Score) -> None:
-        self._ranking = RowRanking(space, score)
+        self._ranking = ScoredRows(space, score)
         self._finder: list[int] = []
 
     def __len__(self) -> int:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 
-class RowRanking:
+class ScoredRows:
     """All legal rows met so far and their scores.
 
     Args:

@@ -6,7 +6,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.space.parameter import Landing, LandingKind, Parameter, WorkloadFact
+from torchx_cubicml.space.parameter import Binding, BindingKind, Parameter, WorkloadFact
 from torchx_cubicml.space.search_space import (
     Dimension,
     RewriteRules,
@@ -17,9 +17,9 @@ from torchx_cubicml.space.search_space import (
 )
 
 __all__ = [
+    "Binding",
+    "BindingKind",
     "Dimension",
-    "Landing",
-    "LandingKind",
     "Parameter",
     "RewriteRules",
     "SearchSpace",

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.records.trial import Value
-    from torchx_cubicml.space.decision_diagram import Unknown
 
     Number: TypeAlias = int | float | Fraction
     Operand: TypeAlias = "Value | Fraction | Unknown"

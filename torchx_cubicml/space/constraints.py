@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import truth
-from torchx_cubicml.space.decision_diagram import Unknown, postponed
+from torchx_cubicml.space.decision_diagram import Symbolic, postponed
 from torchx_cubicml.space.expression import Expression, parse_expression
 
 if TYPE_CHECKING:
@@ -53,24 +53,24 @@ class Conditional:
         then = self.derive.source if self.derive is not None else self.name
         return f"{then} while {self.when.source}"
 
-    def counts(self, values: Mapping[str, Value | Unknown]) -> bool | Unknown:
+    def counts(self, values: Mapping[str, Value | Symbolic]) -> bool | Symbolic:
         """Return whether the condition holds, or what is known of it while some of ``values`` are unknown.
 
         Raises:
             SpaceError: it cannot be calculated, or is neither true nor false.
         """
         holds = self.when.evaluate_partly(values)
-        return holds if isinstance(holds, Unknown) else truth(holds, self.when.source)
+        return holds if isinstance(holds, Symbolic) else truth(holds, self.when.source)
 
-    def evaluate_partly(self, values: Mapping[str, Value | Unknown]) -> Value | Unknown:
+    def evaluate_partly(self, values: Mapping[str, Value | Symbolic]) -> Value | Symbolic:
         """Return the value, or what is known of it.
 
         Raises:
             SpaceError: the condition, or the derived value while it holds, cannot be calculated.
         """
         counts = self.counts(values)
-        if isinstance(counts, Unknown):
-            then = Unknown(self.name) if self.derive is not None else values[self.chosen]
+        if isinstance(counts, Symbolic):
+            then = Symbolic(self.name) if self.derive is not None else values[self.chosen]
             return postponed("when", counts, then) or counts
         if not counts:
             return self.idle
@@ -97,7 +97,7 @@ class OneIdleChoice:
         """
         return self.conditional.counts(values) is False and values[self.conditional.chosen] != self.first
 
-    def remainder(self, values: Mapping[str, Value | Unknown]) -> Hashable | None:
+    def residual(self, values: Mapping[str, Value | Symbolic]) -> Hashable | None:
         """Return what is left to decide while some of ``values`` are unknown, ``None`` where it is broken anyway.
 
         Raises:
@@ -106,12 +106,12 @@ class OneIdleChoice:
         counts, chosen = self.conditional.counts(values), values[self.conditional.chosen]
         if counts is True:
             return ()
-        if isinstance(chosen, Unknown):
+        if isinstance(chosen, Symbolic):
             entry = self.first[0] if isinstance(self.first, tuple) else self.first
             differs = any(known != entry for known in chosen.entries)
         else:
             differs = chosen != self.first
-        if isinstance(counts, Unknown):
+        if isinstance(counts, Symbolic):
             return (counts.key, differs)
         return None if differs else ("idle",)
 
@@ -143,7 +143,7 @@ class Rule:
     before: tuple[tuple[str, Derivation], ...]
     reads: frozenset[str]
 
-    def remainder(self, known: Mapping[str, Value | Unknown]) -> Hashable | None:
+    def residual(self, known: Mapping[str, Value | Symbolic]) -> Hashable | None:
         """Return what is left to decide while some free values are unknown, ``None`` where the rule is broken anyway.
 
         Equal remainders are met by the same values of what is unknown.
@@ -152,22 +152,22 @@ class Rule:
         try:
             for name, derivation in self.before:
                 value = derivation.evaluate_partly(values)
-                if isinstance(value, Unknown):
+                if isinstance(value, Symbolic):
                     # What is chosen cannot fail: of it only what is calculated further is left to decide.
                     undecided += [value.key] if _can_fail(derivation) else []
                 elif not _may_be_derived(derivation, value):
                     return None
                 values[name] = value
-            last = self._last_remainder(values)
+            last = self._last_residual(values)
         except SpaceError:
             return None
         return None if last is None else (*undecided, last)
 
-    def _last_remainder(self, values: Mapping[str, Value | Unknown]) -> Hashable | None:
+    def _last_residual(self, values: Mapping[str, Value | Symbolic]) -> Hashable | None:
         if isinstance(self.expression, OneIdleChoice):
-            return self.expression.remainder(values)
+            return self.expression.residual(values)
         value = self.expression.evaluate_partly(values)
-        if isinstance(value, Unknown):
+        if isinstance(value, Symbolic):
             return ("undecided", value.key)
         met = _may_be_derived(self.expression, value) if self.derives else value is True
         return "met" if met else None
@@ -201,7 +201,7 @@ def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]
         SpaceError: it does not divide, is not positive, is too large, or cannot be calculated.
     """
     value = derivation.evaluate_partly(values)
-    if isinstance(value, Unknown):
+    if isinstance(value, Symbolic):
         raise SpaceError(f"{derivation.where}: {name} = {derivation.source}: the result is not known")
     if not _may_be_derived(derivation, value):
         raise SpaceError(

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Unknown:
+class Symbolic:
     """What an operation gives while a name that it reads is not known yet.
 
     Args:
@@ -44,19 +44,19 @@ class _Folded:
     others: tuple[Hashable, ...]
 
 
-def postponed(operation: str, *operands: object) -> Unknown | None:
+def postponed(operation: str, *operands: object) -> Symbolic | None:
     """Return the unknown result where an operand is unknown, else ``None``.
 
     >>> x = Unknown("x", whole=True)
     >>> postponed("Mult", 8, x) == postponed("Mult", postponed("Mult", 2, x), 4)
     True
     """
-    if not any(isinstance(operand, Unknown) for operand in operands):
+    if not any(isinstance(operand, Symbolic) for operand in operands):
         return None
     # Floats round, so that their order matters; exact numbers can be folded.
     if operation in _NEUTRAL and all(_is_whole(operand) for operand in operands):
-        return Unknown(_fold(operation, operands), whole=True)
-    return Unknown((operation, *(_key(operand) for operand in operands)))
+        return Symbolic(_fold(operation, operands), whole=True)
+    return Symbolic((operation, *(_key(operand) for operand in operands)))
 
 
 def _fold(operation: str, operands: Sequence[object]) -> _Folded:
@@ -64,7 +64,7 @@ def _fold(operation: str, operands: Sequence[object]) -> _Folded:
     others: list[Hashable] = []
     for operand in operands:
         part: int | Fraction = _NEUTRAL[operation]
-        key = operand.key if isinstance(operand, Unknown) else operand
+        key = operand.key if isinstance(operand, Symbolic) else operand
         if isinstance(key, _Folded) and key.operation == operation:
             part = key.known
             others.extend(key.others)
@@ -77,13 +77,13 @@ def _fold(operation: str, operands: Sequence[object]) -> _Folded:
 
 
 def _is_whole(operand: object) -> bool:
-    if isinstance(operand, Unknown):
+    if isinstance(operand, Symbolic):
         return operand.whole
     return isinstance(operand, int | Fraction) and not isinstance(operand, bool)
 
 
 def _key(operand: object) -> Hashable:
-    if isinstance(operand, Unknown):
+    if isinstance(operand, Symbolic):
         return operand.key
     if isinstance(operand, tuple):
         return ("tuple", *map(_key, operand))
@@ -109,11 +109,11 @@ class Check:
 
     dimensions: frozenset[int]
     holds: Callable[[Sequence[int]], bool]
-    remainder: Callable[[Sequence[int], Collection[int]], Hashable | None]
+    residual: Callable[[Sequence[int], Collection[int]], Hashable | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Diagram:
+class DecisionDiagram:
     """Legal assignments by rank.
 
     Args:
@@ -150,7 +150,7 @@ class DiagramBuilder:
         self._open_until = [(check, max(level_of[item] for item in check.dimensions)) for check in checks]
         self._vector, self._assigned = [0] * length, set[int]()
 
-    def build(self) -> Diagram | None:
+    def build(self) -> DecisionDiagram | None:
         """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
         targets: list[list[list[int]]] = []
         beginnings: list[tuple[tuple[int, ...], _State]] = [((), {})]
@@ -196,21 +196,21 @@ class DiagramBuilder:
                 if not check.holds(self._vector):
                     return None
             else:
-                remainder = check.remainder(self._vector, self._assigned)
-                if remainder is None:
+                residual = check.residual(self._vector, self._assigned)
+                if residual is None:
                     return None
-                after[id(check)] = remainder
+                after[id(check)] = residual
         return after
 
 
-def _count_ends(targets: list[list[list[int]]], finals: int) -> Diagram:
+def _count_ends(targets: list[list[list[int]]], finals: int) -> DecisionDiagram:
     ends: list[list[list[int]]] = []
     below = [1] * finals
     for rows in reversed(targets):
         ends.append([list(accumulate(below[node] if node >= 0 else 0 for node in row)) for row in rows])
         below = [row[-1] if row else 0 for row in ends[-1]]
     ends.reverse()
-    return Diagram(targets, ends, below[0])
+    return DecisionDiagram(targets, ends, below[0])
 
 
 def drawn_ranks(total: int, count: int, rng: np.random.Generator) -> list[int]:

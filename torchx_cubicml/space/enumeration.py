@@ -14,7 +14,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Protocol
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space.decision_diagram import MAX_READS, Diagram, DiagramBuilder
+from torchx_cubicml.space.decision_diagram import MAX_READS, DecisionDiagram, DiagramBuilder
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -40,7 +40,7 @@ class LegalChoices:
 
     @property
     def ties(self) -> list[tuple[tuple[int, ...], list[list[list[int]]] | None]]:
-        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``Diagram``)."""
+        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``DecisionDiagram``)."""
         tied = [part for part in self._parts if isinstance(part, _Tied)]
         return [(part.dimensions, part.targets) for part in tied]
 
@@ -249,7 +249,7 @@ class _Tied:
         return iter(range(self._sizes[level]) if rng is None else rng.permutation(self._sizes[level]).tolist())
 
     @cached_property
-    def _diagram(self) -> Diagram | None:
+    def _diagram(self) -> DecisionDiagram | None:
         checks = [check for level in self._checks for check in level]
         return DiagramBuilder(self.dimensions, self._sizes, checks, self._length).build()
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
-from torchx_cubicml.space.decision_diagram import Unknown, postponed
+from torchx_cubicml.space.decision_diagram import Symbolic, postponed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space.arithmetic import Operand
 
-    _Values: TypeAlias = Mapping[str, Value | Unknown]
+    _Values: TypeAlias = Mapping[str, Value | Symbolic]
     _Evaluate: TypeAlias = Callable[[_Values], Operand]
 
 MAX_SOURCE = 1000  # characters
@@ -61,11 +61,11 @@ class Expression:
         4
         """
         result = self.evaluate_partly(values)
-        if isinstance(result, Unknown):
+        if isinstance(result, Symbolic):
             raise SpaceError(f"{self.where}: {self.source!r}: the result is not known")
         return result
 
-    def evaluate_partly(self, values: _Values) -> Scalar | Unknown:
+    def evaluate_partly(self, values: _Values) -> Scalar | Symbolic:
         """Return the exact value, or what is known of it while some of ``values`` are unknown.
 
         Raises:
@@ -186,7 +186,7 @@ def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
     items: list[Scalar] = []
     for item in node.elts:
         value = None if any(_names(item)) else _compile(item, depth)({})
-        if value is None or isinstance(value, tuple | Fraction | Unknown):
+        if value is None or isinstance(value, tuple | Fraction | Symbolic):
             raise SpaceError(f"a list holds numbers and texts, not `{_text(item):.40}`")
         items.append(value)
     constant = tuple(items)
@@ -228,7 +228,7 @@ def _compile_boolean(node: ast.BoolOp, depth: int) -> _Evaluate:
     def run(values: _Values) -> Operand:
         for position, operand in enumerate(operands):
             value = operand(values)
-            if isinstance(value, Unknown):
+            if isinstance(value, Symbolic):
                 return _postponed_from(operands[position + 1 :], values, "or" if decisive else "and", value)
             if truth(value, text) is decisive:
                 return decisive
@@ -243,7 +243,7 @@ def _compile_choice(node: ast.IfExp, depth: int) -> _Evaluate:
 
     def run(values: _Values) -> Operand:
         decided = test(values)
-        if isinstance(decided, Unknown):
+        if isinstance(decided, Symbolic):
             return _postponed_from((then, otherwise), values, "if", decided)
         return then(values) if truth(decided, text) else otherwise(values)
 
@@ -262,7 +262,7 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
         for position, relation in enumerate(relations, start=1):
             right = operands[position](values)
             holds = _compared(relation, left, right, text)
-            if isinstance(holds, Unknown):
+            if isinstance(holds, Symbolic):
                 rest = relations[position:]
                 name = "".join(item.__name__ for item in rest)
                 return _postponed_from(operands[position + 1 :], values, name, holds, right) if rest else holds
@@ -274,15 +274,15 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
     return run
 
 
-def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: str) -> bool | Unknown:
-    if isinstance(right, Unknown) and right.list_name and not isinstance(left, Unknown) and relation in _MEMBERSHIP:
+def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: str) -> bool | Symbolic:
+    if isinstance(right, Symbolic) and right.list_name and not isinstance(left, Symbolic) and relation in _MEMBERSHIP:
         if RELATIONS[ast.In](left, right.entries, text):
             return relation is ast.In
-        right = Unknown(right.list_name)  # which entries are known does not matter, since none of them decides
+        right = Symbolic(right.list_name)  # which entries are known does not matter, since none of them decides
     return postponed(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
 
 
-def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *known: Operand) -> Unknown:
+def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *known: Operand) -> Symbolic:
     """Return the unknown result of an operation that may not come to ``rest``, whose errors count only then."""
     operands: list[object] = list(known)
     for evaluate in rest:
@@ -290,7 +290,7 @@ def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *know
             operands.append(evaluate(values))
         except SpaceError:
             operands.append(None)
-    return postponed(name, *operands) or Unknown(name)
+    return postponed(name, *operands) or Symbolic(name)
 
 
 def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
@@ -315,10 +315,10 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
 
 def _best_so_far(name: str, value: Operand, text: str) -> Operand:
     """Return what is left of a per-layer value under ``max`` or ``min``: of its known entries one alone counts."""
-    if name not in {"max", "min"} or not isinstance(value, Unknown) or not value.entries:
+    if name not in {"max", "min"} or not isinstance(value, Symbolic) or not value.entries:
         return value
     best = FUNCTIONS[name]([value.entries], text)
-    return Unknown((value.list_name, best))
+    return Symbolic((value.list_name, best))
 
 
 _COMPILERS: dict[type[ast.expr], Callable[[Any, int], _Evaluate]] = {

@@ -19,7 +19,7 @@ from torchx_cubicml.space.constraints import (
     make_idle_rules,
     make_rules,
 )
-from torchx_cubicml.space.decision_diagram import Check, Unknown
+from torchx_cubicml.space.decision_diagram import Check, Symbolic
 from torchx_cubicml.space.enumeration import LegalChoices
 
 if TYPE_CHECKING:
@@ -223,12 +223,12 @@ class LegalConfigs:
             values = self._facts | {name: self._value(name, choice) for name in rule.reads}
             return rule.broken(values) is None
 
-        def remainder(choice: Sequence[int], assigned: Collection[int]) -> Hashable | None:
-            return rule.remainder(
+        def residual(choice: Sequence[int], assigned: Collection[int]) -> Hashable | None:
+            return rule.residual(
                 self._facts | {name: self._value_so_far(name, choice, assigned) for name in rule.reads}
             )
 
-        return Check(frozenset(dimensions), holds, remainder)
+        return Check(frozenset(dimensions), holds, residual)
 
     def _value(self, name: str, choice: Sequence[int]) -> Value:
         parameter, start = self._free[name], self._start[name]
@@ -238,19 +238,19 @@ class LegalConfigs:
             parameter.choices[choice[start + number]] for number, block in enumerate(parameter.blocks) for _ in block
         )
 
-    def _value_so_far(self, name: str, choice: Sequence[int], assigned: Collection[int]) -> Value | Unknown:
+    def _value_so_far(self, name: str, choice: Sequence[int], assigned: Collection[int]) -> Value | Symbolic:
         parameter, start = self._free[name], self._start[name]
         missing = [number for number in range(parameter.n_dimensions) if start + number not in assigned]
         if not missing:
             return self._value(name, choice)
         if parameter.blocks is None:
-            return Unknown(name, whole=all(type(item) is int for item in parameter.choices))
+            return Symbolic(name, whole=all(type(item) is int for item in parameter.choices))
         known = tuple(
             (block[0], parameter.choices[choice[start + number]])
             for number, block in enumerate(parameter.blocks)
             if start + number in assigned
         )
-        return Unknown((name, known), list_name=name, entries=tuple(entry for _, entry in known))
+        return Symbolic((name, known), list_name=name, entries=tuple(entry for _, entry in known))
 
     def _encode_value(self, parameter: FreeParameter, value: Value) -> list[int]:
         if parameter.blocks is None:

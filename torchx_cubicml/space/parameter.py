@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
 
 
-class LandingKind(StrEnum):
+class BindingKind(StrEnum):
     """Kinds of bindings: the keys of a space file that say where a value stands in a command."""
 
     FLAG = "flag"
@@ -27,7 +27,7 @@ class LandingKind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landing:
+class Binding:
     """Where a parameter or a workload fact stands in a command.
 
     Args:
@@ -91,7 +91,7 @@ class Parameter:
     groups: int | None = None
     derive: Expression | None = None
     when: Expression | None = None
-    landing: Landing | None = None
+    binding: Binding | None = None
     default: Value | None = None
     observe: str = ""
     changes_training: bool = False
@@ -122,6 +122,6 @@ class WorkloadFact:
     """
 
     name: str
-    landing: Landing | None = None
+    binding: Binding | None = None
     value: Value | None = None
     optional: bool = False

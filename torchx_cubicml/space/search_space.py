@@ -132,7 +132,7 @@ class SearchSpace:
             SpaceError: a fact is missing, a derivation is circular, or no config is legal.
         """
         tuned = {parameter.name for parameter in self.parameters}
-        stated = {fact.name: fact.value for fact in self.workload if fact.landing is None and fact.value is not None}
+        stated = {fact.name: fact.value for fact in self.workload if fact.binding is None and fact.value is not None}
         facts = _always_there({**stated, **workload}, current, tuned=tuned)
         facts = {name: value for name, value in facts.items() if name not in tuned}
         own = {item.name: current[item.name] for item in self.parameters if item.when and item.name in current}
@@ -285,7 +285,7 @@ def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, 
     Raises:
         SpaceError: one cannot be what the command says: it does not divide, for one.
     """
-    left_open = [item for item in space.parameters if item.landing is None or item.landing.implied]
+    left_open = [item for item in space.parameters if item.binding is None or item.binding.implied]
     implied = {item.name: item.derive for item in left_open if item.derive is not None and item.name not in known}
     values = dict(known)
     degree = data_parallel_degree(values)

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 EVENTS = "events"
 MAX_OBJECT_BYTES = 1024 * 1024  # an event takes a few hundred bytes; more is an accident or an attack
-NO_SHELVES: Mapping[str, Shelf] = MappingProxyType({})
+NO_SHELVES: Mapping[str, Directory] = MappingProxyType({})
 
 
 def never() -> bool:
@@ -20,7 +20,7 @@ def never() -> bool:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Shelf:
+class Directory:
     """One folder of a store, as listed.
 
     Args:
@@ -47,7 +47,7 @@ class Listing:
         unopened: places of segments for which there was no time; what they hold is not listed.
     """
 
-    shelves: Mapping[str, Shelf]
+    shelves: Mapping[str, Directory]
     too_large: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
     unopened: tuple[str, ...] = ()
@@ -58,7 +58,7 @@ class Listing:
         return [place for _, place in sorted((name.rsplit("/", 1)[-1], place) for name, place in found)]
 
 
-class Folder(Protocol):
+class Backend(Protocol):
     """A place for immutable objects with any number of writers and readers, none of whom waits for another."""
 
     def publish(self, day: str, name: str, data: bytes) -> None:
@@ -73,7 +73,9 @@ class Folder(Protocol):
             StoreError: it cannot be written.
         """
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
+    def list_objects(
+        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+    ) -> Listing:
         """Return every published object as it stands now, at any depth; none where there is no store yet.
 
         Args:

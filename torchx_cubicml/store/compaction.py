@@ -29,7 +29,7 @@ _MOST_BYTES = 16 * 1024 * 1024  # of events in one segment
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Compacted:
+class CompactionResult:
     """What was folded.
 
     Args:
@@ -41,7 +41,7 @@ class Compacted:
     n_segments: int
 
 
-def compact(store: TrialStore, *, before: str) -> Compacted:
+def compact(store: TrialStore, *, before: str) -> CompactionResult:
     """Fold the events of past days into segments; safe beside any number of readers, writers and others that do so.
 
     Args:
@@ -69,7 +69,7 @@ def compact(store: TrialStore, *, before: str) -> Compacted:
             n_events += len(events)
             n_segments += 1
         n_events += _finish(store, {f"{shelf.place}/{name}": held[name] for name in shelf.names if name in held})
-    return Compacted(n_events=n_events, n_segments=n_segments)
+    return CompactionResult(n_events=n_events, n_segments=n_segments)
 
 
 def _parts(store: TrialStore, places: list[str]) -> Iterator[dict[str, bytes]]:

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.store.reader import Reading
+    from torchx_cubicml.store.reader import StoreSnapshot
 
 
 _T = TypeVar("_T")
@@ -69,7 +69,7 @@ def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tupl
     return reading.trials, reading.warnings
 
 
-def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> Reading:
+def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> StoreSnapshot:
     """Return a store as it was read.
 
     Args:

@@ -6,24 +6,24 @@ import hashlib
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.store.backend import Shelf
+from torchx_cubicml.store.backend import Directory
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from typing import TypeAlias
 
-    from torchx_cubicml.store.backend import Folder
+    from torchx_cubicml.store.backend import Backend
 
 Fingerprint: TypeAlias = "dict[str, tuple[int | None, str]]"
 """Place of each folder -> its stamp, and a digest of the names in it."""
 
 
-def fingerprint_of(shelves: Mapping[str, Shelf]) -> Fingerprint:
+def fingerprint_of(shelves: Mapping[str, Directory]) -> Fingerprint:
     """Return what tells a store from one that holds other objects."""
     return {place: (shelf.stamp, _digest(shelf)) for place, shelf in shelves.items()}
 
 
-def still_holds(folder: Folder, fingerprint: Fingerprint) -> Fingerprint | None:
+def still_holds(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None:
     """Return the fingerprint with stamps as they are now; ``None`` where the store holds other objects.
 
     Raises:
@@ -33,7 +33,7 @@ def still_holds(folder: Folder, fingerprint: Fingerprint) -> Fingerprint | None:
     for place in fingerprint:
         inside[place.rpartition("/")[0]].append(place)
     known = {
-        place: Shelf(place=place, names=(), folders=tuple(inside[place]), stamp=stamp)
+        place: Directory(place=place, names=(), folders=tuple(inside[place]), stamp=stamp)
         for place, (stamp, _) in fingerprint.items()
     }
     listing = folder.list_objects(known, lambda: True)  # a segment that is not known says enough
@@ -64,5 +64,5 @@ def fingerprint_from_json(value: object) -> Fingerprint:
     return found
 
 
-def _digest(shelf: Shelf) -> str:
+def _digest(shelf: Directory) -> str:
     return hashlib.sha256("/".join(shelf.names).encode(errors="surrogatepass")).hexdigest()[:32]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import SCHEMA_VERSION, fold_events
-from torchx_cubicml.store.backend import Shelf
+from torchx_cubicml.store.backend import Directory
 from torchx_cubicml.store.file_cache import read_cache, write_cache
 from torchx_cubicml.store.trial_table import from_table, to_table
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Family:
+class EventGroup:
     """Trials that share events, and the objects that these are in.
 
     Args:
@@ -35,7 +35,7 @@ class Family:
     ids: frozenset[str]
 
     @classmethod
-    def of(cls, events: Sequence[tuple[str, Event]]) -> Family:
+    def of(cls, events: Sequence[tuple[str, Event]]) -> EventGroup:
         """Return what the events of one family, each with its place, fold to.
 
         Args:
@@ -56,14 +56,14 @@ def by_name(place: str) -> tuple[str, str]:
     return place.rsplit("/", 1)[-1], place
 
 
-def in_order(families: Iterable[Family]) -> list[Trial]:
+def in_order(families: Iterable[EventGroup]) -> list[Trial]:
     """Return all trials in the order in which folding all events at once gives them."""
     found = [pair for family in families for pair in zip(family.firsts, family.trials, strict=True)]
     found.sort(key=lambda pair: by_name(pair[0]))
     return [trial for _, trial in found]
 
 
-def joined(events: Mapping[str, Event], families: Mapping[int, Family]) -> list[tuple[set[int], list[str]]]:
+def joined(events: Mapping[str, Event], families: Mapping[int, EventGroup]) -> list[tuple[set[int], list[str]]]:
     """Return which families each group of new events belongs to, and the places of those events.
 
     Args:
@@ -90,7 +90,7 @@ def joined(events: Mapping[str, Event], families: Mapping[int, Family]) -> list[
     return list(groups.values())
 
 
-def _kin(event: Event, family_of: Mapping[str, int], families: Mapping[int, Family]) -> set[str]:
+def _kin(event: Event, family_of: Mapping[str, int], families: Mapping[int, EventGroup]) -> set[str]:
     """Return the other ids of the families that an event belongs to."""
     numbers = {family_of[name] for name in ids_of(event) if name in family_of}
     return set().union(*(families[number].ids for number in numbers))
@@ -116,7 +116,7 @@ _MOST_STORES = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class KnownStore:
+class StoreIndex:
     """Every object of a store that was read, and the trials of all.
 
     Args:
@@ -126,9 +126,9 @@ class KnownStore:
         refused: place of an object that is no event -> why.
     """
 
-    shelves: Mapping[str, Shelf] = field(default_factory=dict)
+    shelves: Mapping[str, Directory] = field(default_factory=dict)
     numbers: dict[str, list[int]] = field(default_factory=dict)
-    families: dict[int, Family] = field(default_factory=dict)
+    families: dict[int, EventGroup] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def of(self, place: str) -> dict[str, int]:
@@ -142,18 +142,18 @@ def cache_path(folder: Path, url: str) -> Path:
     return folder / "stores" / f"{hashlib.sha256(url.encode(errors='surrogatepass')).hexdigest()[:32]}.json"
 
 
-def recall_store(path: Path, url: str) -> KnownStore:
+def load_index(path: Path, url: str) -> StoreIndex:
     """Return what is known; nothing where the file is not there or is damaged, whoever damaged it."""
     payload = read_cache(path)
     if payload is None or payload.get("format") != FORMAT or payload.get("url") != url:
-        return KnownStore()
+        return StoreIndex()
     try:
         return _from_json(payload)
     except (RecordError, LookupError, TypeError, ValueError, AttributeError, RecursionError):
-        return KnownStore()
+        return StoreIndex()
 
 
-def keep_store(path: Path, url: str, known: KnownStore) -> None:
+def save_index(path: Path, url: str, known: StoreIndex) -> None:
     """Write what is known for the next reader."""
     families = list(known.families.values())
     number_of = {number: index for index, number in enumerate(known.families)} | {UNREAD: UNREAD, REFUSED: REFUSED}
@@ -178,34 +178,34 @@ def keep_store(path: Path, url: str, known: KnownStore) -> None:
     write_cache(path, payload, most=_MOST_STORES)
 
 
-def _from_json(payload: Mapping[str, object]) -> KnownStore:
+def _from_json(payload: Mapping[str, object]) -> StoreIndex:
     table, refused = payload["table"], payload["refused"]
     if not isinstance(table, dict) or not isinstance(refused, dict):
         raise TypeError("the cache is damaged")
     families = _families(_rows(payload["families"]), from_table(table))
     shelves, numbers = {}, {}
     for place, stamp, folders, names, of_names in _rows(payload["shelves"]):
-        shelves[place] = Shelf(place=place, stamp=stamp, folders=_texts(folders), names=_texts(names))
+        shelves[place] = Directory(place=place, stamp=stamp, folders=_texts(folders), names=_texts(names))
         numbers[place] = of_names
         if len(names) != len(of_names) or not families.keys() | {UNREAD, REFUSED} >= set(of_names):
             raise ValueError("the cache is damaged")
-    return KnownStore(shelves=shelves, numbers=numbers, families=families, refused=refused)
+    return StoreIndex(shelves=shelves, numbers=numbers, families=families, refused=refused)
 
 
-def _families(rows: list[list[Any]], trials: list[Trial]) -> dict[int, Family]:
+def _families(rows: list[list[Any]], trials: list[Trial]) -> dict[int, EventGroup]:
     families, start = {}, 0
     for number, (count, firsts, others) in enumerate(rows):
         own = tuple(trials[start : start + count])
         start += count
         ids = {name for trial in own for name in (trial.trial_id, trial.launch_id) if name}
         ids.update(_texts(others))
-        families[number] = Family(trials=own, firsts=_texts(firsts), ids=frozenset(ids))
+        families[number] = EventGroup(trials=own, firsts=_texts(firsts), ids=frozenset(ids))
         if not 0 < count == len(own) == len(firsts):
             raise ValueError("the cache is damaged")
     return families
 
 
-def _other_ids(family: Family) -> list[str]:
+def _other_ids(family: EventGroup) -> list[str]:
     return sorted(family.ids.difference(*({trial.trial_id, trial.launch_id} for trial in family.trials)))
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
+from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Directory, Listing, is_object, never
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ _NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP}  # for folders, on some of these
 _SETTLED_NS = 3_000_000_000  # file systems tell time in ticks, the coarsest of two seconds
 
 
-class LocalFolder:
+class LocalBackend:
     """Files below one folder."""
 
     def __init__(self, path: str) -> None:
@@ -44,9 +44,11 @@ class LocalFolder:
                 hidden.unlink(missing_ok=True)
             raise StoreError(f"store {self._root} cannot be written: {error}") from error
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
+    def list_objects(
+        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+    ) -> Listing:
         """Walk the folders as they stand now; links to folders are not followed."""
-        shelves: dict[str, Shelf] = {}
+        shelves: dict[str, Directory] = {}
         problems: list[str] = []
         events = str(self._root / EVENTS)
         folders = [events]
@@ -71,7 +73,7 @@ class LocalFolder:
             unopened=segments.unopened,
         )
 
-    def _listed_segments(self, known: Mapping[str, Shelf], out_of_time: Callable[[], bool]) -> Listing:
+    def _listed_segments(self, known: Mapping[str, Directory], out_of_time: Callable[[], bool]) -> Listing:
         root = str(self._root / SEGMENTS)
         try:
             shelf = _segments_in(root, known.get(root))
@@ -136,7 +138,7 @@ class LocalFolder:
                 new.chmod(mode)  # who may write to the store may write on each new day, whoever began it
 
 
-def _shelf(folder: str, known: Shelf | None) -> Shelf:
+def _shelf(folder: str, known: Directory | None) -> Directory:
     stamp = _stamp(folder)
     if known is not None and stamp is not None and known.stamp == stamp:
         return known
@@ -147,17 +149,17 @@ def _shelf(folder: str, known: Shelf | None) -> Shelf:
                 folders.append(entry.path)
             elif is_object(entry.name) and entry.is_file():
                 names.append(entry.name)
-    return Shelf(place=folder, names=tuple(sorted(names)), folders=tuple(sorted(folders)), stamp=stamp)
+    return Directory(place=folder, names=tuple(sorted(names)), folders=tuple(sorted(folders)), stamp=stamp)
 
 
-def _segments_in(folder: str, known: Shelf | None) -> Shelf:
+def _segments_in(folder: str, known: Directory | None) -> Directory:
     """Return the places of all segments as the folders in one."""
     stamp = _stamp(folder)
     if known is not None and stamp is not None and known.stamp == stamp:
         return known
     with os.scandir(folder) as entries:
         places = tuple(sorted(entry.path for entry in entries if is_segment(entry.name) and entry.is_file()))
-    return Shelf(place=folder, names=(), folders=places, stamp=stamp)
+    return Directory(place=folder, names=(), folders=places, stamp=stamp)
 
 
 def _read_segments(places: Sequence[str]) -> dict[str, bytes | Exception]:

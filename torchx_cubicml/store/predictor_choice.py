@@ -12,7 +12,7 @@ from torchx_cubicml.store.trial_store import TrialStore
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.store.backend import Folder
+    from torchx_cubicml.store.backend import Backend
 
 _PLACE = "choices"
 _SCHEMA = 1
@@ -56,5 +56,5 @@ def _name(content: bytes) -> str:
     return name if isinstance(name, str) and name.isidentifier() and len(name) <= _MOST_NAME else ""
 
 
-def _folder(url: str) -> Folder:
+def _folder(url: str) -> Backend:
     return TrialStore(f"{url.rstrip('/')}/{_PLACE}").folder

@@ -12,14 +12,14 @@ from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.index_cache import (
     REFUSED,
     UNREAD,
-    Family,
-    KnownStore,
+    EventGroup,
+    StoreIndex,
     by_name,
     cache_path,
     in_order,
     joined,
-    keep_store,
-    recall_store,
+    load_index,
+    save_index,
 )
 from torchx_cubicml.store.segments import segment_of
 from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, told_skipped
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.event import Event
     from torchx_cubicml.records.trial import Trial
-    from torchx_cubicml.store.backend import Listing, Shelf
+    from torchx_cubicml.store.backend import Directory, Listing
     from torchx_cubicml.store.trial_store import TrialStore
 
 _WORTH_KEEPING = 0.01  # of the objects, that were not known: with fewer, writing costs more than reading them again
@@ -38,7 +38,7 @@ _ALWAYS_KEPT = 20  # likewise, for small stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class StoreSnapshot:
     """A store as it was read.
 
     Args:
@@ -49,18 +49,18 @@ class Reading:
 
     trials: list[Trial]
     warnings: tuple[str, ...]
-    shelves: Mapping[str, Shelf]
+    shelves: Mapping[str, Directory]
 
 
 @dataclass(slots=True, kw_only=True)
-class _News:
+class _Changes:
     """What changed since the store was known."""
 
     places: list[str] = field(default_factory=list)
     left: set[int] = field(default_factory=set)  # families that an object has left
 
 
-def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> Reading:
+def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> StoreSnapshot:
     """Return the trials of a store.
 
     Args:
@@ -73,7 +73,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         StoreError: the store cannot be reached or read, or there was no time to read all of it.
     """
     path = cache_path(cache, store.url) if cache is not None else None
-    known = recall_store(path, store.url) if path is not None else KnownStore()
+    known = load_index(path, store.url) if path is not None else StoreIndex()
     listing = store.folder.list_objects(known.shelves, out_of_time)
     known, news = _as_listed(known, listing)
     reader = _Reader(store, known, out_of_time)
@@ -82,7 +82,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     worth = len(news.places) + len(news.left) > max(_ALWAYS_KEPT, _WORTH_KEEPING * n_objects)
     is_part = reader.n_left_out or listing.unopened
     if path is not None and (worth or is_part):
-        keep_store(path, store.url, known)
+        save_index(path, store.url, known)
     if is_part:
         raise StoreError(
             f"store {mask(store.url)} was not read in time: {n_objects - reader.n_left_out} of {n_objects} objects are"
@@ -91,14 +91,14 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         )
     skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
     skipped += [f"{place} ({why})" for place, why in sorted((known.refused | reader.failed).items())]
-    return Reading(
+    return StoreSnapshot(
         trials=in_order(known.families.values()), warnings=told_skipped(store.url, skipped), shelves=known.shelves
     )
 
 
-def _as_listed(known: KnownStore, listing: Listing) -> tuple[KnownStore, _News]:
+def _as_listed(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]:
     """Return what is known of the objects that are still there, and what is new."""
-    news = _News()
+    news = _Changes()
     numbers: dict[str, list[int]] = {}
     for place, shelf in listing.shelves.items():
         before = known.shelves.get(place)
@@ -117,7 +117,7 @@ def _as_listed(known: KnownStore, listing: Listing) -> tuple[KnownStore, _News]:
     news.places = sorted(set(news.places) - listing.too_large, key=by_name)
     refused = {place: why for place, why in known.refused.items() if _is_listed(listing, place)}
     families = dict(known.families)
-    return KnownStore(shelves=listing.shelves, numbers=numbers, families=families, refused=refused), news
+    return StoreIndex(shelves=listing.shelves, numbers=numbers, families=families, refused=refused), news
 
 
 def _is_listed(listing: Listing, place: str) -> bool:
@@ -134,7 +134,7 @@ class _Reader:
         out_of_time: see ``read_store``.
     """
 
-    def __init__(self, store: TrialStore, known: KnownStore, out_of_time: Callable[[], bool]) -> None:
+    def __init__(self, store: TrialStore, known: StoreIndex, out_of_time: Callable[[], bool]) -> None:
         self._store = store
         self._known = known
         self._out_of_time = out_of_time
@@ -142,7 +142,7 @@ class _Reader:
         self.failed: dict[str, str] = {}
         self.n_left_out = 0
 
-    def take(self, news: _News) -> None:
+    def take(self, news: _Changes) -> None:
         """Read what is new, and fold the families that it concerns."""
         numbered: dict[str, int] = {}
         fresh = self._read(news.places, numbered, until=self._out_of_time)
@@ -157,7 +157,7 @@ class _Reader:
                 self._known.families.pop(number, None)
             if events:
                 own = next(self._next)
-                self._known.families[own] = Family.of(sorted(events.items(), key=lambda item: by_name(item[0])))
+                self._known.families[own] = EventGroup.of(sorted(events.items(), key=lambda item: by_name(item[0])))
                 numbered |= dict.fromkeys(events, own)
         self._number(numbered)
 

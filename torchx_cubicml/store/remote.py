@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Listing, Shelf, is_object, never
+from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Directory, Listing, is_object, never
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
@@ -25,7 +25,7 @@ _T = TypeVar("_T")
 _BATCH = 256  # objects in flight together, and in memory
 
 
-class RemoteFolder:
+class RemoteBackend:
     """Objects below one URL; nothing is imported or connected before the first use."""
 
     def __init__(self, url: str, protocol: str) -> None:
@@ -65,7 +65,9 @@ class RemoteFolder:
                 with suppress(FileNotFoundError):
                     system.rm_file(place)
 
-    def list_objects(self, known: Mapping[str, Shelf] = NO_SHELVES, out_of_time: Callable[[], bool] = never) -> Listing:
+    def list_objects(
+        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+    ) -> Listing:
         """List past all caches, for other processes write to the same store; no folder tells when it changed."""
         infos, problems = self._infos(EVENTS)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
@@ -205,12 +207,12 @@ def _walk(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, ob
     return files, problems
 
 
-def _shelves(places: Iterable[str]) -> dict[str, Shelf]:
+def _shelves(places: Iterable[str]) -> dict[str, Directory]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for place in places:
         folder, _, name = place.rpartition("/")
         names[folder].append(name)
-    return {folder: Shelf(place=folder, names=tuple(sorted(names[folder]))) for folder in sorted(names)}
+    return {folder: Directory(place=folder, names=tuple(sorted(names[folder]))) for folder in sorted(names)}
 
 
 def _name_and_size(info: Mapping[str, object]) -> tuple[str, int | None]:

@@ -8,7 +8,7 @@ import zlib
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
-from torchx_cubicml.store.backend import Listing, Shelf, is_object
+from torchx_cubicml.store.backend import Directory, Listing, is_object
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -97,13 +97,13 @@ class Segments:
         self._open: dict[str, Mapping[str, bytes]] = {}
         self._bytes: dict[str, int] = {}
 
-    def listed(self, places: Iterable[str], known: Mapping[str, Shelf], out_of_time: Callable[[], bool]) -> Listing:
+    def listed(self, places: Iterable[str], known: Mapping[str, Directory], out_of_time: Callable[[], bool]) -> Listing:
         """Return segments as folders of objects.
 
         Args:
             places: of the segments.
             known: as listed before; what is known of a segment stays true.
-            out_of_time: see ``Folder.list_objects``.
+            out_of_time: see ``Backend.list_objects``.
         """
         places = list(places)
         shelves = {place: known[place] for place in places if place in known}
@@ -116,7 +116,7 @@ class Segments:
             for place, data in self._fetch(batch).items():
                 try:
                     names = tuple(sorted(self._kept(place, data)))
-                    shelves[place] = Shelf(place=place, names=names, stamp=_IMMUTABLE)
+                    shelves[place] = Directory(place=place, names=names, stamp=_IMMUTABLE)
                 except (OSError, StoreError, RecordError) as error:
                     problems.append(f"{place} ({error})")
             size = min(2 * size, _AT_ONCE) if time.monotonic() - start < _QUICK_S else size

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, NoReturn
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import Event, fold_events, trial_events
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Folder, Listing
-from torchx_cubicml.store.local import LocalFolder
+from torchx_cubicml.store.backend import MAX_OBJECT_BYTES, Backend, Listing
+from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, absolute_url, split_url
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ class TrialStore:
         return self._url
 
     @property
-    def folder(self) -> Folder:
+    def folder(self) -> Backend:
         """The place that holds its objects."""
         return self._folder
 
@@ -103,7 +103,7 @@ class TrialStore:
         yield from fold_events(self.events())
 
 
-def open_folder(url: str) -> Folder:
+def open_folder(url: str) -> Backend:
     """Return the folder of objects below an absolute URL.
 
     Raises:
@@ -111,10 +111,10 @@ def open_folder(url: str) -> Folder:
     """
     protocol, path = split_url(url)
     if protocol in LOCAL_PROTOCOLS:
-        return LocalFolder(path)
-    from torchx_cubicml.store.remote import RemoteFolder
+        return LocalBackend(path)
+    from torchx_cubicml.store.remote import RemoteBackend
 
-    return RemoteFolder(url, protocol)
+    return RemoteBackend(url, protocol)
 
 
 def _encode(event: Event) -> bytes:

@@ -9,14 +9,14 @@ from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
-    from torchx_cubicml.tuner.launch_state import Landed
+    from torchx_cubicml.tuner.launch_state import FinishedLaunch
     from torchx_cubicml.tuner.request import TuneRequest
 
 _SHARE = 0.02  # of the time of a launch that its slot may wait
 
 
 @dataclass(slots=True, kw_only=True)
-class Foresight:
+class Prefetch:
     """The next launch, thought of before a slot is free; it knows one result less than a fresh thought would.
 
     So it serves only where launches are short, several are in flight, and most of the budget is left to search.
@@ -51,7 +51,7 @@ class Foresight:
         """Remember what was thought of; ``None`` where no search is next."""
         self.suggestion, self.has_thought = suggestion, True
 
-    def hear(self, landed: Landed) -> None:
+    def hear(self, landed: FinishedLaunch) -> None:
         """Forget what was thought where a launch ended otherwise than it was expected to."""
         if landed.trial.state is not State.COMPLETED or landed.trial.measurement is None:
             self.suggestion = None

@@ -18,7 +18,7 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES
 from torchx_cubicml.store.trial_store import open_folder
-from torchx_cubicml.tuner.polling import Arrivals, StorePatience
+from torchx_cubicml.tuner.polling import NewObjects, StoreRetry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -74,10 +74,10 @@ class Journal:
         patience: with the store.
     """
 
-    def __init__(self, store_url: str, patience: StorePatience | None = None) -> None:
-        self._patience = patience or StorePatience()
+    def __init__(self, store_url: str, patience: StoreRetry | None = None) -> None:
+        self._patience = patience or StoreRetry()
         self._folder = open_folder(f"{store_url.rstrip('/')}/{_FOLDER}")
-        self._arrivals = Arrivals(self._folder)
+        self._arrivals = NewObjects(self._folder)
         self._notes: list[Note] = []
 
     def write(self, note: Note) -> None:

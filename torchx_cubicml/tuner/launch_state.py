@@ -22,7 +22,9 @@ _BY_THE_MACHINES = {
 }
 
 
-def verdict_of(flight: Flight, state: JobState, trial: Trial, *, out_of_memory: bool) -> tuple[State, str] | None:
+def end_state_of(
+    flight: PendingLaunch, state: JobState, trial: Trial, *, out_of_memory: bool
+) -> tuple[State, str] | None:
     """Return what the tuner tells of the end of a trial; ``None`` where the training has told it all."""
     cut_off = not trial.state.ended or trial.state in {State.UNKNOWN, State.INFRASTRUCTURE}
     why = f" ({state.why})" if state.why else ""
@@ -60,7 +62,7 @@ _AT_ONCE = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Doom:
+class Cancellation:
     """Why a launch is being cancelled, and since when."""
 
     state: State
@@ -69,7 +71,7 @@ class Doom:
 
 
 @dataclass(slots=True, kw_only=True)
-class Flight:
+class PendingLaunch:
     """A launch under way.
 
     Args:
@@ -106,7 +108,7 @@ class Flight:
     unknown_since: datetime | None = None
     ended: tuple[JobState, datetime] | None = None
     given_up: bool = False
-    doom: Doom | None = None
+    doom: Cancellation | None = None
     asked_at: datetime | None = None
     look_at: datetime = _AT_ONCE
 
@@ -123,7 +125,7 @@ class Flight:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Landed:
+class FinishedLaunch:
     """A launch that is over.
 
     Args:
@@ -133,7 +135,7 @@ class Landed:
         refused: whether the scheduler refused the job.
     """
 
-    flight: Flight
+    flight: PendingLaunch
     trial: Trial
     last_lines: tuple[str, ...] = field(default=())
     refused: bool = False

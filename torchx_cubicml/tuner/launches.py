@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.tuner.launch_state import Doom, Flight, Landed, state_by_trial, verdict_of
+from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch, end_state_of, state_by_trial
 from torchx_cubicml.tuner.patience import pause_s
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.tuner.scheduler.jobs import tells_out_of_memory
+from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
 from torchx_cubicml.tuner.state import Cost
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.request import Prepared
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
-    from torchx_cubicml.tuner.state import Books
+    from torchx_cubicml.tuner.state import TuneState
 
 _LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
 _ASK_AGAIN = timedelta(seconds=30)  # to cancel
@@ -34,7 +34,7 @@ _LAST_WORDS = timedelta(seconds=15)  # for the end that a training tells, after 
 _NO_WORDS = timedelta(seconds=5)  # the same, where it never told that it began
 
 
-class Flights:
+class PendingLaunches:
     """What a tune has in flight.
 
     Args:
@@ -44,14 +44,14 @@ class Flights:
         clock: of the tune.
     """
 
-    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock) -> None:
+    def __init__(self, prepared: Prepared, books: TuneState, jobs: JobRunner, clock: Clock) -> None:
         self._prepared = prepared
         self._books = books
         self._jobs = jobs
         self._clock = clock
-        self.under_way: list[Flight] = []
+        self.under_way: list[PendingLaunch] = []
 
-    def launch(self, suggestion: Suggestion, purpose: str) -> Flight | Landed:
+    def launch(self, suggestion: Suggestion, purpose: str) -> PendingLaunch | FinishedLaunch:
         """Plan one launch, then submit it.
 
         Returns:
@@ -73,7 +73,7 @@ class Flights:
             scratch=self._prepared.scratch,
         )
         app = self._prepared.component.build(placed.launch, placed.contract)
-        flight = Flight(
+        flight = PendingLaunch(
             launch_id=launch_id,
             number=self._books.number(launch_id),
             purpose=purpose,
@@ -93,7 +93,7 @@ class Flights:
         self._books.submitted(launch_id, flight.handle, purpose, self._jobs.image)
         return flight
 
-    def adopt(self, flight: Flight) -> None:
+    def adopt(self, flight: PendingLaunch) -> None:
         """Watch a launch that another process began."""
         if flight.handle:
             self._books.submitted(flight.launch_id, flight.handle, flight.purpose, self._jobs.image)
@@ -104,7 +104,7 @@ class Flights:
         self._books.end(launch_id, State.STOPPED_EARLY, reason)
         self._books.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
 
-    def watch(self) -> Iterator[Landed]:
+    def watch(self) -> Iterator[FinishedLaunch]:
         """Look at each flight once, and yield those that are over."""
         due = [flight for flight in self.under_way if self._is_due(flight)]
         for flight in due:
@@ -126,10 +126,10 @@ class Flights:
         now = self._clock.now()
         return [ran_s for flight in self.under_way if (ran_s := flight.ran_s(now)) is not None]
 
-    def doom(self, flight: Flight, state: State, reason: str) -> None:
+    def doom(self, flight: PendingLaunch, state: State, reason: str) -> None:
         """Cancel a flight; when its job is gone it is recorded so."""
         if flight.doom is None and flight.ended is None:
-            flight.doom = Doom(state=state, reason=reason, since=self._clock.now())
+            flight.doom = Cancellation(state=state, reason=reason, since=self._clock.now())
             flight.look_at = self._clock.now()
         self._ask_to_end(flight)
 
@@ -139,10 +139,10 @@ class Flights:
             if flight.handle and flight.ended is None:
                 self._jobs.cancel(flight.handle)
         for flight in list(self.under_way):
-            flight.doom = flight.doom or Doom(state=State.STOPPED_EARLY, reason=reason, since=self._clock.now())
+            flight.doom = flight.doom or Cancellation(state=State.STOPPED_EARLY, reason=reason, since=self._clock.now())
             self._land(flight, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
 
-    def _look(self, flight: Flight) -> None:
+    def _look(self, flight: PendingLaunch) -> None:
         now = self._clock.now()
         trial = self._books.ledger.of_launch(flight.launch_id)
         state = self._jobs.look(flight.handle) if flight.handle else state_by_trial(trial)
@@ -166,7 +166,7 @@ class Flights:
         else:
             self._ask_to_end(flight)
 
-    def _mind_phase(self, flight: Flight, state: JobState, trial: Trial | None) -> None:
+    def _mind_phase(self, flight: PendingLaunch, state: JobState, trial: Trial | None) -> None:
         now = self._clock.now()
         if state.phase is JobPhase.RUNNING and flight.running_since is None:
             flight.running_since = now
@@ -175,7 +175,7 @@ class Flights:
             flight.ran_before_s += max(0.0, (min(told or now, now) - flight.running_since).total_seconds())
             flight.running_since, flight.requeued_at = None, now
 
-    def _is_due(self, flight: Flight) -> bool:
+    def _is_due(self, flight: PendingLaunch) -> bool:
         """Whether it is time to look at a job."""
         now = self._clock.now()
         if now < flight.look_at:
@@ -186,11 +186,11 @@ class Flights:
         flight.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
         return True
 
-    def _give_up(self, flight: Flight, why: str) -> None:
+    def _give_up(self, flight: PendingLaunch, why: str) -> None:
         flight.given_up = True
         flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=why), self._clock.now()
 
-    def _mind_deadlines(self, flight: Flight, now: datetime) -> None:
+    def _mind_deadlines(self, flight: PendingLaunch, now: datetime) -> None:
         request = self._prepared.request
         if flight.running_since is not None:
             if (flight.ran_s(now) or 0.0) > request.trial_timeout_s:
@@ -200,13 +200,13 @@ class Flights:
             reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
             self.doom(flight, State.INFRASTRUCTURE, reason)
 
-    def _ask_to_end(self, flight: Flight) -> None:
+    def _ask_to_end(self, flight: PendingLaunch) -> None:
         now = self._clock.now()
         if flight.handle and (flight.asked_at is None or now - flight.asked_at >= _ASK_AGAIN):
             flight.asked_at = now
             self._jobs.cancel(flight.handle)
 
-    def _is_told(self, flight: Flight, state: JobState, since: datetime) -> bool:
+    def _is_told(self, flight: PendingLaunch, state: JobState, since: datetime) -> bool:
         """Whether the trial has its end, or has had time enough to tell it."""
         trial = self._books.ledger.of_launch(flight.launch_id)
         begun = trial is not None and trial.state is not State.PLANNED
@@ -215,12 +215,12 @@ class Flights:
             return not cut_off or self._clock.now() - since >= _CONFIRMED
         return self._clock.now() - since >= (_LAST_WORDS if begun else _NO_WORDS)
 
-    def _land(self, flight: Flight, state: JobState) -> Landed:
+    def _land(self, flight: PendingLaunch, state: JobState) -> FinishedLaunch:
         books = self._books
         books.ledger.refresh()
         trial = self._trial(flight)
         lines = self._jobs.last_lines(flight.handle, self._role()) if flight.handle else ()
-        verdict = verdict_of(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
+        verdict = end_state_of(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
         if verdict is not None:
             books.end(flight.launch_id, *verdict)
             trial = self._trial(flight)
@@ -228,22 +228,22 @@ class Flights:
         self.under_way.remove(flight)
         if not self._prepared.request.scratch:
             shutil.rmtree(Path(self._prepared.scratch) / flight.launch_id, ignore_errors=True)
-        return Landed(flight=flight, trial=trial, last_lines=lines)
+        return FinishedLaunch(flight=flight, trial=trial, last_lines=lines)
 
-    def _refused(self, flight: Flight, why: str) -> Landed:
+    def _refused(self, flight: PendingLaunch, why: str) -> FinishedLaunch:
         self._books.end(flight.launch_id, State.INFRASTRUCTURE, why)
         self._books.settled(flight.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
         self.under_way.remove(flight)
-        return Landed(flight=flight, trial=self._trial(flight), refused=True)
+        return FinishedLaunch(flight=flight, trial=self._trial(flight), refused=True)
 
-    def _is_out_of_memory(self, flight: Flight, state: JobState, lines: tuple[str, ...]) -> bool:
+    def _is_out_of_memory(self, flight: PendingLaunch, state: JobState, lines: tuple[str, ...]) -> bool:
         if state.end is JobEnd.OUT_OF_MEMORY:
             return True
         if state.end not in {JobEnd.FAILED, JobEnd.CANCELLED} or flight.doom is not None:
             return False
-        return tells_out_of_memory(lines) or tells_out_of_memory(self._jobs.scheduler_lines(flight.handle))
+        return is_out_of_memory(lines) or is_out_of_memory(self._jobs.scheduler_lines(flight.handle))
 
-    def _cost(self, flight: Flight) -> Cost:
+    def _cost(self, flight: PendingLaunch) -> Cost:
         """Return run time and queue time; of a launch that ended unwatched, as its own clock told."""
         ledger, now = self._books.ledger, self._clock.now()
         run_s, end = flight.ran_s(now), now
@@ -253,7 +253,7 @@ class Flights:
             run_s = sum((last - first).total_seconds() for first, last in attempts)
         return Cost(run_s=run_s, queue_s=max(0.0, (end - flight.submitted_at).total_seconds() - run_s))
 
-    def _trial(self, flight: Flight) -> Trial:
+    def _trial(self, flight: PendingLaunch) -> Trial:
         trial = self._books.ledger.of_launch(flight.launch_id)
         if trial is None:
             raise LaunchError(f"the launch {flight.launch_id} is missing from the store")

@@ -12,20 +12,20 @@ from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import matches
-from torchx_cubicml.tuner.foresight import Foresight
+from torchx_cubicml.tuner.foresight import Prefetch
 from torchx_cubicml.tuner.journal import Journal
-from torchx_cubicml.tuner.launch_state import Landed
-from torchx_cubicml.tuner.launches import Flights
+from torchx_cubicml.tuner.launch_state import FinishedLaunch
+from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.plan import moment_of, next_launch, winner_of
-from torchx_cubicml.tuner.polling import StorePatience, SystemClock
+from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
 from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, glance, throughput_of
-from torchx_cubicml.tuner.proposer import Account, StudyingAdvisor
+from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
-from torchx_cubicml.tuner.state import Books
-from torchx_cubicml.tuner.stopping import refuse_to_go_on, why_hopeless
-from torchx_cubicml.tuner.trials import Ledger
+from torchx_cubicml.tuner.state import TuneState
+from torchx_cubicml.tuner.stopping import early_stop_reason, refuse_to_go_on
+from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.polling import Clock
-    from torchx_cubicml.tuner.proposer import Advisor
+    from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
 
 _POLL_S = 0.2
@@ -44,7 +44,7 @@ _STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
 
 
 def tune(
-    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, advisor: Advisor | None = None
+    prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, advisor: Proposer | None = None
 ) -> Generator[Step, None, None]:
     """Launch within the budget, yielding each step, and the result at last.
 
@@ -63,7 +63,7 @@ def tune(
         KeyboardInterrupt: the user ends the tune; what is in flight is cancelled and recorded first.
     """
     request, clock = prepared.request, clock or SystemClock()
-    patience = StorePatience(clock)
+    patience = StoreRetry(clock)
     journal = Journal(prepared.store_url, patience)
     runner = jobs or JobRunner(
         request.scheduler,
@@ -74,9 +74,9 @@ def tune(
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            ledger = Ledger(prepared.store_url, patience, statistic=prepared.space.statistic)
-            books = Books(lease.tune_id, ledger, journal, clock)
-            yield from _Loop(prepared, books, runner, clock, advisor or StudyingAdvisor.serving(prepared)).run(
+            ledger = TrialLog(prepared.store_url, patience, statistic=prepared.space.statistic)
+            books = TuneState(lease.tune_id, ledger, journal, clock)
+            yield from _Loop(prepared, books, runner, clock, advisor or StudyProposer.serving(prepared)).run(
                 resumed=lease.resumed
             )
     finally:
@@ -86,15 +86,15 @@ def tune(
 class _Loop:
     """One process's lead of a tune."""
 
-    def __init__(self, prepared: Prepared, books: Books, jobs: JobRunner, clock: Clock, advisor: Advisor) -> None:
+    def __init__(self, prepared: Prepared, books: TuneState, jobs: JobRunner, clock: Clock, advisor: Proposer) -> None:
         self._prepared = prepared
         self._books = books
         self._jobs = jobs
         self._clock = clock
         self._advisor = advisor
-        self._flights = Flights(prepared, books, jobs, clock)
+        self._flights = PendingLaunches(prepared, books, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
-        self._foresight = Foresight(request=prepared.request)
+        self._foresight = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
         self._idle = False  # nothing is to be launched before something lands
         self._told_alive: datetime = clock.now()
@@ -165,7 +165,7 @@ class _Loop:
             number = self._books.number(self._books.next_launch_id())
             yield Launching(number=number, purpose=purpose, suggestion=suggestion)
             landed = self._flights.launch(suggestion, purpose)
-            if isinstance(landed, Landed):
+            if isinstance(landed, FinishedLaunch):
                 yield self._ended(landed)
                 self._refuse(landed)
                 self._clock.sleep(_AFTER_REFUSAL_S)
@@ -206,7 +206,7 @@ class _Loop:
             planned = self._next(left)
             self._foresight.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
-    def _refuse(self, landed: Landed) -> None:
+    def _refuse(self, landed: FinishedLaunch) -> None:
         measured = (
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None
@@ -244,7 +244,7 @@ class _Loop:
             if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
                 continue
             others = [other for other in self._books.own_trials() if other.launch_id != flight.launch_id]
-            why = why_hopeless(trial, others, objective=self._prepared.space.objective)
+            why = early_stop_reason(trial, others, objective=self._prepared.space.objective)
             if why:
                 self._flights.doom(flight, State.STOPPED_EARLY, why)
 
@@ -254,7 +254,7 @@ class _Loop:
             self._told_alive = self._clock.now()
             self._books.alive()
 
-    def _ended(self, landed: Landed) -> Ended:
+    def _ended(self, landed: FinishedLaunch) -> Ended:
         flight, trial = landed.flight, landed.trial
         expected = flight.suggestion.throughput if flight.suggestion is not None else None
         self._note_best(trial)
@@ -272,7 +272,7 @@ class _Loop:
         self._books.ledger.refresh()
         trials = self._books.ledger.trials()
         best, comparison = winner_of(self._prepared, trials, known=self._books.others(), advisor=self._advisor)
-        account = Account()
+        account = FinalReport()
         if best is not None:
             moment = moment_of(self._prepared, trials, seed=self._prepared.request.seed)
             account = self._advisor.account(moment, best.config)

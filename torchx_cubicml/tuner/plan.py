@@ -12,15 +12,15 @@ from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.records.workload import matches, same_ground, under_way
+from torchx_cubicml.records.workload import comparable_trials, matches, under_way
 from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
-from torchx_cubicml.tuner.proposer import Moment, StudyingAdvisor
+from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.records.trial import Config, Measurement, Trial
-    from torchx_cubicml.tuner.proposer import Advisor
+    from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
 
 _MOST_RIVALS = 2  # measured again before a gain is claimed
@@ -42,7 +42,7 @@ class Evidence:
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
         """Return the evidence on the workload; ``known`` are the trials that were there before this tune."""
-        comparable, _ = same_ground(under_way(trials, prepared.workload), prepared.workload)
+        comparable, _ = comparable_trials(under_way(trials, prepared.workload), prepared.workload)
         of_workload = [trial for trial in comparable if matches(trial, prepared.workload)]
         return cls(
             before=tuple(trial for trial in of_workload if trial.trial_id in known),
@@ -67,7 +67,7 @@ def next_launch(
     *,
     launches_left: int,
     known: frozenset[str] = frozenset(),
-    advisor: Advisor | None = None,
+    advisor: Proposer | None = None,
 ) -> tuple[str, Suggestion] | None:
     """Return why and what to launch next; ``None`` when nothing is left to learn, or not before what is in flight ends.
 
@@ -76,7 +76,7 @@ def next_launch(
     where launches are left for it.
     """
     current = prepared.current
-    advisor = advisor or StudyingAdvisor.serving(prepared)
+    advisor = advisor or StudyProposer.serving(prepared)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
     if not any(_settles(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)):
@@ -106,19 +106,21 @@ def next_launch(
     return ("confirm", repeats[0]) if repeats else None
 
 
-def moment_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Moment:
+def moment_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
     """Return what an advisor is asked about."""
-    return Moment(space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed)
+    return Snapshot(
+        space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
+    )
 
 
 def winner_of(
-    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Advisor | None = None
+    prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Proposer | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
     """Return the best config known, and how its confirmations compare with the user's own config.
 
     Where it was not measured again and another was, the fastest of those.
     """
-    advisor = advisor or StudyingAdvisor.serving(prepared)
+    advisor = advisor or StudyProposer.serving(prepared)
     best = advisor.best_known(moment_of(prepared, trials, seed=prepared.request.seed))
     if best is None:
         return None, None
@@ -239,7 +241,7 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     return target is not None and best is not None and best.gain is not None and best.gain >= target
 
 
-def _is_idle(prepared: Prepared, moment: Moment, advisor: Advisor) -> bool:
+def _is_idle(prepared: Prepared, moment: Snapshot, advisor: Proposer) -> bool:
     """Whether another launch is expected to bring less than the user wants to wait for."""
     least = prepared.request.stop_under
     expected = advisor.expected_gain(moment) if least is not None else None

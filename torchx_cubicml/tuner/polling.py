@@ -11,7 +11,7 @@ from torchx_cubicml.errors import StoreError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
 
-    from torchx_cubicml.store.backend import Folder, Shelf
+    from torchx_cubicml.store.backend import Backend, Directory
 
 
 class Clock(Protocol):
@@ -49,16 +49,16 @@ def instant(text: str) -> datetime | None:
     return told if told.tzinfo is not None else None
 
 
-class Arrivals:
+class NewObjects:
     """What has come into a folder since the last look.
 
     Args:
         folder: of immutable objects.
     """
 
-    def __init__(self, folder: Folder) -> None:
+    def __init__(self, folder: Backend) -> None:
         self._folder = folder
-        self._shelves: Mapping[str, Shelf] = {}
+        self._shelves: Mapping[str, Directory] = {}
         self._unread: set[str] = set()
 
     def read(self) -> Iterator[bytes]:
@@ -86,7 +86,7 @@ _PAUSE_S = 5.0
 _GIVE_UP = timedelta(seconds=300)  # shorter than a tune may be silent before another machine goes on with it
 
 
-class StorePatience:
+class StoreRetry:
     """Asks a store again where it fails, for minutes; one that has never answered is not waited for.
 
     Args:

@@ -12,13 +12,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.comparison import Comparison
-    from torchx_cubicml.tuner.launch_state import Flight
-    from torchx_cubicml.tuner.launches import Flights
+    from torchx_cubicml.tuner.launch_state import PendingLaunch
+    from torchx_cubicml.tuner.launches import PendingLaunches
     from torchx_cubicml.tuner.request import Prepared
-    from torchx_cubicml.tuner.state import Books
+    from torchx_cubicml.tuner.state import TuneState
 
 
-def glance(prepared: Prepared, books: Books, flights: Flights, *, spent: Spent, best: Trial | None) -> Waiting:
+def glance(
+    prepared: Prepared, books: TuneState, flights: PendingLaunches, *, spent: Spent, best: Trial | None
+) -> Waiting:
     """Return what is to be seen while a tune waits; ``best`` is the fastest trial so far."""
     budget, parallel, now = prepared.request.budget, prepared.request.parallel, books.now()
     objective = prepared.space.objective
@@ -40,7 +42,7 @@ def throughput_of(trial: Trial | None, objective: str) -> float | None:
     return trial.measurement.throughput(objective) if trial is not None and trial.measurement else None
 
 
-def _shown(flight: Flight, now: datetime, trial: Trial | None, objective: str) -> InFlight:
+def _shown(flight: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
     return InFlight(
         number=flight.number,
         purpose=flight.purpose,

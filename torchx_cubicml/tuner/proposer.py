@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
-from torchx_cubicml.advisor import DEFAULT_METHOD, Method, Study, expected_gain, sensitivity, verdict
+from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod, Study, expected_gain, sensitivity, verdict
 from torchx_cubicml.records.workload import matches
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Account:
+class FinalReport:
     """What is to be said of a winner.
 
     Args:
@@ -32,7 +32,7 @@ class Account:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Moment:
+class Snapshot:
     """What a tune knows when it asks.
 
     Args:
@@ -50,28 +50,28 @@ class Moment:
     seed: int
 
 
-class Advisor(Protocol):
+class Proposer(Protocol):
     """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
 
-    def suggest(self, moment: Moment) -> list[Suggestion]:
+    def suggest(self, moment: Snapshot) -> list[Suggestion]:
         """Return what to launch next, the most telling first."""
 
-    def best_known(self, moment: Moment) -> Suggestion | None:
+    def best_known(self, moment: Snapshot) -> Suggestion | None:
         """Return the best config surely faster than the own, else that; ``None`` where nothing was measured."""
 
-    def expected_gain(self, moment: Moment) -> float | None:
+    def expected_gain(self, moment: Snapshot) -> float | None:
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
-    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
+    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
         """Return measured configs that may well be faster than ``winner``, the likeliest first."""
 
-    def account(self, moment: Moment, winner: Config) -> Account:
+    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
         """Return what is to be said of ``winner`` at the end."""
 
 
 @dataclass(slots=True, kw_only=True)
-class StudyingAdvisor:
-    """See ``Advisor``. Questions that follow each other on the same trials share what was learned for the first.
+class StudyProposer:
+    """See ``Proposer``. Questions that follow each other on the same trials share what was learned for the first.
 
     Args:
         predictor: name of the predictor.
@@ -79,8 +79,8 @@ class StudyingAdvisor:
     """
 
     predictor: str
-    method: Method = DEFAULT_METHOD
-    _asked: Moment | None = None
+    method: ProposalMethod = DEFAULT_METHOD
+    _asked: Snapshot | None = None
     _study: Study | None = None
 
     @classmethod
@@ -88,34 +88,34 @@ class StudyingAdvisor:
         """Return the advisor that a tune asks."""
         return cls(predictor=prepared.predictor, method=prepared.request.method)
 
-    def suggest(self, moment: Moment) -> list[Suggestion]:
-        """See ``Advisor``."""
+    def suggest(self, moment: Snapshot) -> list[Suggestion]:
+        """See ``Proposer``."""
         return self._studied(moment).suggest(method=self.method)
 
-    def best_known(self, moment: Moment) -> Suggestion | None:
-        """See ``Advisor``."""
+    def best_known(self, moment: Snapshot) -> Suggestion | None:
+        """See ``Proposer``."""
         if not any(trial.measurement is not None and matches(trial, moment.workload) for trial in moment.trials):
             return None  # without the time that learning takes
         return self._studied(moment).best_known()
 
-    def expected_gain(self, moment: Moment) -> float | None:
-        """See ``Advisor``."""
+    def expected_gain(self, moment: Snapshot) -> float | None:
+        """See ``Proposer``."""
         return expected_gain(self._studied(moment), method=self.method)
 
-    def rivals(self, moment: Moment, winner: Config) -> list[Suggestion]:
-        """See ``Advisor``."""
+    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
+        """See ``Proposer``."""
         found = verdict(self._studied(moment), winner=winner)
         return list(found.rivals) if found is not None else []
 
-    def account(self, moment: Moment, winner: Config) -> Account:
-        """See ``Advisor``."""
+    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
+        """See ``Proposer``."""
         study = self._studied(moment)
         found = verdict(study, winner=winner)
-        return Account(
+        return FinalReport(
             confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
         )
 
-    def _studied(self, moment: Moment) -> Study:
+    def _studied(self, moment: Snapshot) -> Study:
         asked = self._asked
         if self._study is None or asked is None or asked.trials is not moment.trials or asked.seed != moment.seed:
             self._study = Study.of(

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor import DEFAULT_METHOD, Method
+from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import read_config
 from torchx_cubicml.launch.component import ComponentLaunch
@@ -70,7 +70,7 @@ class TuneRequest:
     workspace: str = ""
     step_limit: int | None = None
     scratch: str = ""
-    method: Method = DEFAULT_METHOD
+    method: ProposalMethod = DEFAULT_METHOD
     seed: int = 0
 
     def __post_init__(self) -> None:

@@ -6,14 +6,14 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.tuner.launch_state import Flight
+from torchx_cubicml.tuner.launch_state import PendingLaunch
 from torchx_cubicml.tuner.polling import instant
 
 if TYPE_CHECKING:
-    from torchx_cubicml.tuner.launches import Flights
+    from torchx_cubicml.tuner.launches import PendingLaunches
     from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
-    from torchx_cubicml.tuner.state import Books
+    from torchx_cubicml.tuner.state import TuneState
 
 _LOOK_S = 1.0
 _SURE_AFTER = timedelta(seconds=3)  # a process between fork and exec does not show its environment yet
@@ -21,7 +21,7 @@ _SURE_AFTER_BLINDLY = timedelta(seconds=120)  # on a scheduler that cannot be as
 NEVER_MADE = "the tuner ended before it submitted this launch"
 
 
-def adopt_all(flights: Flights, books: Books, jobs: JobRunner, clock: Clock) -> int:
+def adopt_all(flights: PendingLaunches, books: TuneState, jobs: JobRunner, clock: Clock) -> int:
     """Watch each launch of the tune that has a job, close those that never had one; return how many are watched."""
     lost = _adopt_noted(flights, books, jobs)
     began = clock.now()
@@ -41,7 +41,7 @@ def adopt_all(flights: Flights, books: Books, jobs: JobRunner, clock: Clock) -> 
     return len(flights.under_way)
 
 
-def _adopt_noted(flights: Flights, books: Books, jobs: JobRunner) -> list[str]:
+def _adopt_noted(flights: PendingLaunches, books: TuneState, jobs: JobRunner) -> list[str]:
     """Watch the launches whose job was noted, and return the others."""
     noted = {launch_id: books.handle(launch_id) for launch_id in books.open_launches()}
     local = jobs.find([launch_id for launch_id, handle in noted.items() if handle]) if jobs.is_local else {}
@@ -53,12 +53,12 @@ def _adopt_noted(flights: Flights, books: Books, jobs: JobRunner) -> list[str]:
     return [launch_id for launch_id, handle in noted.items() if not handle]
 
 
-def _flight(books: Books, launch_id: str, handle: str) -> Flight:
+def _flight(books: TuneState, launch_id: str, handle: str) -> PendingLaunch:
     plan = books.ledger.planned(launch_id)
     planned_at = instant(plan.time) if plan is not None else None
     submitted_at = planned_at or books.now()
     attempts = books.ledger.attempts(launch_id)
-    return Flight(
+    return PendingLaunch(
         launch_id=launch_id,
         number=books.number(launch_id),
         purpose=books.purpose(launch_id) or "search",
@@ -70,6 +70,6 @@ def _flight(books: Books, launch_id: str, handle: str) -> Flight:
     )
 
 
-def _has_begun(books: Books, launch_id: str) -> bool:
+def _has_begun(books: TuneState, launch_id: str) -> bool:
     trial = books.ledger.of_launch(launch_id)
     return trial is not None and trial.state is not State.PLANNED

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import State, Trial, Workload
     from torchx_cubicml.tuner.journal import Journal
     from torchx_cubicml.tuner.polling import Clock
-    from torchx_cubicml.tuner.trials import Ledger
+    from torchx_cubicml.tuner.trials import TrialLog
 
 _AFTER_ALL_OTHERS = 10**9  # sequence of an end that the tuner writes in the job's place
 
@@ -40,7 +40,7 @@ class Cost:
     launched: bool = True
 
 
-class Books:
+class TuneState:
     """The account of one tune.
 
     Args:
@@ -50,7 +50,7 @@ class Books:
         clock: tells when something is written.
     """
 
-    def __init__(self, tune_id: str, ledger: Ledger, journal: Journal, clock: Clock) -> None:
+    def __init__(self, tune_id: str, ledger: TrialLog, journal: Journal, clock: Clock) -> None:
         self.ledger = ledger
         self.tune_id = tune_id
         self._prefix = launch_prefix(tune_id)

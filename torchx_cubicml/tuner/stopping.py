@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.records.trial import Measurement, Trial
-    from torchx_cubicml.tuner.launch_state import Landed
+    from torchx_cubicml.tuner.launch_state import FinishedLaunch
     from torchx_cubicml.tuner.request import Prepared
 
 
@@ -34,7 +34,7 @@ _DIAGNOSIS = {
 
 
 def refuse_to_go_on(
-    prepared: Prepared, landed: Landed, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
+    prepared: Prepared, landed: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
 ) -> None:
     """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
 
@@ -75,7 +75,7 @@ def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
 
 
-def _refuse_first(prepared: Prepared, landed: Landed, *, awaits_own: bool) -> None:
+def _refuse_first(prepared: Prepared, landed: FinishedLaunch, *, awaits_own: bool) -> None:
     """Judge the command by the user's own config: of another, the tuner chose the values, and a row of them tells."""
     first = landed.trial
     if landed.refused:
@@ -98,7 +98,7 @@ def _refuse_first(prepared: Prepared, landed: Landed, *, awaits_own: bool) -> No
     )
 
 
-def _refuse_own(first: Trial, landed: Landed) -> None:
+def _refuse_own(first: Trial, landed: FinishedLaunch) -> None:
     if first.state is State.USER_ERROR:
         raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
     if first.state is State.UNKNOWN and not first.observed:
@@ -106,7 +106,7 @@ def _refuse_own(first: Trial, landed: Landed) -> None:
         raise LaunchError(with_last_lines(reason, landed.last_lines))
 
 
-def _refuse_refusals(landed: Landed, own: Sequence[Trial]) -> None:
+def _refuse_refusals(landed: FinishedLaunch, own: Sequence[Trial]) -> None:
     if landed.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
         raise LaunchError(f"the scheduler refuses one launch after the other: {landed.trial.reason}")
 
@@ -128,7 +128,7 @@ _DECILES = 2.5631  # standard deviations between the first and the last decile o
 _OF_A_MEDIAN = 1.2533  # its standard error, in those of a mean
 
 
-def why_hopeless(trial: Trial, others: Sequence[Trial], *, objective: str) -> str:
+def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) -> str:
     """Return why a running trial cannot catch up with the best measured config, in words; empty where it may.
 
     Args:

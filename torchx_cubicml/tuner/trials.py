@@ -11,7 +11,7 @@ from torchx_cubicml.records.event import Event, EventKind, fold_events
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.trial_store import decode_event
-from torchx_cubicml.tuner.polling import Arrivals, StorePatience, instant
+from torchx_cubicml.tuner.polling import NewObjects, StoreRetry, instant
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 _OF_A_TRAINING = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
 
 
-class Ledger:
+class TrialLog:
     """All trials of one store.
 
     Args:
@@ -30,11 +30,11 @@ class Ledger:
         statistic: of the steps, by which throughputs are told; see ``Measurement.at``.
     """
 
-    def __init__(self, store_url: str, patience: StorePatience | None = None, *, statistic: str = MEAN) -> None:
-        self.patience = patience or StorePatience()
+    def __init__(self, store_url: str, patience: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
+        self.patience = patience or StoreRetry()
         self._statistic = statistic
         self._store = TrialStore(store_url)
-        self._arrivals = Arrivals(self._store.folder)
+        self._arrivals = NewObjects(self._store.folder)
         self._groups: defaultdict[str, list[Event]] = defaultdict(list)
         self._folded: dict[str, list[Trial]] = {}
         self._launch_of: dict[str, str] = {}  # trial id -> launch id

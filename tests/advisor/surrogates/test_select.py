@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.surrogates.base import JointKnowledge, Lesson
-from torchx_cubicml.advisor.surrogates.cross_workload import Agreement, AllWorkloads
-from torchx_cubicml.advisor.surrogates.per_workload import OwnWorkload
+from torchx_cubicml.advisor.surrogates.base import JointSurrogate, TrainingData
+from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate, GeometricMeanEnsemble
+from torchx_cubicml.advisor.surrogates.per_workload import PerWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.select import learn
 from torchx_cubicml.advisor.surrogates.transfer_prior import taught_by
 from torchx_cubicml.advisor.trial_data import nearest, telling
@@ -20,14 +20,14 @@ from torchx_cubicml.records.trial import Trial, Value
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Knowledge
+    from torchx_cubicml.advisor.surrogates.base import Surrogate
 
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
 
-def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> Lesson:
+def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> TrainingData:
     """The trials of one workload, none of them repeated."""
-    return Lesson(
+    return TrainingData(
         everything=trials,
         own=trials,
         objective="tokens_per_second",
@@ -44,8 +44,8 @@ def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.
     return Trial.completed(workload=workload, config={"batch": batch, "kind": kind}, tokens_per_second=speed)
 
 
-def knowledge_of(own: list[Trial], others: list[Trial]) -> Knowledge:
-    lesson = Lesson(
+def knowledge_of(own: list[Trial], others: list[Trial]) -> Surrogate:
+    lesson = TrainingData(
         everything=[*own, *others],
         own=own,
         objective="tokens_per_second",
@@ -65,15 +65,15 @@ ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 
 
 
 def test_a_workload_hardly_measured_is_told_by_all() -> None:
-    assert isinstance(knowledge_of([], ELSEWHERE), AllWorkloads)
-    assert not isinstance(knowledge_of([], ELSEWHERE), JointKnowledge)
-    assert isinstance(knowledge_of([ran(1), ran(2)], []), AllWorkloads)
+    assert isinstance(knowledge_of([], ELSEWHERE), CrossWorkloadSurrogate)
+    assert not isinstance(knowledge_of([], ELSEWHERE), JointSurrogate)
+    assert isinstance(knowledge_of([ran(1), ran(2)], []), CrossWorkloadSurrogate)
 
 
 def test_three_measurements_speak_for_themselves() -> None:
     knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
-    assert isinstance(knowledge, OwnWorkload)
-    assert isinstance(knowledge, JointKnowledge)
+    assert isinstance(knowledge, PerWorkloadSurrogate)
+    assert isinstance(knowledge, JointSurrogate)
     assert knowledge.elsewhere is None
     assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
 
@@ -81,7 +81,7 @@ def test_three_measurements_speak_for_themselves() -> None:
 def test_what_others_teach_remains_where_it_helps() -> None:
     own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
     knowledge = knowledge_of(own, ELSEWHERE)
-    assert isinstance(knowledge, OwnWorkload)
+    assert isinstance(knowledge, PerWorkloadSurrogate)
     assert knowledge.elsewhere is not None
     # Kind b was never launched here.
     assert np.exp(knowledge.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
@@ -91,16 +91,16 @@ def test_what_others_teach_is_dropped_where_it_misleads() -> None:
     rng = np.random.default_rng(0)
     misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
     knowledge = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
-    assert isinstance(knowledge, OwnWorkload)
+    assert isinstance(knowledge, PerWorkloadSurrogate)
     assert knowledge.elsewhere is None
 
 
 def test_believing_takes_the_doubt_of_a_row() -> None:
     knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
     (before,) = knowledge.forecast([row(16, "b")]).spread
-    (after,) = knowledge.believing([row(16, "b")]).forecast([row(16, "b")]).spread
+    (after,) = knowledge.fantasize([row(16, "b")]).forecast([row(16, "b")]).spread
     assert after < 0.5 * before
-    assert knowledge.believing([]) is knowledge
+    assert knowledge.fantasize([]) is knowledge
 
 
 def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
@@ -136,7 +136,7 @@ def test_failures_however_near_leave_room_for_what_was_measured() -> None:
 def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
     own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
     knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
-    assert isinstance(knowledge, AllWorkloads)
+    assert isinstance(knowledge, CrossWorkloadSurrogate)
     assert bool(knowledge.others) is asked
 
 
@@ -154,9 +154,9 @@ def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: 
     lesson = replace(lesson_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
     lesson = replace(lesson, everything=[trial for trial in lesson.everything if trial.workload != lesson.workload])
     knowledge = learn(lesson, rng=np.random.default_rng(0))
-    opinions = knowledge.opinions(one=one)
-    assert len(opinions) == count
-    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in opinions]
+    ensemble = knowledge.ensemble(one=one)
+    assert len(ensemble) == count
+    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
     alone = knowledge.forecast([row(2, "a"), row(16, "b")]).logarithm
     assert (told[0] == alone).all() == (program == "c.py")
 
@@ -170,7 +170,7 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
             return Prediction(throughput=self.throughput, spread=0.01 * self.throughput)
 
     first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
-    told = Agreement(first=first, others=[other]).predict(np.empty((3, 0)))
+    told = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))
     assert told.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
     assert np.isnan(told.throughput[2])
     assert told.spread[:2].tolist() == [0.01, 0.04]
@@ -178,8 +178,8 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
 
 def test_a_chosen_predictor_is_not_outvoted() -> None:
     lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
-    (told,) = learn(lesson, rng=np.random.default_rng(0)).opinions(one=True)
-    assert isinstance(told, AllWorkloads)
+    (told,) = learn(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
+    assert isinstance(told, CrossWorkloadSurrogate)
     assert isinstance(told.predictor, Boosting)
 
 
@@ -207,8 +207,8 @@ def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
     sober = learn(lesson, rng=np.random.default_rng(0))
     untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
     assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
-    assert sober.hoping().forecast(untried).logarithm[0] > np.log(105.0)
-    assert sober.hoping().hoping().forecast(untried).logarithm == sober.hoping().forecast(untried).logarithm
+    assert sober.optimistic().forecast(untried).logarithm[0] > np.log(105.0)
+    assert sober.optimistic().optimistic().forecast(untried).logarithm == sober.optimistic().forecast(untried).logarithm
 
 
 def test_a_search_hopes_that_memory_buys_speed() -> None:
@@ -229,6 +229,6 @@ def test_a_search_hopes_that_memory_buys_speed() -> None:
         {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))
     ]
     assert knowledge.forecast(asked).logarithm == pytest.approx([np.log(100.0)] * 3, abs=0.02)
-    sharded_less, not_sharded, kept = knowledge.hoping().forecast(asked).logarithm
+    sharded_less, not_sharded, kept = knowledge.optimistic().forecast(asked).logarithm
     assert np.log(101.0) < sharded_less < not_sharded
     assert kept > np.log(101.0)

@@ -156,8 +156,8 @@ class TestParameters:
 
     def test_two_flags_of_one_meaning(self) -> None:
         space = started("--micro_batch_size 4 --batch_size 64 --accumulate 2", "")
-        assert space.parameters[0].landing is not None
-        assert space.parameters[0].landing.name == "--micro_batch_size"
+        assert space.parameters[0].binding is not None
+        assert space.parameters[0].binding.name == "--micro_batch_size"
 
     def test_flags_left_as_they_are_are_named(self) -> None:
         assert "# Left as they are: --lr, --seed\n" in starter_space(launch("--lr 0.1 --seed 3 --batch_size 2"), "")
@@ -284,7 +284,7 @@ def test_the_example_script() -> None:
     assert space.tune == shipped.tune
     assert {item.name for item in space.parameters} == {item.name for item in shipped.parameters}
     known = {flag.name for flag in parse_help(help_text)}
-    places = [item.landing for item in (*shipped.parameters, *shipped.workload)]
+    places = [item.binding for item in (*shipped.parameters, *shipped.workload)]
     assert {place.name for place in places if place} <= known
 
 

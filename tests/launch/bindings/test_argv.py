@@ -4,7 +4,7 @@ import pytest
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import (
-    Form,
+    FlagForm,
     abbreviation_of,
     append,
     find_flag,
@@ -21,34 +21,34 @@ from torchx_cubicml.launch.bindings.argv import (
 @pytest.mark.parametrize(
     ("args", "flag", "form", "texts"),
     [
-        (["--lr", "0.1"], "--lr", Form.SEPARATE, ("0.1",)),
-        (["--lr=0.1"], "--lr", Form.JOINED, ("0.1",)),
-        (["--lr="], "--lr", Form.JOINED, ("",)),
-        (["-b", "4"], "-b", Form.SEPARATE, ("4",)),
-        (["-b4"], "-b", Form.ATTACHED, ("4",)),
-        (["-b=4"], "-b", Form.JOINED, ("4",)),
-        (["-lr", "4"], "-lr", Form.SEPARATE, ("4",)),
-        (["--shift", "-1"], "--shift", Form.SEPARATE, ("-1",)),
-        (["--compile", "--lr", "1"], "--compile", Form.SWITCH, ()),
-        (["--no-compile"], "--compile", Form.NEGATED, ()),
-        (["--no_compile"], "--compile", Form.NEGATED, ()),
-        (["--compile.no-enable"], "--compile.enable", Form.NEGATED, ()),
-        (["--compile.no_enable"], "--compile.enable", Form.NEGATED, ()),
-        (["--no-compile.enable"], "--compile.enable", Form.NEGATED, ()),
-        (["--compile.enable=true"], "--compile.enable", Form.JOINED, ("true",)),
-        (["model.width=4"], "model.width=", Form.JOINED, ("4",)),
-        (["--width==4"], "--width=", Form.JOINED, ("=4",)),
+        (["--lr", "0.1"], "--lr", FlagForm.SEPARATE, ("0.1",)),
+        (["--lr=0.1"], "--lr", FlagForm.JOINED, ("0.1",)),
+        (["--lr="], "--lr", FlagForm.JOINED, ("",)),
+        (["-b", "4"], "-b", FlagForm.SEPARATE, ("4",)),
+        (["-b4"], "-b", FlagForm.ATTACHED, ("4",)),
+        (["-b=4"], "-b", FlagForm.JOINED, ("4",)),
+        (["-lr", "4"], "-lr", FlagForm.SEPARATE, ("4",)),
+        (["--shift", "-1"], "--shift", FlagForm.SEPARATE, ("-1",)),
+        (["--compile", "--lr", "1"], "--compile", FlagForm.SWITCH, ()),
+        (["--no-compile"], "--compile", FlagForm.NEGATED, ()),
+        (["--no_compile"], "--compile", FlagForm.NEGATED, ()),
+        (["--compile.no-enable"], "--compile.enable", FlagForm.NEGATED, ()),
+        (["--compile.no_enable"], "--compile.enable", FlagForm.NEGATED, ()),
+        (["--no-compile.enable"], "--compile.enable", FlagForm.NEGATED, ()),
+        (["--compile.enable=true"], "--compile.enable", FlagForm.JOINED, ("true",)),
+        (["model.width=4"], "model.width=", FlagForm.JOINED, ("4",)),
+        (["--width==4"], "--width=", FlagForm.JOINED, ("=4",)),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
-def test_every_form_is_found(args: list[str], flag: str, form: Form, texts: tuple[str, ...]) -> None:
+def test_every_form_is_found(args: list[str], flag: str, form: FlagForm, texts: tuple[str, ...]) -> None:
     (found,) = find_flag(["train", *args], flag, is_value=looks_like_value)
     assert (found.form, found.texts, found.start) == (form, texts, 1)
 
 
 def test_what_must_follow_at_once_is_not_found_apart() -> None:
     assert find_flag(["--lr", "1", "lr", "2", "xlr=3", "--no-lr"], "--lr=", is_value=looks_like_value) == []
-    assert write_value("lr=", ["-1"], Form.SEPARATE) == ("lr=-1",)
+    assert write_value("lr=", ["-1"], FlagForm.SEPARATE) == ("lr=-1",)
 
 
 @pytest.mark.parametrize(
@@ -79,14 +79,14 @@ def test_replace_touches_nothing_else() -> None:
 
 
 def test_a_value_with_a_dash_is_joined_so_that_argparse_takes_it() -> None:
-    assert write_value("--opt", ["-O3"], Form.SEPARATE) == ("--opt=-O3",)
-    assert write_value("--shift", ["-3"], Form.SEPARATE) == ("--shift", "-3")
-    assert write_value("-b", ["8"], Form.ATTACHED) == ("-b8",)
+    assert write_value("--opt", ["-O3"], FlagForm.SEPARATE) == ("--opt=-O3",)
+    assert write_value("--shift", ["-3"], FlagForm.SEPARATE) == ("--shift", "-3")
+    assert write_value("-b", ["8"], FlagForm.ATTACHED) == ("-b8",)
 
 
 def test_added_flags_look_like_the_others() -> None:
-    assert usual_form(["--a=1", "--b"]) is Form.JOINED
-    assert usual_form(["--a", "1", "key=value"]) is Form.SEPARATE
+    assert usual_form(["--a=1", "--b"]) is FlagForm.JOINED
+    assert usual_form(["--a", "1", "key=value"]) is FlagForm.SEPARATE
 
 
 def test_set_flag_replaces_or_adds() -> None:

@@ -41,9 +41,9 @@ def speeds(made: list[Trial]) -> list[float]:
 
 @pytest.mark.parametrize("seed", range(2))
 def test_what_a_busy_node_slowed_down_is_doubted_and_noise_stays_small(seed: int) -> None:
-    made, held_up = trials(slowed=0.3, seed=seed)
+    made, find_outliers = trials(slowed=0.3, seed=seed)
     doubted, process = doubted_of(made)
-    assert doubted == speeds(held_up)
+    assert doubted == speeds(find_outliers)
     assert process.noise_ < 0.03
 
 
@@ -53,6 +53,6 @@ def test_a_config_that_is_slow_and_unlike_all_others_is_believed(seed: int) -> N
 
 
 def test_what_was_slow_each_time_is_believed() -> None:
-    made, held_up = trials(slowed=0.3)
-    doubted, _ = doubted_of([*made, *3 * held_up[:1]])
-    assert doubted == speeds(held_up[1:])
+    made, find_outliers = trials(slowed=0.3)
+    doubted, _ = doubted_of([*made, *3 * find_outliers[:1]])
+    assert doubted == speeds(find_outliers[1:])

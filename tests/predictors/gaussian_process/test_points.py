@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.gaussian_process.points import Places, Points
+from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs
 
 ROWS = [
     {"batch": 1, "size": 10, "kind": "a", "layers": ("x", "y", "x", "x"), "same": 3},
@@ -12,9 +12,11 @@ ROWS = [
 ]
 
 
-def placed(rows: list[dict[str, object]], asked: list[dict[str, object]], **tuned: tuple[object, ...]) -> Points:
+def placed(
+    rows: list[dict[str, object]], asked: list[dict[str, object]], **tuned: tuple[object, ...]
+) -> EncodedConfigs:
     columns = Columns.from_rows(rows)
-    places = Places.of(columns.encode(rows), columns, tuned=tuned)
+    places = ConfigEncoder.of(columns.encode(rows), columns, tuned=tuned)
     return places.points(columns.encode(asked))
 
 

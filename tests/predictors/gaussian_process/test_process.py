@@ -131,7 +131,7 @@ def test_it_is_surer_where_it_measured() -> None:
 def test_believing_keeps_the_means_and_takes_the_doubt() -> None:
     process, history = fitted(some(10))
     asked = history.columns.encode([dict(one.config) for one in some(20)[12:]])
-    before, after = process.latent(asked), process.believing(asked[:1]).latent(asked)
+    before, after = process.latent(asked), process.fantasize(asked[:1]).latent(asked)
     assert after[0] == pytest.approx(before[0], abs=1e-4)
     assert after[1][0] < 0.5 * before[1][0]
     assert (after[1] <= before[1] + 1e-9).all()

@@ -4,14 +4,14 @@ import math
 
 import pytest
 
-from torchx_cubicml.predictors.memory.dominance import Limits, hunger_of_row
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, memory_rank_of_row
 
 ROW = {"program": "a.py", "sharding_strategy": ("FULL_SHARD", "NO_SHARD"), "micro_batch_size": 8}
 NAMES = ("program", "sharding_strategy", "micro_batch_size")
 
 
 def verdict(asked: dict[str, object], *outcomes: tuple[int, bool]) -> float:
-    limits = Limits.of([({**ROW, "micro_batch_size": batch}, fits) for batch, fits in outcomes], names=NAMES)
+    limits = DominanceRules.of([({**ROW, "micro_batch_size": batch}, fits) for batch, fits in outcomes], names=NAMES)
     return float(limits.verdicts([{**ROW, **asked}])[0])
 
 
@@ -35,20 +35,20 @@ def test_what_failed_once_stays_out_though_it_ran_too() -> None:
 
 def test_a_row_that_lacks_a_name_is_compared_with_those_that_lack_it_too() -> None:
     bare = {"program": "a.py", "micro_batch_size": 8}
-    limits = Limits.of([(bare, False)], names=NAMES)
+    limits = DominanceRules.of([(bare, False)], names=NAMES)
     assert math.isnan(limits.verdicts([ROW])[0])
     assert limits.verdicts([{**bare, "micro_batch_size": 16}])[0] == 0.0
 
 
 def test_a_config_without_a_micro_batch_is_compared_with_itself() -> None:
-    limits = Limits.of([({"tp_degree": 1}, False), ({"tp_degree": 2}, True)], names=("tp_degree",))
+    limits = DominanceRules.of([({"tp_degree": 1}, False), ({"tp_degree": 2}, True)], names=("tp_degree",))
     assert limits.verdicts([{"tp_degree": 1}, {"tp_degree": 2}, {"tp_degree": 4}]) == pytest.approx(
         [0.0, 1.0, math.nan], nan_ok=True
     )
 
 
 def test_without_names_nothing_is_known() -> None:
-    assert math.isnan(Limits.of([(ROW, False)], names=()).verdicts([ROW])[0])
+    assert math.isnan(DominanceRules.of([(ROW, False)], names=()).verdicts([ROW])[0])
 
 
 @pytest.mark.parametrize(
@@ -64,8 +64,8 @@ def test_without_names_nothing_is_known() -> None:
     ids=["batch", "sequence", "layer", "strategy", "checkpointing", "precision"],
 )
 def test_hunger_knows_what_takes_memory(less: dict[str, object], more: dict[str, object]) -> None:
-    assert hunger_of_row(less) < hunger_of_row(more)
+    assert memory_rank_of_row(less) < memory_rank_of_row(more)
 
 
 def test_hunger_says_nothing_of_words_that_it_does_not_know() -> None:
-    assert hunger_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0
+    assert memory_rank_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.predictors.memory.cross_workload import Feasibility
+from torchx_cubicml.predictors.memory.cross_workload import CrossWorkloadFeasibility
 from torchx_cubicml.records.trial import Trial
 
 WORKLOAD = {"program": "a.py", "world_size": 2}
@@ -25,7 +25,7 @@ def chances(
 ) -> list[float]:
     history = History.from_trials(trials, objective="tokens_per_second")
     names = ("program", "world_size", "micro_batch_size", "sharding_strategy") if compare else ()
-    fitted = Feasibility(compare=names).fit(history, rng=np.random.default_rng(0))
+    fitted = CrossWorkloadFeasibility(compare=names).fit(history, rng=np.random.default_rng(0))
     rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": strategy} for batch in batches]
     return fitted.probability(history.columns.encode(rows), rows).tolist()
 
@@ -109,7 +109,7 @@ def gpt(width: int, batch: int, *, wall_gib: float = 60.0) -> Trial:
 def test_the_memory_formula_tells_an_unseen_model_apart() -> None:
     known = [gpt(width, batch) for width in (1024, 1536, 2048) for batch in (1, 2, 4, 8, 16, 32)]
     history = History.from_trials(known, objective="tokens_per_second")
-    fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+    fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     asked = [gpt(3072, batch) for batch in (1, 2, 32)]
     rows = [{**trial.workload, **trial.config} for trial in asked]
     small, middle, large = fitted.probability(history.columns.encode(rows), rows).tolist()
@@ -123,7 +123,7 @@ def test_a_measured_peak_says_how_much_more_fits() -> None:
         ran = Trial.completed(workload=facts, config=config, tokens_per_second=1.0, peak_memory_gib=peak_gib)
         history = History.from_trials([ran], objective="tokens_per_second")
         rows = [{**facts, "micro_batch_size": 8}]
-        fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+        fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
         return float(fitted.probability(history.columns.encode(rows), rows)[0])
 
     assert chance(30.0) > chance(70.0)
@@ -134,6 +134,6 @@ def test_a_row_that_names_its_layout_may_be_asked_where_no_outcome_did() -> None
         [trial(batch, "ran" if batch <= 8 else "out_of_memory") for batch in [1, 2, 4, 8, 16, 32, 64, 128] * 6],
         objective="tokens_per_second",
     )
-    fitted = Feasibility().fit(history, rng=np.random.default_rng(0))
+    fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     rows = [{**GPT, **WORKLOAD, "micro_batch_size": batch} for batch in (1, 128)]
     assert np.isfinite(fitted.probability(history.columns.encode(rows), rows)).all()

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.predictors.memory.per_workload import MemoryWall
+from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 from torchx_cubicml.records.trial import State, Trial
 
 WORKLOAD = {"program": "a.py", "world_size": 8}
@@ -32,7 +32,7 @@ def outcome(word: str, batch: int, cache: float = 0.1) -> Trial:
 
 def chances(trials: list[Trial], *configs: dict[str, object], **given: object) -> list[float]:
     history = History.from_trials(trials, objective="tokens_per_second", choices=TUNED)
-    wall = MemoryWall(tuned=TUNED, **given).fit(history)
+    wall = WorkloadFeasibility(tuned=TUNED, **given).fit(history)
     rows = [{**WORKLOAD, **each} for each in configs]
     return wall.probability(history.columns.encode(rows), rows).tolist()
 
@@ -89,7 +89,7 @@ def test_parameters_of_unknown_appetite_are_learned_too() -> None:
 
     history = History.from_trials([ran("a", True), ran("b", False)] * 2, objective="tokens_per_second")
     rows = [{**WORKLOAD, "kind": kind} for kind in "ab"]
-    good, bad = MemoryWall().fit(history).probability(history.columns.encode(rows), rows)
+    good, bad = WorkloadFeasibility().fit(history).probability(history.columns.encode(rows), rows)
     assert good > 0.6
     assert bad < 0.4
     assert good > bad + 0.3
@@ -115,7 +115,7 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
     rows = [{**WORKLOAD, **config(*each)} for each in drawn[12:]]
     fits = np.array([need(*each) <= ROOM for each in drawn[12:]], dtype=np.float64)
     told, untold = (
-        MemoryWall(tuned=TUNED)
+        WorkloadFeasibility(tuned=TUNED)
         .fit(replace(history, peak_memory_gib=each))
         .probability(history.columns.encode(rows), rows)
         for each in (peaks, None)
@@ -132,7 +132,7 @@ def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
         [need("".join(name[0] for name in row["sharding_strategy"]), row["micro_batch_size"]) for row in history.rows]
     )
     exact, rough = (
-        MemoryWall(tuned=TUNED).fit(
+        WorkloadFeasibility(tuned=TUNED).fit(
             replace(history, peak_memory_gib=needed * np.exp(rng.normal(0.0, spread, len(needed))))
         )
         for spread in (0.002, 0.1)
@@ -146,9 +146,9 @@ def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
     history = History.from_trials([outcome(*each) for each in drawn], objective="tokens_per_second", choices=TUNED)
     words = ["".join(name[0] for name in row["sharding_strategy"]) for row in history.rows]
     needed = [need(word, row["micro_batch_size"]) for word, row in zip(words, history.rows, strict=True)]
-    wall = MemoryWall(tuned=TUNED).fit(replace(history, peak_memory_gib=np.array(needed)))
+    wall = WorkloadFeasibility(tuned=TUNED).fit(replace(history, peak_memory_gib=np.array(needed)))
     assert wall.knows_peaks_
-    assert not MemoryWall(tuned=TUNED).fit(history).knows_peaks_
+    assert not WorkloadFeasibility(tuned=TUNED).fit(history).knows_peaks_
     asked = [config("FFFFFFFF", batch) for batch in (4, 16)] + [config("SSSSFFFF", batch) for batch in (13, 14, 15)]
     empty, roomy, *nearer = wall.crowding(history.columns.encode(asked))[:, 0]
     assert empty == roomy == 0.0
@@ -176,7 +176,7 @@ def mixed(seed: int) -> dict[str, object]:
     return {name: choices[int(rng.integers(len(choices)))] for name, choices in MIXED.items()}
 
 
-def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[MemoryWall, History]:
+def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[WorkloadFeasibility, History]:
     """Of launches that run out of memory with a batch above ``largest``, whatever the rest is."""
     trials = [
         Trial.infeasible(workload=WORKLOAD, config=each)
@@ -185,10 +185,10 @@ def wall_of(configs: list[dict[str, object]], *, largest: int) -> tuple[MemoryWa
         for each in configs
     ]
     history = History.from_trials(trials, objective="tokens_per_second", choices=MIXED)
-    return MemoryWall(tuned=MIXED).fit(history), history
+    return WorkloadFeasibility(tuned=MIXED).fit(history), history
 
 
-def asked_of(wall: MemoryWall, history: History, *configs: dict[str, object]) -> list[float]:
+def asked_of(wall: WorkloadFeasibility, history: History, *configs: dict[str, object]) -> list[float]:
     rows = [{**WORKLOAD, **each} for each in configs]
     return wall.probability(history.columns.encode(rows), rows).tolist()
 

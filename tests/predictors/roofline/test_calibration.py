@@ -7,10 +7,10 @@ from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrat
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import step_time
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 
-def trainings(count: int, seed: int = 0, *, piped: bool = True) -> Layout:
+def trainings(count: int, seed: int = 0, *, piped: bool = True) -> TrainingLayout:
     rng = np.random.default_rng(seed)
     rows = []
     while len(rows) < count:
@@ -29,10 +29,10 @@ def trainings(count: int, seed: int = 0, *, piped: bool = True) -> Layout:
         }
         if tp * pp <= row["world_size"]:
             rows.append(row)
-    return Layout.of(Facts.from_rows(rows))
+    return TrainingLayout.of(Facts.from_rows(rows))
 
 
-def fitted(layout: Layout, seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Calibration:
+def fitted(layout: TrainingLayout, seconds: np.ndarray[tuple[int, ...], np.dtype[np.float64]]) -> Calibration:
     return calibrate(layout, seconds, np.zeros(len(seconds)), rng=np.random.default_rng(0))
 
 

@@ -5,7 +5,7 @@ import pytest
 
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import MemoryCalibration, calibrate_memory, memory_parts
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 ROW = {
     "n_layers": 24,
@@ -19,7 +19,7 @@ ROW = {
 }
 
 
-def layouts(count: int, seed: int = 0) -> Layout:
+def layouts(count: int, seed: int = 0) -> TrainingLayout:
     rng = np.random.default_rng(seed)
     rows = [
         {
@@ -31,10 +31,12 @@ def layouts(count: int, seed: int = 0) -> Layout:
         }
         for _ in range(count)
     ]
-    return Layout.of(Facts.from_rows(rows))
+    return TrainingLayout.of(Facts.from_rows(rows))
 
 
-def fitted(layout: Layout, *, activations: float, peaks: bool, labelled: bool, noise: float = 0.0) -> MemoryCalibration:
+def fitted(
+    layout: TrainingLayout, *, activations: float, peaks: bool, labelled: bool, noise: float = 0.0
+) -> MemoryCalibration:
     parts = memory_parts(layout)
     peak = sum(parts.values()) + (activations - 1.0) * parts["activations"]
     peak = peak * np.exp(np.random.default_rng(1).normal(0.0, noise, len(peak)))
@@ -93,7 +95,7 @@ def test_failures_far_from_the_wall_are_another_reasons() -> None:
 
 def test_pressure_grows_with_the_micro_batch_and_falls_with_a_larger_device() -> None:
     rows = [ROW, {**ROW, "micro_batch_size": 8}, {**ROW, "device": "NVIDIA H200"}]
-    layout = Layout.of(Facts.from_rows(rows))
+    layout = TrainingLayout.of(Facts.from_rows(rows))
     pressure = MemoryCalibration.default().pressure(layout)[:, 0]
     assert pressure[2] < pressure[0] < pressure[1]
     assert pressure[0] == pytest.approx(np.log2(sum(memory_parts(layout).values())[0] / (0.92 * 80e9)))

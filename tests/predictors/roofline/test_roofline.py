@@ -8,7 +8,7 @@ from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import step_time
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.records.trial import Trial
 
 PLANTED = {**DEFAULTS, "gemm_efficiency": 0.4, "launch_s": 4e-3}
@@ -35,7 +35,7 @@ def rows_of(count: int, seed: int = 0) -> list[dict[str, bool | int | float | st
 def trials_of(
     rows: list[dict[str, bool | int | float | str | tuple[str, ...]]], *, unit: str = "tokens"
 ) -> list[Trial]:
-    layout = Layout.of(Facts.from_rows(rows))
+    layout = TrainingLayout.of(Facts.from_rows(rows))
     throughput = layout.tokens_per_step / step_time(layout, PLANTED).total()
     tokens = unit == "tokens"
     return [
@@ -86,7 +86,7 @@ def test_its_explanation_adds_up_to_the_step_it_predicts() -> None:
     roofline, history = fitted(trials_of(rows))
     asked = rows[0]
     predicted = roofline.predict(history.columns.encode([asked])).throughput[0]
-    tokens = Layout.of(Facts.from_rows([asked])).tokens_per_step[0]
+    tokens = TrainingLayout.of(Facts.from_rows([asked])).tokens_per_step[0]
     assert tokens / sum(roofline.explain(asked).values()) == pytest.approx(predicted)
 
 

@@ -9,7 +9,7 @@ import pytest
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.step_time import PARTS, balanced_stage, step_time
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
@@ -29,8 +29,8 @@ GPT: dict[str, Value] = {
 }
 
 
-def layout_of(**changes: Value) -> Layout:
-    return Layout.of(Facts.from_rows([{**GPT, **changes}]))
+def layout_of(**changes: Value) -> TrainingLayout:
+    return TrainingLayout.of(Facts.from_rows([{**GPT, **changes}]))
 
 
 def parts_of(**changes: Value) -> dict[str, float]:

@@ -3,14 +3,14 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 NEEDED = {"n_layers": 12, "d_model": 768, "seq_len": 1024, "micro_batch_size": 8, "world_size": 16}
 
 
-def layout_of(**changes: object) -> Layout:
+def layout_of(**changes: object) -> TrainingLayout:
     row = {name: value for name, value in {**NEEDED, **changes}.items() if value is not None}
-    return Layout.of(Facts.from_rows([row]))
+    return TrainingLayout.of(Facts.from_rows([row]))
 
 
 def test_what_is_needed_is_enough() -> None:
@@ -96,7 +96,7 @@ def test_a_rack_of_fast_links_is_one_node() -> None:
 def test_a_row_means_the_same_beside_others_that_are_spelled_otherwise(others: list[dict[str, str]]) -> None:
     row = {"n_layers": 24, "d_model": 1024, "seq_len": 1024, "micro_batch_size": 4, "world_size": 8}
     row |= {"device": "A100", "precision": "bf16"}
-    alone = Layout.of(Facts.from_rows([row]))
-    beside = Layout.of(Facts.from_rows([row, *({**row, **other} for other in others)]))
+    alone = TrainingLayout.of(Facts.from_rows([row]))
+    beside = TrainingLayout.of(Facts.from_rows([row, *({**row, **other} for other in others)]))
     for name in ("peak", "memory", "width_bytes", "memory_bandwidth"):
         assert getattr(beside, name)[0] == pytest.approx(getattr(alone, name)[0])

@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.recorder.apply import config_copies as beside
 from torchx_cubicml.recorder.apply.config_copies import copied
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, AsTyped, Contract, FilePatch, encode_contract
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, FilePatch, TypedCommand, encode_contract
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.store import TrialStore
 
@@ -54,7 +54,7 @@ def contract(folder: Path) -> Contract:
             patch("c.yaml", "fsdp_config.strategy", "SHARD_GRAD_OP", argument=0),
             patch("ds.json", "zero_optimization.stage", 3, argument=2),
         ),
-        as_typed=AsTyped(args=TYPED, env={"TEXT": None}, config={"stage": 2, "micro_batch_size": 4}),
+        as_typed=TypedCommand(args=TYPED, env={"TEXT": None}, config={"stage": 2, "micro_batch_size": 4}),
     )
 
 
@@ -145,7 +145,7 @@ def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> No
         patch("conf/c.yaml", "last", 2.5, argument=0),
         patch("conf/ds.json", "batch", 4, argument=1),
     )
-    wanted = Contract(store=str(folder / "store"), files=files, as_typed=AsTyped(args=()))
+    wanted = Contract(store=str(folder / "store"), files=files, as_typed=TypedCommand(args=()))
     done = subprocess.run(
         [sys.executable, "-m", "torchx_cubicml.recorder", "--", "job.py", "--config=conf/c.yaml", "conf/ds.json"],
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},
@@ -259,7 +259,7 @@ def test_only_links_of_the_program_stay(folder: Path, does: str) -> None:
         "if sys.argv[2].startswith('rem'): os.remove(config)\n"
     )
     files = (patch("c.yaml", "last", 2.5, argument=0),)
-    wanted = Contract(store=str(folder / "store"), files=files, as_typed=AsTyped(args=()))
+    wanted = Contract(store=str(folder / "store"), files=files, as_typed=TypedCommand(args=()))
     done = subprocess.run(
         [sys.executable, "-m", "torchx_cubicml.recorder", "--", "job.py", "--config=c.yaml", does],
         env={**os.environ, CONTRACT_VARIABLE: encode_contract(wanted), "TMPDIR": str(folder / "tmp")},

@@ -97,10 +97,10 @@ def test_a_forked_child_leaves_no_word_in_its_parents_name() -> None:
 
 
 def test_a_system_without_memory_files_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    from torchx_cubicml.recorder.events.crash_trace import LastWords
+    from torchx_cubicml.recorder.events.crash_trace import CrashTrace
 
     monkeypatch.delattr(os, "memfd_create")
-    words = LastWords()
+    words = CrashTrace()
     words.listen()
     assert words.file is None
     words.forget()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.recorder.events.sender import Courier
+from torchx_cubicml.recorder.events.sender import EventSender
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
@@ -46,7 +46,7 @@ def wait_for_writer(mark: str) -> int:
 
 
 def test_events_reach_the_store_through_nobodys_child(mark: str, tmp_path: Path) -> None:
-    courier = Courier(str(tmp_path), deadline_s=10)
+    courier = EventSender(str(tmp_path), deadline_s=10)
     writer = wait_for_writer(mark)
     assert str(writer) not in Path(f"/proc/self/task/{os.getpid()}/children").read_text().split()
     assert os.getsid(writer) != os.getsid(0)
@@ -60,7 +60,7 @@ def test_events_reach_the_store_through_nobodys_child(mark: str, tmp_path: Path)
 
 def test_what_went_wrong_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    courier = Courier(str(tmp_path / "file" / "store"), deadline_s=10)
+    courier = EventSender(str(tmp_path / "file" / "store"), deadline_s=10)
     courier.send(STARTED.to_json())
     problem = courier.close()
     assert str(tmp_path / "file" / "store") in problem
@@ -69,7 +69,7 @@ def test_what_went_wrong_is_told(tmp_path: Path) -> None:
 
 def test_a_silent_store_costs_the_deadline_and_no_more(mark: str) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        courier = Courier(f"ftp://127.0.0.1:{silent.getsockname()[1]}/store", deadline_s=1.5)
+        courier = EventSender(f"ftp://127.0.0.1:{silent.getsockname()[1]}/store", deadline_s=1.5)
         courier.send(STARTED.to_json())
         start = time.monotonic()
         assert "did not answer" in courier.close()
@@ -81,7 +81,7 @@ def test_a_silent_store_costs_the_deadline_and_no_more(mark: str) -> None:
 
 
 def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None:
-    courier = Courier(str(tmp_path), deadline_s=1)
+    courier = EventSender(str(tmp_path), deadline_s=1)
     writer = wait_for_writer(mark)
     os.kill(writer, signal.SIGSTOP)
     try:
@@ -96,7 +96,7 @@ def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None
 
 
 def test_a_dead_writer_is_told_and_hurts_nobody(mark: str, tmp_path: Path) -> None:
-    courier = Courier(str(tmp_path), deadline_s=5)
+    courier = EventSender(str(tmp_path), deadline_s=5)
     writer = wait_for_writer(mark)
     os.kill(writer, signal.SIGKILL)
     end = time.monotonic() + 60

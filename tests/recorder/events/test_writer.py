@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.events.sender import DONE
-from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, WITHOUT_A_WORD, Writer, closing_event, read_lines
+from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, WITHOUT_A_WORD, EventWriter, closing_event, read_lines
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
@@ -34,7 +34,7 @@ def line(event: Event) -> bytes:
 
 
 def test_what_arrives_is_appended(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
-    writer = Writer(ends[1], str(tmp_path))
+    writer = EventWriter(ends[1], str(tmp_path))
     writer.take(line(STARTED))
     writer.take(line(ENDED))
     writer.close(deadline_s=5)
@@ -44,7 +44,7 @@ def test_what_arrives_is_appended(ends: tuple[socket.socket, socket.socket], tmp
 
 
 def test_a_trial_that_nobody_has_closed_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
-    writer = Writer(ends[1], str(tmp_path))
+    writer = EventWriter(ends[1], str(tmp_path))
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
     (trial,) = TrialStore(str(tmp_path))
@@ -58,7 +58,7 @@ def test_the_closing_event_comes_last() -> None:
 
 def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    writer = Writer(ends[1], str(tmp_path / "file" / "store"))
+    writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(b"{}")
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
@@ -69,7 +69,7 @@ def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket
 
 def test_a_store_that_cannot_be_written_is_told(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    writer = Writer(ends[1], str(tmp_path / "file" / "store"))
+    writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(line(ENDED))
     writer.close(deadline_s=5)
     assert str(tmp_path / "file" / "store") in ends[0].recv(10_000).decode()

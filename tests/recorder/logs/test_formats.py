@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, Reading, read_line
+from torchx_cubicml.recorder.logs.formats import LOG_FORMATS, LogReading, read_line
 from torchx_cubicml.recorder.logs.measurement import measure_readings
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
@@ -20,7 +20,7 @@ EXCERPTS = [
 ]
 
 
-def readings(log: str, name: str, devices: int = 4) -> list[Reading]:
+def readings(log: str, name: str, devices: int = 4) -> list[LogReading]:
     found = [read_line(line, BY_NAME[name], devices=devices) for line in (LOGS / log).read_text().splitlines()]
     return [reading for reading in found if reading is not None]
 
@@ -56,8 +56,8 @@ def test_no_format_takes_the_lines_of_another(log_format: object) -> None:
 def test_what_is_no_number_is_no_reading() -> None:
     assert read_line("step:  1  loss: 1  tps: -  tflops", BY_NAME["torchtitan"], devices=1) is None
     zero = read_line("step:  1  loss: 1  tps: 0  tflops", BY_NAME["torchtitan"], devices=1)
-    assert zero == Reading(step=1.0)
-    assert measure_readings([zero, Reading()], source="torchtitan") is None
+    assert zero == LogReading(step=1.0)
+    assert measure_readings([zero, LogReading()], source="torchtitan") is None
     assert measure_readings([], source="torchtitan") is None
 
 

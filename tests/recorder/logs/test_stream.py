@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.recorder.logs.formats import Reading
+from torchx_cubicml.recorder.logs.formats import LogReading
 from torchx_cubicml.recorder.logs.measurement import (
     as_word,
     disagreement,
@@ -168,8 +168,8 @@ def test_a_rate_of_the_whole_run_may_be_lower_than_that_of_its_steps_but_not_hig
     assert "800 samples_per_second" in disagreement(steps, higher)
 
 
-def line(step: int, at_s: float, *, rate: float | None = None, step_s: float | None = None) -> Reading:
-    return Reading(samples_per_second=rate, step_s=step_s, step=float(step), at_s=at_s)
+def line(step: int, at_s: float, *, rate: float | None = None, step_s: float | None = None) -> LogReading:
+    return LogReading(samples_per_second=rate, step_s=step_s, step=float(step), at_s=at_s)
 
 
 def test_lines_count_all_the_time_between_them() -> None:
@@ -185,7 +185,7 @@ def test_lines_count_all_the_time_between_them() -> None:
 
 
 def test_rates_are_weighed_by_the_time_that_they_were_true_for() -> None:
-    slow, fast = (Reading(samples_per_second=rate, at_s=0.0) for rate in (10.0, 90.0))
+    slow, fast = (LogReading(samples_per_second=rate, at_s=0.0) for rate in (10.0, 90.0))
     lines, now = [slow, slow, slow], 0.0
     for index in range(20):
         now += 9.0 if index % 2 else 1.0

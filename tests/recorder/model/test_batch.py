@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchx_cubicml.recorder.model.batch import Batch, find_batch, first_node, loader_batch_size
+from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, first_node, loader_batch_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -76,7 +76,7 @@ def test_the_graph_behind_a_dataclass_of_outputs_is_found() -> None:
 
 @pytest.mark.parametrize("args", [(), ([TOKENS],), (None,), (SCALAR,)], ids=["gone", "moved", "none", "scalar"])
 def test_a_batch_that_is_not_in_its_place_is_unknown(args: Sequence[object]) -> None:
-    assert Batch(place=(0,), holds_tokens=True).read(args, {}) is None
+    assert BatchReader(place=(0,), holds_tokens=True).read(args, {}) is None
 
 
 @pytest.mark.parametrize(

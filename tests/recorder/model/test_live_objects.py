@@ -10,7 +10,7 @@ import torch.utils.data
 from torch import nn
 
 from torchx_cubicml.recorder.model.layers import modules_around
-from torchx_cubicml.recorder.model.live_objects import Survey, live_instances, live_instances_of
+from torchx_cubicml.recorder.model.live_objects import LiveObjects, live_instances, live_instances_of
 
 if TYPE_CHECKING:
     import pytest
@@ -39,7 +39,7 @@ def test_a_class_that_is_absent_has_no_objects() -> None:
 
 def test_a_survey_stands_in_place_of_walks_and_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = nn.Sequential(nn.Linear(2, 2)), torch.utils.data.DataLoader([0], batch_size=1)
-    survey = Survey()
+    survey = LiveObjects()
     later = nn.Linear(2, 2)
     walks: list[None] = []
     monkeypatch.setattr(gc, "get_objects", lambda: walks.append(None) or [later])

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchx_cubicml.recorder.model.mesh import Layout, read_layout
+from torchx_cubicml.recorder.model.mesh import MeshLayout, read_layout
 from torchx_cubicml.recorder.model.sharding import read_sharding
 
 
@@ -33,7 +33,7 @@ def model(mesh: Mesh | None = None, *placements: object) -> nn.Module:
 
 def test_no_mesh_is_no_parallelism_of_tensors() -> None:
     layout = read_layout(model())
-    assert layout == Layout()
+    assert layout == MeshLayout()
     assert layout.facts() == {"tp_degree": 1, "cp_degree": 1, "ep_degree": 1}
     assert layout.data_parallel(8, pp_degree=2) == 4
 

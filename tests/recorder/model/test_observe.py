@@ -5,7 +5,7 @@ from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_contexts
 
-from torchx_cubicml.recorder.model.facts import Seen, observe
+from torchx_cubicml.recorder.model.facts import HookObservations, observe
 from torchx_cubicml.recorder.model.kernels import is_compiled
 
 
@@ -16,7 +16,7 @@ class Model(nn.Module):
 
 
 def test_what_is_unknown_is_left_out() -> None:
-    facts = observe(Model(), None, Seen(), world_size=1)
+    facts = observe(Model(), None, HookObservations(), world_size=1)
     assert not {"micro_batch_size", "seq_len", "global_batch_size", "optimizer", "activation_checkpointing"} & set(
         facts
     )
@@ -25,7 +25,9 @@ def test_what_is_unknown_is_left_out() -> None:
 
 
 def test_the_global_batch_is_that_of_the_whole_job() -> None:
-    seen = Seen(forwards=3, samples=4, seq_len=16, autocast_type="torch.bfloat16", activation_checkpointing="full")
+    seen = HookObservations(
+        forwards=3, samples=4, seq_len=16, autocast_type="torch.bfloat16", activation_checkpointing="full"
+    )
     model = Model()
     facts = observe(model, torch.optim.AdamW(model.parameters()), seen, world_size=8)
     assert facts["global_batch_size"] == 3 * 4 * 8
@@ -38,9 +40,9 @@ def test_the_global_batch_is_that_of_the_whole_job() -> None:
 def test_checkpoint_wrappers_tell_where_no_probe_was() -> None:
     model = Model()
     model.blocks[0] = checkpoint_wrapper(model.blocks[0])
-    assert observe(model, None, Seen(), world_size=1)["activation_checkpointing"] == "selective"
+    assert observe(model, None, HookObservations(), world_size=1)["activation_checkpointing"] == "selective"
     model.blocks[1] = checkpoint_wrapper(model.blocks[1])
-    assert observe(model, None, Seen(), world_size=1)["activation_checkpointing"] == "full"
+    assert observe(model, None, HookObservations(), world_size=1)["activation_checkpointing"] == "full"
 
 
 def test_checkpointing_by_operator_is_selective_whatever_the_probe_saw() -> None:
@@ -50,7 +52,7 @@ def test_checkpointing_by_operator_is_selective_whatever_the_probe_saw() -> None
     model = Model()
     for index, block in enumerate(model.blocks):
         model.blocks[index] = checkpoint_wrapper(block, checkpoint_fn=checkpoint, context_fn=contexts)
-    facts = observe(model, None, Seen(activation_checkpointing="full"), world_size=1)
+    facts = observe(model, None, HookObservations(activation_checkpointing="full"), world_size=1)
     assert facts["activation_checkpointing"] == "selective"
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
-from torchx_cubicml.recorder.model.precision import Probe
+from torchx_cubicml.recorder.model.precision import PrecisionProbe
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -45,7 +45,7 @@ def test_checkpointing_shows_in_backward(recomputed: set[int], part: bool, expec
     blocks = nn.ModuleList(Block() for _ in range(3))
     for block in blocks:
         block.part = part
-    probe = Probe(list(blocks), bare)
+    probe = PrecisionProbe(list(blocks), bare)
     train(blocks, recomputed, reentrant=reentrant)
     assert probe.activation_checkpointing == expected
     assert probe.autocast_type == ""
@@ -64,14 +64,14 @@ def test_layers_that_recompute_their_own_forward_count_as_recomputed(recomputed:
     blocks = nn.ModuleList(Own() for _ in range(3))
     for block in blocks[:recomputed]:
         block.own = True
-    probe = Probe(list(blocks), bare)
+    probe = PrecisionProbe(list(blocks), bare)
     train(blocks, set())
     assert probe.activation_checkpointing == expected
 
 
 def test_autocast_shows_within_a_layer() -> None:
     blocks = nn.ModuleList(Block() for _ in range(2))
-    probe = Probe(list(blocks), bare)
+    probe = PrecisionProbe(list(blocks), bare)
     with torch.autocast("cpu", torch.bfloat16):
         train(blocks, set())
     assert probe.autocast_type == "torch.bfloat16"
@@ -79,7 +79,7 @@ def test_autocast_shows_within_a_layer() -> None:
 
 def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = nn.ModuleList(Block() for _ in range(2))
-    probe = Probe(list(blocks), bare)
+    probe = PrecisionProbe(list(blocks), bare)
     train(blocks, {0, 1})
     monkeypatch.delattr(torch._C, "_current_graph_task_id")
     assert probe.activation_checkpointing == ""

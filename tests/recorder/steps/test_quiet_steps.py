@@ -12,7 +12,7 @@ from torch import nn
 from torch._dynamo import callback
 
 from torchx_cubicml.recorder.steps import optimizer_changes as quiet_steps
-from torchx_cubicml.recorder.steps.optimizer_changes import QuietOptimizers, QuietSteps, on_every_compilation
+from torchx_cubicml.recorder.steps.optimizer_changes import UnhookedOptimizers, UnhookedSteps, on_every_compilation
 from torchx_cubicml.recorder.steps.training import Training
 from torchx_cubicml.store import TrialStore
 
@@ -91,7 +91,7 @@ def test_a_failure_within_the_compiler_is_told_and_harms_nobody(tmp_path: Path) 
 def test_a_parameter_that_was_written_shows_once() -> None:
     model = nn.Linear(2, 1)
     optimizer = torch.optim.AdamW(model.parameters())
-    quiet = QuietSteps(optimizer)
+    quiet = UnhookedSteps(optimizer)
     assert not quiet.has_stepped()
     model(torch.ones(1, 2)).sum().backward()
     assert not quiet.has_stepped()
@@ -104,7 +104,7 @@ def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.Mon
     model = nn.Linear(8, 2)
     optimizer = torch.optim.AdamW(model.parameters())
     optimizer.state[model.weight] = {"step": torch.zeros(())}  # as a checkpoint has left it
-    monkeypatch.setattr("torchx_cubicml.recorder.steps.training.QuietOptimizers.find", lambda self: optimizer)
+    monkeypatch.setattr("torchx_cubicml.recorder.steps.training.UnhookedOptimizers.find", lambda self: optimizer)
     training.compiled()
     for _ in range(12):
         model(torch.randn(4, 8)).sum().backward()
@@ -122,7 +122,7 @@ def test_an_optimizer_without_a_state_has_stepped_where_its_parameter_was_writte
     model = nn.Linear(2, 1)
     fresh = torch.optim.SGD(model.parameters(), lr=0.1)
     monkeypatch.setattr(quiet_steps, "live_instances", lambda kind: [fresh])  # none of another test
-    quiet = QuietOptimizers()
+    quiet = UnhookedOptimizers()
     model(torch.ones(1, 2)).sum().backward()
     assert [quiet.find(), quiet.find()] == [None, None]
     fresh.step()

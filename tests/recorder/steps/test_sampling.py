@@ -11,7 +11,7 @@ from torch import nn
 from torchx_cubicml.recorder.steps import sampling, step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
 from torchx_cubicml.recorder.steps.forwards import Work
-from torchx_cubicml.recorder.steps.sampling import STEPS_ALIKE, STEPS_OF_A_LOOK, Watching
+from torchx_cubicml.recorder.steps.sampling import STEPS_ALIKE, STEPS_OF_A_LOOK, StepSampling
 from torchx_cubicml.recorder.steps.steady_state import fill_unwatched
 from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import Training
@@ -272,8 +272,8 @@ def work(samples: int = 4) -> Work:
     return Work(forwards=1, samples=samples, tokens=None)
 
 
-def looked(steps: int) -> Watching:
-    made = Watching()
+def looked(steps: int) -> StepSampling:
+    made = StepSampling()
     for _ in range(steps):
         made.saw(work())
     return made

@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS, own_
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite.in_job import agreement, rank
-from torchx_cubicml.rewrite.in_job.decider import Command, Deciding, answer_of
+from torchx_cubicml.rewrite.in_job.decider import JobCommand, PendingDecision, answer_of
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.rewrite.rewriter import Options
 from torchx_cubicml.settings import read_job_environment
@@ -87,7 +87,7 @@ def answers(
     def one(number: int) -> Answer:
         time.sleep(delays[number])
         question = (questions or {}).get(number, QUESTION)
-        return answer_of(job(number, port, **more), question, Deciding(worked))
+        return answer_of(job(number, port, **more), question, PendingDecision(worked))
 
     with ThreadPoolExecutor(len(delays)) as pool:
         return dict(zip(delays, pool.map(one, delays), strict=True))
@@ -166,10 +166,10 @@ def test_a_restart_repeats_the_decision(port: int) -> None:
 def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 2.0)
     from torchx_cubicml.recorder.ranks.tcp_store import connected
-    from torchx_cubicml.rewrite.in_job.decider import Ballot
+    from torchx_cubicml.rewrite.in_job.decider import Agreement
 
     for _ in range(5):
-        Ballot(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
+        Agreement(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
     all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks came in time")
 
 
@@ -211,7 +211,7 @@ def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path) -
         store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))
     options = Options(space=str(tmp_path / "space.toml"), store=str(tmp_path / "store"), mode="rewrite")
     launch = Launch(program="t.py", script_args=("--knob", "1"), world_size=3, nnodes=1, nproc_per_node=3)
-    command = Command(launch, options)
+    command = JobCommand(launch, options)
     typed, wanted = command.typed(), command.wanted()
     assert (typed.args, wanted.args) == (None, ("--knob", "2"))
     first, second = (decode_contract(answer.contract) for answer in (typed, wanted))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import CubicMLError, SpaceError
 from torchx_cubicml.launch import Launch, read_config, write_config
-from torchx_cubicml.space import Landing, LandingKind, SearchSpace, TuneChanges
+from torchx_cubicml.space import Binding, BindingKind, SearchSpace, TuneChanges
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.space.toml.parameters import PARAMETER_KEYS
 from torchx_cubicml.space.toml.reader import MAX_BYTES, ROOT_KEYS
@@ -53,7 +53,7 @@ class TestFiles:
             samples = config["micro_batch_size"] * config["gradient_accumulation_steps"]
             assert samples * 16 / np.prod(degrees) == 16
             assert config["tp_degree"] in {1, 2, 4}
-        assert space.parameters[-1].landing == Landing(kind=LandingKind.ENV, name="NCCL_PROTO")
+        assert space.parameters[-1].binding == Binding(kind=BindingKind.ENV, name="NCCL_PROTO")
 
     def test_groups(self) -> None:
         space = load_space(SPACES / "groups.toml")

@@ -292,7 +292,7 @@ sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
             "sharding_strategy": ("FULL_SHARD", "FULL_SHARD", "NO_SHARD", "FULL_SHARD"),
             "activation_checkpointing": False,
         }
-        assert {item.landing.file for item in space.parameters} == {place}
+        assert {item.binding.file for item in space.parameters} == {place}
         bound = space.bind(workload=workload, current=own)
         assert own in bound
         assert write_config(user, space, own) == user

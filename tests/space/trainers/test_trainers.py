@@ -159,7 +159,7 @@ class TestBesideTables:
         space = space_of("megatron-lm", rest="[parameters.tp_degree]\nchoices = [1, 2]\n[parameters.micro_batch_size]")
         assert [item.choices for item in space.parameters][:2] == [(1, 2), (1, 2, 4, 8, 16, 32)]
         assert space.parameters[0].default == 1
-        assert space.parameters[0].landing is not None
+        assert space.parameters[0].binding is not None
 
     def test_the_users_own_place_is_no_business_of_the_trainer(self) -> None:
         body = '[parameters.tp_degree]\nchoices = [1, 2]\nflag = "--tp"\n[parameters.m]\nchoices = [1]\n'

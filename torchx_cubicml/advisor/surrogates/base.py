@@ -24,7 +24,7 @@ FEWEST_OWN = 3  # measurements of a workload with which its own process knows it
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Lesson:
+class TrainingData:
     """What is learned from, and what for.
 
     Args:
@@ -32,7 +32,7 @@ class Lesson:
         own: those among them of the workload itself.
         objective: name of the throughput.
         observe: see ``training_row``.
-        compare: see ``Feasibility``.
+        compare: see ``CrossWorkloadFeasibility``.
         tuned: parameters that candidates vary -> their choices.
         noise: standard deviation of the logarithm of throughput from run to run; ``None`` before any config was
             measured twice.
@@ -85,22 +85,22 @@ class Forecaster(Protocol):
         """Return what is expected of ``rows``."""
 
 
-class Knowledge(Forecaster, Protocol):
+class Surrogate(Forecaster, Protocol):
     """What trials teach of the configs of one workload."""
 
     def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return whether rows were measured, but each time slowed down by something else than their config, ``[n]``."""
 
-    def opinions(self, *, one: bool) -> list[Knowledge]:
+    def ensemble(self, *, one: bool) -> list[Surrogate]:
         """Return what several predictors make of the same trials, to search by in turns, the most trusted first.
 
         Where only ``one`` is asked for, it is that.
         """
 
-    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+    def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
 
-    def hoping(self) -> Self:
+    def optimistic(self) -> Self:
         """Return this knowledge with what is usual expected where nothing is known: to search by, never to claim by."""
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
@@ -111,7 +111,7 @@ class Knowledge(Forecaster, Protocol):
 
 
 @runtime_checkable
-class JointKnowledge(Knowledge, Protocol):
+class JointSurrogate(Surrogate, Protocol):
     """Knowledge that was told each measurement of the workload, and of what its configs have in common.
 
     A forecast already weighs what was measured of the very config.

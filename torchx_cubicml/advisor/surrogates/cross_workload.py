@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import FEWEST_OWN, MOST_LEARNED, Forecast
-from torchx_cubicml.advisor.trial_data import familiar, telling
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, OPINIONS, PREDICTORS, Feasibility, Prediction
+from torchx_cubicml.advisor.trial_data import is_covered, telling
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.features.rows import encoded
 from torchx_cubicml.predictors.greybox import Greybox
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Forecaster, Knowledge, Lesson
+    from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate, TrainingData
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.records.trial import Value
 
 
-class Predicting(Protocol):
+class FittedPredictor(Protocol):
     """A predictor that is fitted."""
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
@@ -34,7 +34,7 @@ class Predicting(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Agreement:
+class GeometricMeanEnsemble:
     """Fitted predictors as one: the geometric mean of what they expect, with the spread of the first.
 
     Args:
@@ -42,8 +42,8 @@ class Agreement:
         others: those of them that step aside from a row are not counted there.
     """
 
-    first: Predicting
-    others: Sequence[Predicting]
+    first: FittedPredictor
+    others: Sequence[FittedPredictor]
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
@@ -55,7 +55,7 @@ class Agreement:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AllWorkloads:
+class CrossWorkloadSurrogate:
     """Learned from all workloads: a predictor and a classifier of outcomes.
 
     Trees smooth over many configs, so a config's own measurements still tell more than a forecast.
@@ -70,14 +70,14 @@ class AllWorkloads:
     """
 
     history: History
-    predictor: Predicting
-    feasibility: Feasibility
+    predictor: FittedPredictor
+    feasibility: CrossWorkloadFeasibility
     noise: float
-    others: tuple[str, ...] = OPINIONS[1:]
+    others: tuple[str, ...] = ENSEMBLE[1:]
     agreeing: bool = False
 
     @classmethod
-    def of(cls, lesson: Lesson, *, rng: np.random.Generator) -> Self:
+    def of(cls, lesson: TrainingData, *, rng: np.random.Generator) -> Self:
         """Return what all trials teach."""
         known = sum(trial.measurement is not None for trial in lesson.own) >= FEWEST_OWN
         trials = telling(lesson.everything, lesson.workload, count=MOST_LEARNED)
@@ -85,10 +85,10 @@ class AllWorkloads:
         return cls(
             history=history,
             predictor=lesson.fitted(history, rng=rng),
-            feasibility=Feasibility(compare=lesson.compare).fit(history, rng=rng),
+            feasibility=CrossWorkloadFeasibility(compare=lesson.compare).fit(history, rng=rng),
             noise=lesson.noise or NOISE_FLOOR,
-            others=() if known else tuple(name for name in OPINIONS if name != lesson.predictor),
-            agreeing=lesson.predictor == DEFAULT_PREDICTOR and not known and familiar(lesson.workload, trials),
+            others=() if known else tuple(name for name in ENSEMBLE if name != lesson.predictor),
+            agreeing=lesson.predictor == DEFAULT_PREDICTOR and not known and is_covered(lesson.workload, trials),
         )
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
@@ -104,7 +104,7 @@ class AllWorkloads:
         """Trees smooth over many configs, and each measurement is believed."""
         return np.zeros(len(rows), dtype=np.bool_)
 
-    def opinions(self, *, one: bool) -> list[Knowledge]:
+    def ensemble(self, *, one: bool) -> list[Surrogate]:
         """Return what the default predictor and the others agree on, or each where they had better not be mixed.
 
         On facts that no trial had, formulas go on where trees repeat the nearest: there the default is not outvoted.
@@ -113,34 +113,34 @@ class AllWorkloads:
             return [self]
         made = [self._asked(name) for name in self.others]
         if self.agreeing:
-            return [replace(self, predictor=Agreement(first=self.predictor, others=made))]
+            return [replace(self, predictor=GeometricMeanEnsemble(first=self.predictor, others=made))]
         return [self, *(replace(self, predictor=predictor) for predictor in made)]
 
-    def _asked(self, name: str) -> Predicting:
+    def _asked(self, name: str) -> FittedPredictor:
         if name == "roofline" and isinstance(self.predictor, Greybox):
             return self.predictor.without_trees()  # whose formulas are calibrated on the same trials
         return PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0))
 
-    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+    def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
         """Trees learn nothing from a guess of their own."""
         del rows
         return self
 
-    def hoping(self) -> Self:
+    def optimistic(self) -> Self:
         """Trees over all workloads know what is usual."""
         return self
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """Each config is drawn for itself: trees do not say what two configs have in common."""
         del rows
-        return ThompsonDraw(source=self, seed=int(rng.integers(2**31)))
+        return ThompsonSample(source=self, seed=int(rng.integers(2**31)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ThompsonDraw:
+class ThompsonSample:
     """What ``source`` believes, each config moved by a chance of its own that stays the same."""
 
-    source: AllWorkloads
+    source: CrossWorkloadSurrogate
     seed: int
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:

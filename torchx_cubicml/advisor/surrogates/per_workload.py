@@ -10,16 +10,16 @@ import numpy as np
 from torchx_cubicml.advisor.surrogates.base import Forecast
 from torchx_cubicml.predictors.features.rows import encoded
 from torchx_cubicml.predictors.gaussian_process.process import drawn_from
-from torchx_cubicml.predictors.memory.per_workload import MemoryWall
+from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Forecaster, Knowledge
-    from torchx_cubicml.advisor.surrogates.transfer_prior import OtherWorkloads
-    from torchx_cubicml.predictors import Feasibility
+    from torchx_cubicml.advisor.surrogates.base import Forecaster, Surrogate
+    from torchx_cubicml.advisor.surrogates.transfer_prior import TransferPrior
+    from torchx_cubicml.predictors import CrossWorkloadFeasibility
     from torchx_cubicml.predictors.features.history import History
     from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
     from torchx_cubicml.records.trial import Value
@@ -28,13 +28,13 @@ _SURE_TO_FIT = 0.8  # what is less sure is not launched beside its like
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class OwnWorkload:
+class PerWorkloadSurrogate:
     """Learned from the workload's own trials: a Gaussian process and what says how likely configs fit."""
 
     history: History
     process: GaussianProcess
-    memory: MemoryWall | Feasibility
-    elsewhere: OtherWorkloads | None = None
+    memory: WorkloadFeasibility | CrossWorkloadFeasibility
+    elsewhere: TransferPrior | None = None
     hopeful: GaussianProcess | None = None
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
@@ -46,35 +46,37 @@ class OwnWorkload:
         return Forecast(logarithm=logarithm, spread=spread, fits=self.memory.probability(features, rows))
 
     def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
-        """See ``Knowledge``."""
+        """See ``Surrogate``."""
         return self.process.doubts(encoded(self.history.columns, rows))
 
-    def opinions(self, *, one: bool) -> list[Knowledge]:
+    def ensemble(self, *, one: bool) -> list[Surrogate]:
         """What the workload's own measurements say needs no other."""
         del one
         return [self]
 
-    def believing(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """See ``Knowledge``: kriging believer; what may well not fit is feared not to, so that others differ."""
+    def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
+        """See ``Surrogate``: kriging believer; what may well not fit is feared not to, so that others differ."""
         if not rows:
             return self
         features = encoded(self.history.columns, rows)
         risky = features[self.memory.probability(features, rows) < _SURE_TO_FIT]
-        memory = self.memory.fearing(risky) if isinstance(self.memory, MemoryWall) and len(risky) else self.memory
-        return replace(self, process=self.process.believing(features), memory=memory)
+        memory = (
+            self.memory.fearing(risky) if isinstance(self.memory, WorkloadFeasibility) and len(risky) else self.memory
+        )
+        return replace(self, process=self.process.fantasize(features), memory=memory)
 
-    def hoping(self) -> Self:
-        """See ``Knowledge``: larger micro batches waste less, and memory buys speed."""
+    def optimistic(self) -> Self:
+        """See ``Surrogate``: larger micro batches waste less, and memory buys speed."""
         return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
 
     def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
-        """See ``Knowledge``."""
+        """See ``Surrogate``."""
         return replace(self, process=self.process.drawn(encoded(self.history.columns, rows), rng=rng))
 
     def draws(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """See ``JointKnowledge``: of all shares of noise that are likely."""
+        """See ``JointSurrogate``: of all shares of noise that are likely."""
         features = encoded(self.history.columns, rows)
         known = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
         likely = self.process.alternatives(features)
@@ -89,7 +91,7 @@ class OwnWorkload:
     def ratios(
         self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """See ``JointKnowledge``: averaged over how much of what measurements differ by may be noise."""
+        """See ``JointSurrogate``: averaged over how much of what measurements differ by may be noise."""
         features = encoded(self.history.columns, [*rows, over])
         known = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
         first: NDArray[np.float64] = np.zeros(len(rows))

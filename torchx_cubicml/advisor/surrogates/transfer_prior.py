@@ -53,11 +53,11 @@ def taught_by(history: History, name: str) -> Predictor:
     doubts = None if history.uncertainty is None else history.uncertainty.tolist()
     content = repr((name, history.columns, history.rows, doubts)).encode()
     digest = blake2b(content + history.features.tobytes() + history.throughput.tobytes(), digest_size=16).digest()
-    return _fitted(_Table(digest=digest, history=history, name=name))
+    return _fitted(_FitKey(digest=digest, history=history, name=name))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _FitKey:
     """What is learned from and by whom, known by its content alone."""
 
     digest: bytes
@@ -66,11 +66,11 @@ class _Table:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def _fitted(table: _Table) -> Predictor:
+def _fitted(table: _FitKey) -> Predictor:
     return PREDICTORS[table.name]().fit(table.history, rng=np.random.default_rng(0))
 
 
-class OtherWorkloads:
+class TransferPrior:
     """What a workload's own process starts from: a predictor of other workloads, or the formulas on its own trials.
 
     Args:

@@ -12,7 +12,7 @@ from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_docu
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from torchx_cubicml.cli.starter.toml_text import KnownFlag
+    from torchx_cubicml.cli.starter.toml_text import ScriptFlag
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Scalar
 
@@ -20,7 +20,7 @@ MAX_DEPTH = 6  # of keys in keys
 MAX_KEYS = 2000
 
 
-def keys_in_files(launch: Launch, make: Callable[[str, str, str], KnownFlag | None]) -> list[KnownFlag]:
+def keys_in_files(launch: Launch, make: Callable[[str, str, str], ScriptFlag | None]) -> list[ScriptFlag]:
     """Return the keys that are understood in the config files that a command names and that are at hand.
 
     Args:

@@ -12,11 +12,11 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import MAX_HELP, FlagHelp, parse_help
 from torchx_cubicml.cli.starter.from_trainer import recognised, trainer_text
-from torchx_cubicml.cli.starter.toml_text import KnownFlag, starter_text, tune_lines
+from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text, tune_lines
 from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.settings import child_environment
-from torchx_cubicml.space import LandingKind
+from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
 
 if TYPE_CHECKING:
@@ -43,7 +43,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         help_text: what the script says to ``--help``; may be empty.
     """
     described = {flag.name: flag for flag in parse_help(help_text)}
-    flags: list[KnownFlag] = []
+    flags: list[ScriptFlag] = []
     meanings: set[str] = set()
     for name in dict.fromkeys([*flags_in(launch.script_args), *described]):
         flag = _known_flag(name, launch.script_args, described.get(name), free_meanings=meanings)
@@ -112,8 +112,8 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
         space: says what ``[tune]`` redirects.
         help_text: what ``--help`` says, for the destinations that the script has without being told.
     """
-    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
-    places = [landing for landing in landings if landing is not None and landing.kind == LandingKind.FLAG]
+    bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
+    places = [binding for binding in bindings if binding is not None and binding.kind == BindingKind.FLAG]
     declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
     suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
     suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
@@ -127,25 +127,25 @@ def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = ""
     return (*flags, *_unredirected_keys(launch, space))
 
 
-def _outputs_in_files(launch: Launch) -> list[KnownFlag]:
+def _outputs_in_files(launch: Launch) -> list[ScriptFlag]:
     found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
     return [key for key in found if key.destination]
 
 
 def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
-    landings = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
-    places = (landing.name for landing in landings if landing is not None)
+    bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
+    places = (binding.name for binding in bindings if binding is not None)
     settled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
     labels = [f"{key.name} in {key.file}" for key in _outputs_in_files(launch)]
     return [label for label in labels if label not in settled]
 
 
-def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> KnownFlag:
+def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> ScriptFlag:
     present = _present(name, args)
     meaning = FLAG_MEANINGS.get(_normal(name), "")
     destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normal(name))
     if described is None:
-        return KnownFlag(
+        return ScriptFlag(
             name=name,
             meaning="" if meaning in free_meanings else meaning,
             present=present,
@@ -153,7 +153,7 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
             destination=destination,
         )
     offered = present is None and described.takes_value and not described.choices
-    return KnownFlag(
+    return ScriptFlag(
         name=name,
         meaning="" if meaning in free_meanings else meaning,
         present=present,
@@ -165,13 +165,13 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
     )
 
 
-def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> KnownFlag | None:
+def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> ScriptFlag | None:
     """Return a key of a config file under the meaning of its last name; ``None`` where it has none of its own."""
     last = key.rpartition(".")[2]
     meaning = FLAG_MEANINGS.get(_normal(last), "")
     if meaning and meaning not in free_meanings:
         free_meanings.add(meaning)
-        return KnownFlag(name=key, file=file, meaning=meaning, present=text)
+        return ScriptFlag(name=key, file=file, meaning=meaning, present=text)
     is_place = "/" in text or bool(_PLACE.search(_normal(last)))  # and no `save: true`, no `save_strategy: epoch`
     if (
         is_place
@@ -179,16 +179,16 @@ def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> Kn
         and _may_be_destination(last, text)
         and not _RESUME.search(_normal(last))
     ):
-        return KnownFlag(name=key, file=file, present=text, destination=True)
+        return ScriptFlag(name=key, file=file, present=text, destination=True)
     return None
 
 
-def _with_outputs(destinations: list[KnownFlag], trainer: Trainer) -> list[KnownFlag]:
+def _with_outputs(destinations: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:
     """Return the destinations, and those to which the trainer writes unasked, as it takes them."""
     joined = all(flag.flag.endswith("=") for flag in trainer.flags.values())
     found = [replace(flag, name=f"{flag.name}=") for flag in destinations] if joined else destinations
     known = {flag.name for flag in found}
-    return [*found, *(KnownFlag(name=name, destination=True) for name in trainer.outputs if name not in known)]
+    return [*found, *(ScriptFlag(name=name, destination=True) for name in trainer.outputs if name not in known)]
 
 
 def _source(launch: Launch) -> tuple[str, str]:

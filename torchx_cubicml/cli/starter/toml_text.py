@@ -25,7 +25,7 @@ _LARGEST_DEGREE = 8  # ranks that share a model; more rarely fit on one node
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class KnownFlag:
+class ScriptFlag:
     """A flag of the command, or one that the script offers, or a key of a config file that the command names.
 
     Args:
@@ -57,7 +57,7 @@ class KnownFlag:
 
 
 def starter_text(
-    flags: Sequence[KnownFlag], *, program: str, world_size: int | None, uses_wandb: bool, counts_tokens: bool = True
+    flags: Sequence[ScriptFlag], *, program: str, world_size: int | None, uses_wandb: bool, counts_tokens: bool = True
 ) -> str:
     """Return the starter space file: TOML with comments.
 
@@ -109,8 +109,8 @@ def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]
 class _Command:
     """What the command says: its flags by their standard names, those that are workload facts, and the world size."""
 
-    meanings: Mapping[str, KnownFlag]
-    facts: Mapping[str, KnownFlag]
+    meanings: Mapping[str, ScriptFlag]
+    facts: Mapping[str, ScriptFlag]
     world_size: int | None
 
     def count(self, name: str) -> int | None:
@@ -123,7 +123,7 @@ class _Command:
         return self.count("micro_batch_size") is not None and self.count("gradient_accumulation_steps") is not None
 
 
-def _micro_batch(flag: KnownFlag, command: _Command) -> list[str]:
+def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     present = command.count(flag.meaning)
     if present is None:
         return []
@@ -136,14 +136,14 @@ def _micro_batch(flag: KnownFlag, command: _Command) -> list[str]:
     return _table(flag, choices=sorted({present, *near}), remark="samples per forward pass on each rank")
 
 
-def _accumulation(flag: KnownFlag, command: _Command) -> list[str]:
+def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         return []
     derive = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
     return _table(flag, lines=[derive], remark="keeps the global batch, and so the training, as it is")
 
 
-def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
+def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
     entries = (flag.value or "").split(",")
     named = [name for name in SHARDING_STRATEGIES if re.search(rf"\b{name}\b", flag.text)]
     choices = list(flag.choices or named or SHARDING_STRATEGIES[:3])
@@ -160,7 +160,7 @@ def _sharding(flag: KnownFlag, command: _Command) -> list[str]:
     return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
-def _checkpointing(flag: KnownFlag, command: _Command) -> list[str]:
+def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "trades time for memory; the numerics stay"
     if flag.is_switch or switch_value(flag.value or "") is not None:
         return _table(flag, choices=[False, True], remark=remark)
@@ -168,7 +168,7 @@ def _checkpointing(flag: KnownFlag, command: _Command) -> list[str]:
     return _table(flag, choices=choices, remark=remark) if flag.value in choices else []
 
 
-def _degree(flag: KnownFlag, command: _Command) -> list[str]:
+def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     present = command.count(flag.meaning)
     if present is None:
         return []
@@ -179,20 +179,20 @@ def _degree(flag: KnownFlag, command: _Command) -> list[str]:
     return _table(flag, choices=sorted({present, *powers}))
 
 
-def _precision(flag: KnownFlag, command: _Command) -> list[str]:
+def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
     remark = "changes the numerics of the training: uncomment it knowingly"
     choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
     return [f"# {line}" for line in _table(flag, choices=choices, remark=remark)]
 
 
-def _compile(flag: KnownFlag, command: _Command) -> list[str]:
+def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
     if not flag.is_switch and switch_value(flag.value or "") is None:
         return []
     remark = "takes minutes at each start, and may change the numerics slightly: uncomment it knowingly"
     return [f"# {line}" for line in _table(flag, choices=[False, True], remark=remark)]
 
 
-_PARAMETERS: dict[str, Callable[[KnownFlag, _Command], list[str]]] = {
+_PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "micro_batch_size": _micro_batch,
     "gradient_accumulation_steps": _accumulation,
     "sharding_strategy": _sharding,
@@ -214,7 +214,7 @@ _NOTHING_KNOWN = [
 
 
 def _table(
-    flag: KnownFlag, *, choices: Sequence[Scalar] = (), lines: Sequence[str] = (), remark: str = ""
+    flag: ScriptFlag, *, choices: Sequence[Scalar] = (), lines: Sequence[str] = (), remark: str = ""
 ) -> list[str]:
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
@@ -224,11 +224,11 @@ def _table(
     return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
 
 
-def _place(flag: KnownFlag) -> list[str]:
+def _place(flag: ScriptFlag) -> list[str]:
     return [f"file = {toml(flag.file)}", f"key = {toml(flag.name)}"] if flag.file else [f"flag = {toml(flag.name)}"]
 
 
-def _fact(name: str, flag: KnownFlag) -> str:
+def _fact(name: str, flag: ScriptFlag) -> str:
     default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
     return f"{name} = {{ {', '.join(_place(flag))}{stated} }}"
@@ -244,7 +244,7 @@ def _constraints(command: _Command) -> list[str]:
     return lines
 
 
-def tune_lines(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[str]:
+def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool) -> list[str]:
     """Return ``[tune]``: what a profiling launch changes besides, so that it touches no file of the user.
 
     Args:
@@ -264,19 +264,19 @@ def tune_lines(destinations: Sequence[KnownFlag], *, uses_wandb: bool) -> list[s
     return ["[tune] # what a profiling launch changes besides, so that it never writes where yours do", *lines]
 
 
-def _left_alone(flags: Iterable[KnownFlag]) -> list[str]:
+def _left_alone(flags: Iterable[ScriptFlag]) -> list[str]:
     names = ", ".join(one_line(flag.name) for flag in flags)
     return [f"# Left as they are: {names}"] if names else []
 
 
-def _sent_to(flag: KnownFlag, place: str) -> str:
+def _sent_to(flag: ScriptFlag, place: str) -> str:
     if flag.name.lower().endswith("name"):
         return "{launch_id}"
     suffix = PurePosixPath(flag.value or "").suffix
     return place + (suffix if re.fullmatch(r"\.[A-Za-z][A-Za-z0-9]{0,5}", suffix) else "")
 
 
-def _count(flag: KnownFlag) -> int | None:
+def _count(flag: ScriptFlag) -> int | None:
     value = number(flag.value or "")
     return value if isinstance(value, int) and value > 0 else None
 

@@ -20,7 +20,7 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _JOINED_FLAG = re.compile(r"--[A-Za-z][\w.-]*=")
 
 
-class Form(StrEnum):
+class FlagForm(StrEnum):
     """How a flag and its value are written."""
 
     SEPARATE = "--x v"
@@ -41,7 +41,7 @@ class Occurrence:
         texts: its value as written; several where the value is a list of words, none for a switch.
     """
 
-    form: Form
+    form: FlagForm
     start: int
     stop: int
     texts: tuple[str, ...]
@@ -102,24 +102,24 @@ def append(args: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
     return (*args[:end], *words, *args[end:])
 
 
-def write_value(flag: str, texts: Sequence[str], form: Form) -> tuple[str, ...]:
+def write_value(flag: str, texts: Sequence[str], form: FlagForm) -> tuple[str, ...]:
     """Return the words that give ``flag`` a value in ``form``.
 
     >>> write_value("--lr", ["0.1"], Form.JOINED), write_value("--opt", ["-O3"], Form.SEPARATE)
     (('--lr=0.1',), ('--opt=-O3',))
     """
-    if form is Form.ATTACHED or flag.endswith("="):
+    if form is FlagForm.ATTACHED or flag.endswith("="):
         return (f"{flag}{texts[0]}",)
     # argparse takes a separate word that begins with a dash for the next flag.
-    if form is Form.JOINED or (len(texts) == 1 and not looks_like_value(texts[0])):
+    if form is FlagForm.JOINED or (len(texts) == 1 and not looks_like_value(texts[0])):
         return (f"{flag}={texts[0]}",)
     return (flag, *texts)
 
 
-def usual_form(args: Sequence[str]) -> Form:
+def usual_form(args: Sequence[str]) -> FlagForm:
     """Return the form in which a flag is added: that of the others, ``--x v`` where they do not tell."""
     joined = any(_JOINED_FLAG.match(word) for word in args[: _end_of_flags(args)])
-    return Form.JOINED if joined else Form.SEPARATE
+    return FlagForm.JOINED if joined else FlagForm.SEPARATE
 
 
 def negation(flag: str) -> str:
@@ -177,7 +177,7 @@ def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
     if not found:
         return append(args, write_value(flag, [text], usual_form(args)))
     last = found[-1]
-    form = last.form if last.texts else Form.SEPARATE
+    form = last.form if last.texts else FlagForm.SEPARATE
     return replace(args, last, write_value(flag, [text], form))
 
 
@@ -191,17 +191,17 @@ def _occurrence_at(
     word = args[index]
     if flag.endswith("="):
         text = word.removeprefix(flag)
-        return Occurrence(Form.JOINED, index, index + 1, (text,)) if word.startswith(flag) else None
+        return Occurrence(FlagForm.JOINED, index, index + 1, (text,)) if word.startswith(flag) else None
     if word == flag:
         stop = index + 1
         while stop < min(len(args), index + 1 + most_values) and is_value(args[stop]):
             stop += 1
-        form = Form.SEPARATE if stop > index + 1 else Form.SWITCH
+        form = FlagForm.SEPARATE if stop > index + 1 else FlagForm.SWITCH
         return Occurrence(form, index, stop, tuple(args[index + 1 : stop]))
     if word.startswith(f"{flag}="):
-        return Occurrence(Form.JOINED, index, index + 1, (word[len(flag) + 1 :],))
+        return Occurrence(FlagForm.JOINED, index, index + 1, (word[len(flag) + 1 :],))
     if word in negations(flag):
-        return Occurrence(Form.NEGATED, index, index + 1, ())
+        return Occurrence(FlagForm.NEGATED, index, index + 1, ())
     if len(flag) == 2 and word.startswith(flag) and is_value(word[2:]):
-        return Occurrence(Form.ATTACHED, index, index + 1, (word[2:],))
+        return Occurrence(FlagForm.ATTACHED, index, index + 1, (word[2:],))
     return None

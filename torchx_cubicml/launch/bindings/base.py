@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar, Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
+class BindingQuery:
     """What is looked for at a place.
 
     Args:
@@ -32,20 +32,20 @@ class Wanted:
     flags: frozenset[str] = frozenset()
 
 
-class Place(Protocol):
+class BindingIO(Protocol):
     """A kind of place where a value stands, without state of its own."""
 
-    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
         """Whether a launch says a value there, or what it means that it does not is known."""
 
-    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
         """Return the value that a launch has there.
 
         Raises:
             LaunchError: none is there and no default is known, or it is no legal kind of value.
         """
 
-    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
         """Return the launch with another value there, everything else as it was.
 
         Raises:

@@ -23,11 +23,11 @@ from torchx_cubicml.records.contract import FilePatch
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from torchx_cubicml.launch.bindings.base import Wanted
+    from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.config_text import Document
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar, Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
 
 LEFT_OPEN = "auto"  # DeepSpeed's word for: as the flags of the script say
 
@@ -45,66 +45,66 @@ class NamedFile:
     argument: int | None = None
 
 
-class FilePlace:
+class ConfigFileBinding:
     """A key in a config file."""
 
-    def is_named(self, launch: Launch, landing: Landing) -> bool:
+    def is_named(self, launch: Launch, binding: Binding) -> bool:
         """Whether the command names the file, and it is one with keys."""
-        found = _named(launch, landing.file)
+        found = _named(launch, binding.file)
         return len(found) > 0 and is_document(found[-1].path)
 
-    def has_key(self, launch: Launch, landing: Landing) -> bool:
+    def has_key(self, launch: Launch, binding: Binding) -> bool:
         """Whether the file holds a value at the key.
 
         Raises:
             LaunchError: the file cannot be read here.
         """
-        return _said(launch, landing) is not None
+        return _said(launch, binding) is not None
 
-    def refuse_beside_flag(self, launch: Launch, landing: Landing, wanted: Wanted) -> None:
+    def refuse_beside_flag(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> None:
         """Check that the file leaves open what a flag is about to say.
 
         Raises:
             LaunchError: it says a value of its own, which would contradict the flag.
         """
-        if not landing.file_must_leave_open or not self.is_named(launch, landing):
+        if not binding.file_must_leave_open or not self.is_named(launch, binding):
             return
-        said = _said(launch, landing)
+        said = _said(launch, binding)
         if said not in {None, LEFT_OPEN}:
             raise LaunchError(
-                f"flag {landing.name} of {wanted.owner} cannot be changed: {_at(launch, landing)} is {said!r:.60}, "
+                f"flag {binding.name} of {wanted.owner} cannot be changed: {_at(launch, binding)} is {said!r:.60}, "
                 f"which must agree with it; write {LEFT_OPEN!r} there"
             )
 
-    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
         """Whether the file holds a value, or a default is known."""
-        if not self.is_named(launch, landing):
+        if not self.is_named(launch, binding):
             return False
-        return wanted.default is not None or self.has_key(launch, landing)
+        return wanted.default is not None or self.has_key(launch, binding)
 
-    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
         """Return the value at the key."""
-        said = _said(launch, landing)
+        said = _said(launch, binding)
         if said is None:
             if wanted.default is not None:
                 return wanted.default
-            raise LaunchError(f"{_at(launch, landing)} of {wanted.owner} is not there and has no default")
-        entries = [_value(entry, launch, landing, wanted) for entry in (said if isinstance(said, list) else [said])]
+            raise LaunchError(f"{_at(launch, binding)} of {wanted.owner} is not there and has no default")
+        entries = [_value(entry, launch, binding, wanted) for entry in (said if isinstance(said, list) else [said])]
         if wanted.count is None:
             if isinstance(said, list):
-                raise LaunchError(f"{_at(launch, landing)} of {wanted.owner} is a list; one value is wanted")
+                raise LaunchError(f"{_at(launch, binding)} of {wanted.owner} is a list; one value is wanted")
             return entries[0]
         if len(entries) not in {1, wanted.count}:
             raise LaunchError(
-                f"{_at(launch, landing)} of {wanted.owner} has {len(entries)} entries; legal are 1 and {wanted.count}"
+                f"{_at(launch, binding)} of {wanted.owner} has {len(entries)} entries; legal are 1 and {wanted.count}"
             )
         return tuple(entries * wanted.count if len(entries) == 1 else entries)
 
-    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
         """Set the value at the key in the job's copy."""
-        before = launch.files.get(landing.file, {})
-        changes = checked_keys(launch, landing.file, {**before, landing.key: _as_said(value, landing)})
-        return replace(launch, files={**launch.files, landing.file: changes})
+        before = launch.files.get(binding.file, {})
+        changes = checked_keys(launch, binding.file, {**before, binding.key: _as_said(value, binding)})
+        return replace(launch, files={**launch.files, binding.file: changes})
 
 
 def checked_keys(
@@ -158,21 +158,21 @@ def _file_of(launch: Launch, place: str) -> NamedFile:
     return found[0]
 
 
-def _said(launch: Launch, landing: Landing) -> object:
+def _said(launch: Launch, binding: Binding) -> object:
     """Return what stands at the key, as the launch has changed it; ``None`` where nothing does."""
-    changed = launch.files.get(landing.file, {})
-    if landing.key in changed:
-        value = changed[landing.key]
+    changed = launch.files.get(binding.file, {})
+    if binding.key in changed:
+        value = changed[binding.key]
         return list(value) if isinstance(value, tuple) else value
-    said = value_at(_document(_file_of(launch, landing.file).path), landing.key)
+    said = value_at(_document(_file_of(launch, binding.file).path), binding.key)
     return None if said is MISSING else said
 
 
-def _value(said: object, launch: Launch, landing: Landing, wanted: Wanted) -> Scalar:
-    for known, text in landing.file_words:
+def _value(said: object, launch: Launch, binding: Binding, wanted: BindingQuery) -> Scalar:
+    for known, text in binding.file_words:
         if text and same_value(_literal(text), said if isinstance(said, bool | int | float | str) else ()):
             return known
-    where = _at(launch, landing)
+    where = _at(launch, binding)
     if isinstance(said, str):
         return read_scalar(said, wanted.choices, where=where)
     if not isinstance(said, bool | int | float):
@@ -186,12 +186,12 @@ def _is_like(said: object, choice: Scalar) -> bool:
     return isinstance(said, bool) == isinstance(choice, bool) and isinstance(choice, bool | int | float)
 
 
-def _as_said(value: Value, landing: Landing) -> Value:
+def _as_said(value: Value, binding: Binding) -> Value:
     """Return a value as the file says it."""
     if isinstance(value, tuple):
-        said = [_as_said(entry, landing) for entry in value]
+        said = [_as_said(entry, binding) for entry in value]
         return tuple(entry for entry in said if not isinstance(entry, tuple))
-    return next((_literal(text) for known, text in landing.file_words if text and same_value(known, value)), value)
+    return next((_literal(text) for known, text in binding.file_words if text and same_value(known, value)), value)
 
 
 def _literal(text: str) -> Scalar:
@@ -203,9 +203,9 @@ def _literal(text: str) -> Scalar:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _at(launch: Launch, landing: Landing) -> str:
-    found = _named(launch, landing.file)
-    return f"{'.'.join(landing.key)} in {found[-1].path if found else landing.file}"
+def _at(launch: Launch, binding: Binding) -> str:
+    found = _named(launch, binding.file)
+    return f"{'.'.join(binding.key)} in {found[-1].path if found else binding.file}"
 
 
 def _document(path: str) -> Document:

@@ -9,22 +9,22 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.spelling import read_scalar, spell, spell_switch, switch_value
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch.bindings.base import Wanted
+    from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
 
 
-class VariablePlace:
+class EnvBinding:
     """An environment variable; a per-layer value is joined by commas."""
 
-    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
         """Whether it is set, or a default is known."""
-        return wanted.default is not None or landing.name in launch.env
+        return wanted.default is not None or binding.name in launch.env
 
-    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
         """Return its value."""
-        name, text = landing.name, launch.env.get(landing.name)
+        name, text = binding.name, launch.env.get(binding.name)
         if text is None:
             if wanted.default is not None:
                 return wanted.default
@@ -39,8 +39,8 @@ class VariablePlace:
         said = switch_value(text) if bool in map(type, wanted.choices) else None
         return read_scalar(text, wanted.choices, where=name) if said is None else said
 
-    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
         """Set it."""
-        like = launch.env.get(landing.name, "1")
+        like = launch.env.get(binding.name, "1")
         text = spell_switch(value, like=like) if isinstance(value, bool) else spell(value)
-        return replace(launch, env={**launch.env, landing.name: text})
+        return replace(launch, env={**launch.env, binding.name: text})

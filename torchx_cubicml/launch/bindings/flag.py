@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.argv import (
-    Form,
+    FlagForm,
     Occurrence,
     abbreviation_of,
     append,
@@ -24,19 +24,19 @@ from torchx_cubicml.launch.bindings.argv import (
 from torchx_cubicml.launch.bindings.argv import (
     replace as replace_words,
 )
-from torchx_cubicml.launch.bindings.config_file import FilePlace
+from torchx_cubicml.launch.bindings.config_file import ConfigFileBinding
 from torchx_cubicml.launch.bindings.spelling import read_scalar, same_value, spell, spell_switch, switch_value
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.launch.bindings.base import Wanted
+    from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Scalar, Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
 
 
-def read_flag(args: Sequence[str], place: FlagPlace) -> Value:
+def read_flag(args: Sequence[str], place: FlagQuery) -> Value:
     """Return the value of a flag; of several occurrences the last counts, as for argparse.
 
     Raises:
@@ -50,18 +50,18 @@ def read_flag(args: Sequence[str], place: FlagPlace) -> Value:
     if last.texts:
         return _meaning(last.texts, place)
     if place.is_switch:
-        return last.form is Form.SWITCH
-    if place.bare is not None and last.form is Form.SWITCH:
+        return last.form is FlagForm.SWITCH
+    if place.bare is not None and last.form is FlagForm.SWITCH:
         return place.bare
     raise LaunchError(f"flag {place.flag} of {place.owner} has no value in the command")
 
 
-def is_stated(args: Sequence[str], place: FlagPlace) -> bool:
+def is_stated(args: Sequence[str], place: FlagQuery) -> bool:
     """Whether a flag is in the command, in any of its spellings."""
     return bool(_find(args, _as_typed(args, place)))
 
 
-def write_flag(args: Sequence[str], place: FlagPlace, value: Value) -> tuple[str, ...]:
+def write_flag(args: Sequence[str], place: FlagQuery, value: Value) -> tuple[str, ...]:
     """Return ``args`` with another value for a flag, in the form in which the user wrote it.
 
     Raises:
@@ -82,7 +82,7 @@ def write_flag(args: Sequence[str], place: FlagPlace, value: Value) -> tuple[str
     return replace_words(args, found[0], _rewritten(found[0], place, value))
 
 
-def remove_flag(args: Sequence[str], place: FlagPlace) -> tuple[str, ...]:
+def remove_flag(args: Sequence[str], place: FlagQuery) -> tuple[str, ...]:
     """Return ``args`` without a flag and its value."""
     args = tuple(args)
     for occurrence in reversed(_find(args, place)):
@@ -90,7 +90,7 @@ def remove_flag(args: Sequence[str], place: FlagPlace) -> tuple[str, ...]:
     return args
 
 
-def _as_typed(args: Sequence[str], place: FlagPlace) -> FlagPlace:
+def _as_typed(args: Sequence[str], place: FlagQuery) -> FlagQuery:
     """Return the place under the spelling that stands last in the command, under the usual one where none does."""
     names = (place.flag, *place.aliases)
     if len(names) == 1:
@@ -100,7 +100,7 @@ def _as_typed(args: Sequence[str], place: FlagPlace) -> FlagPlace:
     return replace(place, flag=typed, aliases=tuple(name for name in names if name != typed))
 
 
-def _find(args: Sequence[str], place: FlagPlace) -> list[Occurrence]:
+def _find(args: Sequence[str], place: FlagQuery) -> list[Occurrence]:
     spelled = place.texts
 
     def is_value(word: str) -> bool:
@@ -116,7 +116,7 @@ def _find(args: Sequence[str], place: FlagPlace) -> list[Occurrence]:
     return find_flag(args, place.flag, is_value=is_value)
 
 
-def _absent(args: Sequence[str], place: FlagPlace) -> Value:
+def _absent(args: Sequence[str], place: FlagQuery) -> Value:
     short = abbreviation_of([word for word in args if word.partition("=")[0] not in place.other_flags], place.flag)
     if short is not None:
         raise LaunchError(f"{short} in the command may stand for {place.flag} of {place.owner}: write it in full")
@@ -135,7 +135,7 @@ def _absent(args: Sequence[str], place: FlagPlace) -> Value:
     )
 
 
-def _meaning(texts: Sequence[str], place: FlagPlace) -> Value:
+def _meaning(texts: Sequence[str], place: FlagQuery) -> Value:
     if place.count is None:
         return place.value(texts[0])
     entries = texts if len(texts) > 1 else _without_brackets(texts[0]).split(",")
@@ -145,7 +145,7 @@ def _meaning(texts: Sequence[str], place: FlagPlace) -> Value:
     return values * place.count if len(values) == 1 else values
 
 
-def _rewritten(found: Occurrence, place: FlagPlace, value: Value) -> tuple[str, ...]:
+def _rewritten(found: Occurrence, place: FlagQuery, value: Value) -> tuple[str, ...]:
     if not found.texts:
         return _without_text(found, place, value)
     if isinstance(value, bool) and not place.words:
@@ -157,15 +157,15 @@ def _rewritten(found: Occurrence, place: FlagPlace, value: Value) -> tuple[str, 
     return write_value(place.flag, texts, found.form)
 
 
-def _without_text(found: Occurrence, place: FlagPlace, value: Value) -> tuple[str, ...]:
+def _without_text(found: Occurrence, place: FlagQuery, value: Value) -> tuple[str, ...]:
     if isinstance(value, bool):
         return _switch(place, value, absent_means=place.default is True)
     if place.bare is not None and same_value(value, place.bare):
         return (place.flag,)
-    return write_value(place.flag, [place.text(value)], Form.SEPARATE)
+    return write_value(place.flag, [place.text(value)], FlagForm.SEPARATE)
 
 
-def _list_texts(typed: Sequence[str], place: FlagPlace, value: tuple[Value, ...]) -> list[str]:
+def _list_texts(typed: Sequence[str], place: FlagQuery, value: tuple[Value, ...]) -> list[str]:
     """Return a list as the user wrote it: words, one for all, in brackets, or joined."""
     entries = [place.text(entry) for entry in value]
     if len(typed) > 1:
@@ -176,7 +176,7 @@ def _list_texts(typed: Sequence[str], place: FlagPlace, value: tuple[Value, ...]
     return [f"[{','.join(entries)}]" if bracketed or _is_key(place) else ",".join(entries)]
 
 
-def _added(args: Sequence[str], place: FlagPlace, value: Value) -> tuple[str, ...]:
+def _added(args: Sequence[str], place: FlagQuery, value: Value) -> tuple[str, ...]:
     if isinstance(value, bool) and place.is_switch:
         return _switch(place, value, absent_means=not value)
     if place.bare is not None and same_value(value, place.bare):
@@ -186,7 +186,7 @@ def _added(args: Sequence[str], place: FlagPlace, value: Value) -> tuple[str, ..
     return write_value(place.flag, [f"[{text}]" if listed else text], usual_form(args))
 
 
-def _is_key(place: FlagPlace) -> bool:
+def _is_key(place: FlagQuery) -> bool:
     return place.flag.endswith("=") and not place.flag.startswith("-")
 
 
@@ -194,57 +194,57 @@ def _without_brackets(text: str) -> str:
     return text[1:-1] if text.startswith("[") and text.endswith("]") else text
 
 
-def _switch(place: FlagPlace, value: bool, *, absent_means: bool) -> tuple[str, ...]:
+def _switch(place: FlagQuery, value: bool, *, absent_means: bool) -> tuple[str, ...]:
     if value:
         return (place.flag,)
     return (negation(place.flag),) if absent_means or place.elsewhere else ()
 
 
-_FILE = FilePlace()
+_FILE = ConfigFileBinding()
 
 
-class ArgumentPlace:
+class FlagBinding:
     """A flag in any of its spellings; where it is not typed, the key of a config file that the command names."""
 
-    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
         """Whether it is in the command or in the file, or a default is known."""
-        if self._is_left_to_file(launch, landing, wanted):
-            return _FILE.says(launch, landing, _in_file(landing, wanted))
-        place = _flag_place(launch, landing, wanted)
+        if self._is_left_to_file(launch, binding, wanted):
+            return _FILE.says(launch, binding, _in_file(binding, wanted))
+        place = _flag_place(launch, binding, wanted)
         return place.default is not None or is_stated(launch.script_args, place)
 
-    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
         """Return the value that it carries."""
-        if self._is_left_to_file(launch, landing, wanted):
-            return _FILE.read(launch, landing, _in_file(landing, wanted))
-        return read_flag(launch.script_args, _flag_place(launch, landing, wanted))
+        if self._is_left_to_file(launch, binding, wanted):
+            return _FILE.read(launch, binding, _in_file(binding, wanted))
+        return read_flag(launch.script_args, _flag_place(launch, binding, wanted))
 
-    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
         """Write it in the form that the user chose."""
-        place = _flag_place(launch, landing, wanted)
-        if self._is_left_to_file(launch, landing, wanted):
-            if not landing.flag_counts_more:
-                return _FILE.write(launch, landing, wanted, value)
+        place = _flag_place(launch, binding, wanted)
+        if self._is_left_to_file(launch, binding, wanted):
+            if not binding.flag_counts_more:
+                return _FILE.write(launch, binding, wanted, value)
             place = replace(place, default=None, absent=None)  # what the file says is no default any more
-        _FILE.refuse_beside_flag(launch, landing, wanted)
+        _FILE.refuse_beside_flag(launch, binding, wanted)
         args = write_flag(launch.script_args, place, value)
-        return replace(launch, script_args=_with_companions(args, landing, place, value))
+        return replace(launch, script_args=_with_companions(args, binding, place, value))
 
-    def _is_left_to_file(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
-        if not landing.file or landing.file_must_leave_open or not _FILE.is_named(launch, landing):
+    def _is_left_to_file(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
+        if not binding.file or binding.file_must_leave_open or not _FILE.is_named(launch, binding):
             return False
-        return not is_stated(launch.script_args, _flag_place(launch, landing, wanted))
+        return not is_stated(launch.script_args, _flag_place(launch, binding, wanted))
 
 
-def _in_file(landing: Landing, wanted: Wanted) -> Wanted:
-    return replace(wanted, default=None if wanted.default is None else landing.file_default)
+def _in_file(binding: Binding, wanted: BindingQuery) -> BindingQuery:
+    return replace(wanted, default=None if wanted.default is None else binding.file_default)
 
 
-def _with_companions(args: tuple[str, ...], landing: Landing, place: FlagPlace, value: Value) -> tuple[str, ...]:
+def _with_companions(args: tuple[str, ...], binding: Binding, place: FlagQuery, value: Value) -> tuple[str, ...]:
     """Return ``args`` with the flags that must stand beside a value, and without those of other values."""
-    wanted = {flag: text for known, beside in landing.companions if same_value(known, value) for flag, text in beside}
-    for flag in dict.fromkeys(flag for _, beside in landing.companions for flag, _ in beside):
-        beside = FlagPlace(flag=flag, owner=place.owner, other_flags=place.other_flags | {place.flag})
+    wanted = {flag: text for known, beside in binding.companions if same_value(known, value) for flag, text in beside}
+    for flag in dict.fromkeys(flag for _, beside in binding.companions for flag, _ in beside):
+        beside = FlagQuery(flag=flag, owner=place.owner, other_flags=place.other_flags | {place.flag})
         if flag not in wanted:
             args = remove_flag(args, beside)
         elif not is_stated(args, beside):
@@ -252,20 +252,20 @@ def _with_companions(args: tuple[str, ...], landing: Landing, place: FlagPlace, 
     return args
 
 
-def _flag_place(launch: Launch, landing: Landing, wanted: Wanted) -> FlagPlace:
-    elsewhere = _elsewhere(launch.script_args, landing.unless)
+def _flag_place(launch: Launch, binding: Binding, wanted: BindingQuery) -> FlagQuery:
+    elsewhere = _elsewhere(launch.script_args, binding.unless)
     default = None if elsewhere else wanted.default
-    unsaid = next((value for value, text in landing.words if not text and same_value(value, default or ())), None)
-    return FlagPlace(
-        flag=landing.name,
+    unsaid = next((value for value, text in binding.words if not text and same_value(value, default or ())), None)
+    return FlagQuery(
+        flag=binding.name,
         owner=wanted.owner,
         choices=wanted.choices,
         default=default,
         count=wanted.count,
-        other_flags=wanted.flags - {landing.name, *landing.aliases},
-        aliases=landing.aliases,
-        words=landing.words,
-        bare=landing.bare,
+        other_flags=wanted.flags - {binding.name, *binding.aliases},
+        aliases=binding.aliases,
+        words=binding.words,
+        bare=binding.bare,
         absent=default if wanted.may_be_idle else unsaid,
         elsewhere=elsewhere,
     )
@@ -278,7 +278,7 @@ def _elsewhere(args: Sequence[str], patterns: Sequence[str]) -> str:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class FlagPlace:
+class FlagQuery:
     """A flag, and what is known of the value that it carries.
 
     Args:

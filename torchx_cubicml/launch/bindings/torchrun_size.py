@@ -8,34 +8,34 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 
 if TYPE_CHECKING:
-    from torchx_cubicml.launch.bindings.base import Wanted
+    from torchx_cubicml.launch.bindings.base import BindingQuery
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
 
 
-class SizePlace:
+class TorchrunSizeBinding:
     """``--nproc_per_node`` or ``--nnodes`` of torchrun, which a TorchX component says by ``-j``."""
 
-    def says(self, launch: Launch, landing: Landing, wanted: Wanted) -> bool:
+    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
         """Whether the size is known before the job starts."""
-        return self._sizes(launch).get(landing.name) is not None
+        return self._sizes(launch).get(binding.name) is not None
 
-    def read(self, launch: Launch, landing: Landing, wanted: Wanted) -> Value:
+    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
         """Return the size."""
-        size = self._sizes(launch).get(landing.name)
+        size = self._sizes(launch).get(binding.name)
         if size is None:
-            raise LaunchError(f"--{landing.name} of {wanted.owner} is decided only when the job starts")
+            raise LaunchError(f"--{binding.name} of {wanted.owner} is decided only when the job starts")
         return size
 
-    def write(self, launch: Launch, landing: Landing, wanted: Wanted, value: Value) -> Launch:
+    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
         """Set the size, and the world size with it."""
-        if landing.name not in launch.resizable:
+        if binding.name not in launch.resizable:
             legal = ", ".join(f"--{name}" for name in sorted(launch.resizable)) or "none of torchrun's sizes"
-            raise LaunchError(f"--{landing.name} of {wanted.owner} cannot be changed here; legal is {legal}")
+            raise LaunchError(f"--{binding.name} of {wanted.owner} cannot be changed here; legal is {legal}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise LaunchError(f"--{landing.name} of {wanted.owner} must be a whole number >= 1, got {value!r:.60}")
-        sizes = {**self._sizes(launch), landing.name: value}
+            raise LaunchError(f"--{binding.name} of {wanted.owner} must be a whole number >= 1, got {value!r:.60}")
+        sizes = {**self._sizes(launch), binding.name: value}
         nnodes, nproc = sizes["nnodes"], sizes["nproc_per_node"]
         return replace(
             launch, nnodes=nnodes, nproc_per_node=nproc, world_size=nnodes * nproc if nnodes and nproc else None

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors.gaussian_process.points import Layered, Places, Points
+    from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs, LayerColumn
 
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
@@ -50,13 +50,13 @@ class Prior:
         jumps: whether jumps from one value of a whole number to the next are believed in.
     """
 
-    places: Places
+    places: ConfigEncoder
     medians: NDArray[np.float64]
     deviations: NDArray[np.float64]
     jumps: bool
 
     @classmethod
-    def of(cls, places: Places, *, noise: float, n_repeats: int = 0) -> Self:
+    def of(cls, places: ConfigEncoder, *, noise: float, n_repeats: int = 0) -> Self:
         """Return the prior of what ``places`` tells apart.
 
         Args:
@@ -113,7 +113,7 @@ class Prior:
 class Kernel:
     """Covariance of two configs; ``plain`` and ``shares`` are inverse lengths of numbers, categories and shares."""
 
-    layered: tuple[Layered, ...]
+    layered: tuple[LayerColumn, ...]
     variances: NDArray[np.float64]
     noise: float
     match_length: float
@@ -128,7 +128,7 @@ class Kernel:
         """Return the variance of each measurement around its true value, ``own_noise`` being its run's own, ``[n]``."""
         return np.asarray(self.noise**2 + 1e-9 + own_noise, dtype=np.float64)
 
-    def between(self, left: Points, right: Points) -> NDArray[np.float64]:
+    def between(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
@@ -148,7 +148,7 @@ class Kernel:
             total += linear / len(layered.weights) * both * wide
         return total
 
-    def alone(self, points: Points) -> NDArray[np.float64]:
+    def alone(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
         smooth, linear, matching, alone, crowded, rough = self.variances
         by_itself = alone if len(self.fact_of) and not self.layered else 0.0
@@ -162,7 +162,7 @@ class Kernel:
             total += linear / len(layered.weights) * both
         return total
 
-    def _one_by_one(self, left: Points, right: Points) -> NDArray[np.float64]:
+    def _one_by_one(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
         """Return the covariance of what each number and category does by itself, 1 of a point with itself."""
         one, other = self._plain(left), self._plain(right)
         total = np.zeros((len(left), len(right)))
@@ -172,7 +172,7 @@ class Kernel:
             total += _matern(_squares(one[:, columns], other[:, columns])) / len(facts)
         return total
 
-    def _roughly(self, left: Points, right: Points) -> NDArray[np.float64]:
+    def _roughly(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
         """Return the covariance of what makes throughput jump: the very value, and how often two divides it."""
         total = np.zeros((len(left), len(right)))
         for column, at in enumerate(self.rough):
@@ -181,18 +181,18 @@ class Kernel:
             total += 0.5 * (alike + twos) / len(self.rough)
         return total
 
-    def _layers(self, layered: Layered) -> NDArray[np.float64]:
+    def _layers(self, layered: LayerColumn) -> NDArray[np.float64]:
         alike = np.exp(-layered.distance / self.layer_length)
         return np.asarray(self.correlation * alike + (1.0 - self.correlation) * np.eye(len(alike)), dtype=np.float64)
 
-    def _plain(self, points: Points) -> NDArray[np.float64]:
+    def _plain(self, points: EncodedConfigs) -> NDArray[np.float64]:
         return np.hstack([points.numbers, points.categories]) * self.plain
 
-    def _shares(self, points: Points) -> NDArray[np.float64]:
+    def _shares(self, points: EncodedConfigs) -> NDArray[np.float64]:
         return np.hstack(points.shares) * self.shares
 
 
-def _centred(members: NDArray[np.float64], layered: Layered) -> NDArray[np.float64]:
+def _centred(members: NDArray[np.float64], layered: LayerColumn) -> NDArray[np.float64]:
     """Return memberships beside their shares, each layer as large as it weighs: what is large has large effects."""
     apart = members - (members @ layered.weights)[:, :, None]
     return np.asarray(apart * layered.weights * len(layered.weights), dtype=np.float64)
@@ -227,7 +227,7 @@ class Sample:
         own_noise: variance of each that its run told of itself, ``[n]``; 0.0 where unknown.
     """
 
-    points: Points
+    points: EncodedConfigs
     rest: NDArray[np.float64]
     own_noise: NDArray[np.float64]
 

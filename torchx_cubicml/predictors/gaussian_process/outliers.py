@@ -26,7 +26,7 @@ _TOLD = 0.25  # share of its variance left by the others up to which they tell a
 LOG_CHANCE = math.log(_CHANCE) + 0.5 * math.log(2.0 * math.pi)
 
 
-def held_up(kernel: Kernel, sample: Sample, *, scale: float) -> NDArray[np.bool_]:
+def find_outliers(kernel: Kernel, sample: Sample, *, scale: float) -> NDArray[np.bool_]:
     """Return which measurements were likelier held up than what the others let expect, ``[n]``.
 
     One after the other is left out, the least likely first, and the rest is asked anew.

@@ -71,7 +71,7 @@ class Number:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layered:
+class LayerColumn:
     """A value per layer.
 
     Args:
@@ -97,7 +97,7 @@ class Layered:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Points:
+class EncodedConfigs:
     """``n`` rows as places.
 
     Args:
@@ -119,9 +119,9 @@ class Points:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def and_then(self, other: Points) -> Points:
+    def and_then(self, other: EncodedConfigs) -> EncodedConfigs:
         """Return these rows and the others below."""
-        return Points(
+        return EncodedConfigs(
             numbers=np.vstack([self.numbers, other.numbers]),
             categories=np.vstack([self.categories, other.categories]),
             members=tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
@@ -132,7 +132,7 @@ class Points:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Places:
+class ConfigEncoder:
     """How encoded rows become points; columns that neither vary nor are tuned are left out.
 
     Args:
@@ -147,7 +147,7 @@ class Places:
     indicators: tuple[tuple[int, float], ...]
     category_of: NDArray[np.intp]
     category_names: tuple[str, ...]
-    layered: tuple[Layered, ...]
+    layered: tuple[LayerColumn, ...]
 
     @classmethod
     def of(cls, features: NDArray[np.float64], columns: Columns, *, tuned: Mapping[str, Sequence[Scalar]]) -> Self:
@@ -181,14 +181,14 @@ class Places:
             layered=tuple(_layered(features, seen, entries, tuned)),
         )
 
-    def points(self, features: NDArray[np.float64]) -> Points:
+    def points(self, features: NDArray[np.float64]) -> EncodedConfigs:
         """Return encoded rows as points."""
         numbers = [number.scaled(features) for number in self.numbers]
         twos = [number.twos(features) for number in self.numbers if number.rough]
         at, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
         members = tuple(layered.members(features) for layered in self.layered)
         nothing = np.empty((len(features), 0))
-        return Points(
+        return EncodedConfigs(
             numbers=np.column_stack([nothing, *numbers]),
             categories=np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
             members=members,
@@ -203,14 +203,14 @@ def _layered(
     seen: NDArray[np.float64],
     entries: Mapping[str, list[int]],
     tuned: Mapping[str, Sequence[Scalar]],
-) -> list[Layered]:
+) -> list[LayerColumn]:
     sizes = features[0, entries[SIZES]] if SIZES in entries and _alike(features[:, entries[SIZES]]) else None
     found = []
     for name, columns in entries.items():
         if name == SIZES or (name not in tuned and _alike(features[:, columns])):
             continue
         place = np.arange(len(columns), dtype=np.float64)
-        plain = Layered(
+        plain = LayerColumn(
             name=name,
             columns=tuple(columns),
             codes=_codes(seen[:, columns]),
@@ -223,7 +223,7 @@ def _layered(
     return found
 
 
-def _weighed(layered: Layered, sizes: NDArray[np.float64]) -> Layered:
+def _weighed(layered: LayerColumn, sizes: NDArray[np.float64]) -> LayerColumn:
     logs = np.log(sizes)
     share = sizes / sizes.sum()
     weights = 0.5 * (share + layered.weights)

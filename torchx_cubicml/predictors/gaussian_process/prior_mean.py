@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.predictors.memory.dominance import BATCH
-from torchx_cubicml.predictors.memory.usage_model import hunger_of_indicators, hunger_of_layers
+from torchx_cubicml.predictors.memory.usage_model import memory_rank_of_indicators, memory_rank_of_layers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.columns import Columns
-    from torchx_cubicml.predictors.gaussian_process.points import Places, Points
+    from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs
 
 _PER_BATCH = 0.3  # log throughput per log micro batch
 _PER_HUNGER = 0.1  # log throughput per step of hunger, of all layers together
@@ -28,7 +28,7 @@ USUAL = _BUY_SPEED | {BATCH}
 
 
 @dataclass(frozen=True, slots=True)
-class Usual:
+class PriorMean:
     """Logarithms of throughput that are usual, up to a constant.
 
     Args:
@@ -37,24 +37,25 @@ class Usual:
         shares: what each choice of a layered parameter adds where all layers have it, ``[n_codes]`` for each of them.
     """
 
-    places: Places
+    places: ConfigEncoder
     indicators: NDArray[np.float64]
     shares: tuple[NDArray[np.float64], ...]
 
     @classmethod
-    def of(cls, places: Places, columns: Columns) -> Self:
+    def of(cls, places: ConfigEncoder, columns: Columns) -> Self:
         """Return what is usual of the points of ``places``, ``columns`` being those of the rows."""
         buys = [places.category_names[fact] in _BUY_SPEED for fact in places.category_of]
         layered = [
-            (each.name in _BUY_SPEED, hunger_of_layers(places, columns, at)) for at, each in enumerate(places.layered)
+            (each.name in _BUY_SPEED, memory_rank_of_layers(places, columns, at))
+            for at, each in enumerate(places.layered)
         ]
         return cls(
             places,
-            _PER_HUNGER * np.where(buys, hunger_of_indicators(places, columns), 0.0),
+            _PER_HUNGER * np.where(buys, memory_rank_of_indicators(places, columns), 0.0),
             tuple(_PER_HUNGER * hunger * known for known, hunger in layered),
         )
 
-    def at(self, points: Points) -> NDArray[np.float64]:
+    def at(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return it for ``points``, ``[n]``."""
         total = np.asarray(points.categories @ self.indicators, dtype=np.float64)
         for added, shares in zip(self.shares, points.shares, strict=True):

@@ -14,9 +14,9 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.gaussian_process.kernel import Prior, Sample, most_probable
-from torchx_cubicml.predictors.gaussian_process.outliers import LOG_CHANCE, held_up
-from torchx_cubicml.predictors.gaussian_process.points import Places
-from torchx_cubicml.predictors.gaussian_process.prior_mean import Usual
+from torchx_cubicml.predictors.gaussian_process.outliers import LOG_CHANCE, find_outliers
+from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
+from torchx_cubicml.predictors.gaussian_process.prior_mean import PriorMean
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
-    from torchx_cubicml.predictors.gaussian_process.points import Points
+    from torchx_cubicml.predictors.gaussian_process.points import EncodedConfigs
     from torchx_cubicml.records.trial import Scalar
 
 _MOST_ROWS = 400  # beyond, a random part of them teaches: a fit is cubic in their number
@@ -81,8 +81,8 @@ class GaussianProcess:
             if len(rows) > _MOST_ROWS:
                 rows = rows.rows(np.sort(rng.permutation(len(rows))[:_MOST_ROWS]))
             with one_thread():
-                self.places_ = Places.of(history.features, history.columns, tuned=self.tuned)
-                self.usual_ = Usual.of(self.places_, history.columns) if self.hopeful else None
+                self.places_ = ConfigEncoder.of(history.features, history.columns, tuned=self.tuned)
+                self.usual_ = PriorMean.of(self.places_, history.columns) if self.hopeful else None
                 self._fit_trusted(rows, rng)
         return self
 
@@ -97,7 +97,7 @@ class GaussianProcess:
             points = self._points(rows.features)
             rest = (rows.logarithm - self._trend(points) - told.centre_) / told.scale_
             sample = Sample(points, rest, (rows.uncertainty / told.scale_) ** 2)
-            doubted = held_up(kernel, sample, scale=told.scale_)
+            doubted = find_outliers(kernel, sample, scale=told.scale_)
             if (doubted == told.doubted_).all():
                 break
             told = copy(self)
@@ -136,11 +136,11 @@ class GaussianProcess:
         n_repeats = 0 if self.noise is None else len(features) - len({row.tobytes() for row in features})
         return Prior.of(self.places_, noise=self.prior_noise_, n_repeats=n_repeats)
 
-    def _points(self, features: NDArray[np.float64]) -> Points:
+    def _points(self, features: NDArray[np.float64]) -> EncodedConfigs:
         points = self.places_.points(features)
         return points if self.crowding is None else replace(points, crowding=self.crowding(features))
 
-    def _trend(self, points: Points) -> NDArray[np.float64]:
+    def _trend(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return what is expected before anything is measured, ``[n]``."""
         return np.zeros(len(points)) if self.usual_ is None else self.usual_.at(points)
 
@@ -185,7 +185,7 @@ class GaussianProcess:
         mean = self.centre_ + self._trend(points) + self.scale_ * (across @ self.weights_)
         return mean, self.scale_**2 * covariance
 
-    def believing(self, features: NDArray[np.float64]) -> Self:
+    def fantasize(self, features: NDArray[np.float64]) -> Self:
         """Return this process as if the rows of ``features`` had been measured at their means (kriging believer).
 
         The means stay as they are; what is near those rows is no longer uncertain.

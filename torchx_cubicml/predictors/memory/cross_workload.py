@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Protocol, Self
 import numpy as np
 
 from torchx_cubicml.predictors.features.learner_inputs import Inputs
-from torchx_cubicml.predictors.memory.dominance import BATCH, Limits, hunger_of_row
+from torchx_cubicml.predictors.memory.dominance import BATCH, DominanceRules, memory_rank_of_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.memory import N_GROUPS, MemoryCalibration, calibrate_memory
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class Outcomes:
     trust: NDArray[np.float64]
     hunger: NDArray[np.float64]
     peak_bytes: NDArray[np.float64]
-    layout: Layout
+    layout: TrainingLayout
 
     @classmethod
     def of(cls, history: History) -> Self:
@@ -60,7 +60,7 @@ class Outcomes:
         unknown = np.concatenate([np.zeros(len(history.rows)), lost + 1.0])
         # Where no failure says why it failed, they are what is known of memory.
         trust = 1.0 - (1.0 - _UNKNOWN_WEIGHT) * unknown * certain.any()
-        hunger = np.array([hunger_of_row(row) for row in rows], dtype=np.float64)
+        hunger = np.array([memory_rank_of_row(row) for row in rows], dtype=np.float64)
         peak = history.peak_memory_gib if history.peak_memory_gib is not None else np.full(len(history.rows), np.nan)
         peak_bytes = np.concatenate([peak * _GIB, lost + np.nan])
         order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, hunger, features]).T)
@@ -71,7 +71,7 @@ class Outcomes:
             trust=trust[order],
             hunger=hunger[order],
             peak_bytes=peak_bytes[order],
-            layout=Layout.of(Facts.from_rows([rows[index] for index in order.tolist()])),
+            layout=TrainingLayout.of(Facts.from_rows([rows[index] for index in order.tolist()])),
         )
 
     def __len__(self) -> int:
@@ -93,7 +93,7 @@ class Outcomes:
         )
 
 
-def ratios(layout: Layout, memory: MemoryCalibration) -> NDArray[np.float64]:
+def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.float64]:
     """Return what tells trainings that run from those that do not, NaN where not covered.
 
     Not every failure is memory: many stages for the layers, long accumulation and many nodes have troubles of their
@@ -114,7 +114,7 @@ _FEWEST_FOR_TREES = 20  # outcomes of each kind
 _MOST_LOGIT = 8.0
 
 
-class Feasibility:
+class CrossWorkloadFeasibility:
     """Probability that a config fits.
 
     Two models of few parameters, averaged: Bayesian logistic regression on hunger and the encoded columns, whose
@@ -137,7 +137,7 @@ class Feasibility:
         return self
 
     def _fit(self, history: History, *, seed: int) -> None:
-        self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
+        self.limits_ = DominanceRules.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()
         self.trees_: tuple[_Classifier, ...] = ()
@@ -168,7 +168,7 @@ class Feasibility:
         return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
 
     def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        layout = Layout.of(Facts.from_rows(rows))
+        layout = TrainingLayout.of(Facts.from_rows(rows))
         covered = layout.covered
         logit = self._regression(features, rows)
         physics = np.clip(self.memory_.log_odds(layout.rows(covered)), -_MOST_LOGIT, _MOST_LOGIT)
@@ -185,7 +185,7 @@ class Feasibility:
     def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         if self.weights_ is None:
             return np.full(len(rows), _PRIOR_LOGIT)
-        design = self._design(features, np.array([hunger_of_row(row) for row in rows]))
+        design = self._design(features, np.array([memory_rank_of_row(row) for row in rows]))
         variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
         # MacKay's moderated output: what is not known draws towards one half.
         return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)

@@ -33,23 +33,23 @@ _HUNGER: dict[str, dict[Value, float]] = {
 }
 
 
-def hunger_of_row(row: Mapping[str, Value]) -> float:
+def memory_rank_of_row(row: Mapping[str, Value]) -> float:
     """Return how hungry for memory a row is: one more is about one doubling of its activations or states.
 
     >>> hunger_of_row({"micro_batch_size": 8}) - hunger_of_row({"micro_batch_size": 4})
     1.0
     """
     sizes = sum(math.log2(size) for name in (BATCH, "seq_len") if (size := _number(row.get(name))) > 0)
-    return sizes + sum(_mean_hunger(row.get(name), table) for name, table in _HUNGER.items())
+    return sizes + sum(_mean_memory_rank(row.get(name), table) for name, table in _HUNGER.items())
 
 
-def hunger_of(name: str) -> Mapping[Value, float]:
+def memory_rank_of(name: str) -> Mapping[Value, float]:
     """Return how hungry the choices of a parameter are, 0 for the least; empty where the name says nothing."""
     return _HUNGER.get(name, {})
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class DominanceRules:
     """The largest micro batch that ran and the smallest that did not, for each rest of a config.
 
     Args:
@@ -100,7 +100,7 @@ def _number(value: Value | None) -> float:
     return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else 0.0
 
 
-def _mean_hunger(value: Value | None, table: Mapping[Value, float]) -> float:
+def _mean_memory_rank(value: Value | None, table: Mapping[Value, float]) -> float:
     entries = value if isinstance(value, tuple) else (value,)
     known = [table[entry] for entry in entries if entry is not None and entry in table]
     return sum(known) / len(known) if known else 0.0

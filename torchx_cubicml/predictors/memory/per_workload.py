@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.gaussian_process.points import Places
+from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 from torchx_cubicml.predictors.memory.cross_workload import KNOWN_TO_FIT
-from torchx_cubicml.predictors.memory.dominance import BATCH, Limits
-from torchx_cubicml.predictors.memory.usage_model import Appetite
+from torchx_cubicml.predictors.memory.dominance import BATCH, DominanceRules
+from torchx_cubicml.predictors.memory.usage_model import MemoryUsage
 from torchx_cubicml.predictors.threads import one_thread
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History
-    from torchx_cubicml.predictors.memory.usage_model import Meal
+    from torchx_cubicml.predictors.memory.usage_model import UsageTerms
     from torchx_cubicml.records.trial import Scalar, Value
 
 _STEEPNESS = 40.0  # logits per log of memory: the wall is sharp, what is believed to stand before it is not
@@ -46,11 +46,11 @@ _CROWDED, _MOST_CROWDED = 0.9, 1.2  # share of the memory from which there is li
 _USUAL_EFFECT, _EFFECT_ROUNDS = 0.2, 5
 
 
-class MemoryWall:
+class WorkloadFeasibility:
     """Probability that a config of one workload fits.
 
     Args:
-        compare: see ``Feasibility``.
+        compare: see ``CrossWorkloadFeasibility``.
         tuned: parameters that candidates may vary -> their choices.
     """
 
@@ -60,7 +60,7 @@ class MemoryWall:
 
     def fit(self, history: History) -> Self:
         """Learn from the outcomes of ``history``, one at least, and from the peaks that it knows."""
-        self.limits_ = Limits.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
+        self.limits_ = DominanceRules.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
         self.compared_ = history.columns.of(name for name in self.compare if name != BATCH)
         self.known_ = {row.tobytes() for row in history.features[:, self.compared_]}
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
@@ -69,7 +69,7 @@ class MemoryWall:
         if history.peak_memory_gib is not None:
             peaks[: len(history.rows)] = np.where(history.feasible, np.log(history.peak_memory_gib), np.nan)
         trust = np.where(np.arange(len(features)) < len(history.rows), 1.0, _UNKNOWN_CAUSE)
-        self.appetite_ = Appetite.of(Places.of(features, history.columns, tuned=self.tuned), history.columns)
+        self.appetite_ = MemoryUsage.of(ConfigEncoder.of(features, history.columns, tuned=self.tuned), history.columns)
         with one_thread():
             meal = self.appetite_.meal(features)
             room = _Room.of(peaks, _device_memory_gib([*history.rows, *history.failures]))
@@ -124,7 +124,7 @@ class MemoryWall:
         return told
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``Feasibility``."""
+        """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``CrossWorkloadFeasibility``."""
         known = np.full(len(features), np.nan)
         # Only rows that are encoded alike can be alike, which is cheaper to see than the rows themselves.
         near = [place for place, row in enumerate(features[:, self.compared_]) if row.tobytes() in self.known_]
@@ -172,8 +172,8 @@ def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
 class _Observations:
     """Outcomes and peaks; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
 
-    appetite: Appetite
-    meal: Meal
+    appetite: MemoryUsage
+    meal: UsageTerms
     fitted: NDArray[np.float64]
     trust: NDArray[np.float64]
     peaks: NDArray[np.float64]
@@ -182,7 +182,7 @@ class _Observations:
     peak_sd: float
     steepness: float
 
-    def with_failures(self, meal: Meal) -> _Observations:
+    def with_failures(self, meal: UsageTerms) -> _Observations:
         """Return the observations of ``meal``, whose first configs are those known, and of which the others failed."""
         more = len(meal.batch) - len(self.fitted)
         return replace(

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.predictors.memory.dominance import BATCH, hunger_of
+from torchx_cubicml.predictors.memory.dominance import BATCH, memory_rank_of
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.columns import Columns
-    from torchx_cubicml.predictors.gaussian_process.points import Places
+    from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 
 # Prior medians as shares of all memory, and standard deviations of logarithms.
 _ALWAYS, _BATCH, _STATES = 0.1, 0.5, 0.8
@@ -34,7 +34,7 @@ _STATES_OF = "sharding_strategy"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Meal:
+class UsageTerms:
     """What ``n`` configs take, as the appetite's parameters weigh it.
 
     Args:
@@ -51,7 +51,7 @@ class Meal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Appetite:
+class MemoryUsage:
     """Memory of configs as a function of ``theta``, whose entries are standard normal a priori.
 
     Args:
@@ -63,7 +63,7 @@ class Appetite:
         hunger: steps of hunger of each column of the other choices, ``[n_others]``; 0 where nothing is known.
     """
 
-    places: Places
+    places: ConfigEncoder
     states: int | None
     sharding: tuple[int, ...]
     layers: NDArray[np.float64]
@@ -71,20 +71,20 @@ class Appetite:
     hunger: NDArray[np.float64]
 
     @classmethod
-    def of(cls, places: Places, columns: Columns) -> Self:
+    def of(cls, places: ConfigEncoder, columns: Columns) -> Self:
         """Return the appetite of what ``places`` tells apart, ``columns`` being those of the rows."""
         names = [layered.name for layered in places.layered]
         states = names.index(_STATES_OF) if _STATES_OF in names else None
         sharding: tuple[int, ...] = ()
         layers, steps = np.empty(0), np.empty(0)
         if states is not None:
-            layers, steps = places.layered[states].sizes, hunger_of_layers(places, columns, states)
+            layers, steps = places.layered[states].sizes, memory_rank_of_layers(places, columns, states)
         elif _STATES_OF in places.category_names:
             fact = places.category_names.index(_STATES_OF)
             sharding = tuple(np.flatnonzero(places.category_of == fact).tolist())
-            layers, steps = np.ones(1), hunger_of_indicators(places, columns)[list(sharding)]
-        others = [hunger_of_indicators(places, columns)]
-        others += [hunger_of_layers(places, columns, at) for at in range(len(names)) if at != states]
+            layers, steps = np.ones(1), memory_rank_of_indicators(places, columns)[list(sharding)]
+        others = [memory_rank_of_indicators(places, columns)]
+        others += [memory_rank_of_layers(places, columns, at) for at in range(len(names)) if at != states]
         hunger = np.concatenate(others)
         hunger[list(sharding)] = np.nan
         kept = np.where(steps > 0, np.log(_STEP) * (_HUNGRIEST - steps), -np.inf)
@@ -113,7 +113,7 @@ class Appetite:
         told = [-1] * (self.n_theta - 2 * len(groups)) + groups + [len(found) + group for group in groups]
         return np.array(told, dtype=np.intp)
 
-    def meal(self, features: NDArray[np.float64]) -> Meal:
+    def meal(self, features: NDArray[np.float64]) -> UsageTerms:
         """Return what encoded rows take, ``[n, n_columns]``."""
         points = self.places.points(features)
         batch, plain = np.ones(len(features)), []
@@ -135,10 +135,10 @@ class Appetite:
             [np.empty((len(features), 0)), *(_PER_NUMBER * each for each in plain), others[:, self.hunger == 0]]
         )
         hungry = others[:, self.hunger > 0] * self.hunger[self.hunger > 0]
-        return Meal(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
+        return UsageTerms(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
 
     def taken(
-        self, meal: Meal, theta: NDArray[np.float64]
+        self, meal: UsageTerms, theta: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return the logarithm of the memory taken, ``[n]``, and how it and the room for it move with ``theta``.
 
@@ -173,19 +173,19 @@ class Appetite:
     def _layer_sd(self) -> float:
         return _LAYER_SD if len(self.layers) > 1 else 0.0
 
-    def _split(self, theta: NDArray[np.float64], meal: Meal) -> list[NDArray[np.float64]]:
+    def _split(self, theta: NDArray[np.float64], meal: UsageTerms) -> list[NDArray[np.float64]]:
         n_hungry, n_unknown = meal.hungry.shape[1], meal.unknown.shape[1]
         return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_hungry, n_unknown]))
 
 
-def hunger_of_indicators(places: Places, columns: Columns) -> NDArray[np.float64]:
+def memory_rank_of_indicators(places: ConfigEncoder, columns: Columns) -> NDArray[np.float64]:
     """Return the hunger of each indicator, ``[n_indicators]``; 0 where nothing is known."""
     names = [places.category_names[fact] for fact in places.category_of]
     found = [_of_code(columns, name, *each) for name, each in zip(names, places.indicators, strict=True)]
     return np.array(found, dtype=np.float64)
 
 
-def hunger_of_layers(places: Places, columns: Columns, at: int) -> NDArray[np.float64]:
+def memory_rank_of_layers(places: ConfigEncoder, columns: Columns, at: int) -> NDArray[np.float64]:
     """Return the hunger of each choice of the layered parameter ``at``, ``[n_codes]``; 0 where nothing is known."""
     layered = places.layered[at]
     found = [_of_code(columns, layered.name, layered.columns[0], code) for code in layered.codes]
@@ -193,7 +193,7 @@ def hunger_of_layers(places: Places, columns: Columns, at: int) -> NDArray[np.fl
 
 
 def _of_code(columns: Columns, name: str, column: int, code: float) -> float:
-    for value, hunger in hunger_of(name).items():
+    for value, hunger in memory_rank_of(name).items():
         if columns.encode([{name: value}])[0, column] == code:
             return hunger
     return 0.0

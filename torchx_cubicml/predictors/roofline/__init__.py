@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torchx_cubicml.predictors.features.hardware import Hardware, find_hardware
-from torchx_cubicml.predictors.roofline.predictor import Outline, Roofline
+from torchx_cubicml.predictors.roofline.predictor import Roofline, RooflineEstimate
 
-__all__ = ["Hardware", "Outline", "Roofline", "find_hardware"]
+__all__ = ["Hardware", "Roofline", "RooflineEstimate", "find_hardware"]

@@ -20,7 +20,7 @@ from torchx_cubicml.predictors.roofline.step_time import step_time
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.step_time import StepTime
-    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
 _NOISE = 0.2  # log error up to which a misfit counts squared, beyond it linearly
 _TAIL = 4.0  # degrees of freedom of the distribution that tells the modes apart
@@ -53,7 +53,7 @@ class SlowMode:
     shown: Array
     trend: Array
 
-    def probability(self, layout: Layout) -> Array:
+    def probability(self, layout: TrainingLayout) -> Array:
         """Return the probability that a job is slow, float64 ``[n]``; 0 without a pipeline."""
         chance = np.zeros(len(layout.pp))
         piped = np.flatnonzero(layout.pp > 1)
@@ -76,7 +76,7 @@ class SlowMode:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Expected:
+class ExpectedStepTime:
     """How long steps take by a calibration; logarithms of seconds, float64 ``[n]`` each.
 
     Args:
@@ -106,21 +106,23 @@ class Calibration:
     constants: Constants = field(default_factory=lambda: DEFAULTS)
     slow: SlowMode | None = None
 
-    def expect(self, layout: Layout) -> Expected:
+    def expect(self, layout: TrainingLayout) -> ExpectedStepTime:
         """Return how long the steps of ``layout`` are expected to take."""
         times = step_time(layout, self.constants)
         with np.errstate(invalid="ignore", divide="ignore"):
             fast = np.log(times.total())
             if self.slow is None:
-                return Expected(times=times, logarithm=fast, fast=fast, slow=fast, chance=np.zeros_like(fast))
+                return ExpectedStepTime(times=times, logarithm=fast, fast=fast, slow=fast, chance=np.zeros_like(fast))
             slow = np.log(times.total(self.slow.stall_s))
         chance = self.slow.probability(layout)
         # A job is fast or slow, never in between: what is likelier draws more than its share.
         weight = chance**2 / (chance**2 + (1.0 - chance) ** 2)
-        return Expected(times=times, logarithm=fast + weight * (slow - fast), fast=fast, slow=slow, chance=chance)
+        return ExpectedStepTime(
+            times=times, logarithm=fast + weight * (slow - fast), fast=fast, slow=slow, chance=chance
+        )
 
 
-def calibrate(layout: Layout, seconds: Array, uncertainty: Array, *, rng: np.random.Generator) -> Calibration:
+def calibrate(layout: TrainingLayout, seconds: Array, uncertainty: Array, *, rng: np.random.Generator) -> Calibration:
     """Return the constants that explain measured steps.
 
     Args:
@@ -148,7 +150,7 @@ def calibrate(layout: Layout, seconds: Array, uncertainty: Array, *, rng: np.ran
 class _Fit:
     """One calibration under way: constants, then the second mode, then both in turn."""
 
-    def __init__(self, layout: Layout, measured: Array, noise: Array) -> None:
+    def __init__(self, layout: TrainingLayout, measured: Array, noise: Array) -> None:
         self.layout, self.measured, self.noise = layout, measured, noise
         self.theta = np.append(CENTRE, 0.0)  # the last is the logarithm of the stall
         self.centre, self.width = np.append(CENTRE, 0.0), np.append(WIDTH, _STALL_WIDTH)
@@ -255,7 +257,7 @@ class _Fit:
         return np.append(np.flatnonzero(np.array(moved) > 1e-4), len(CENTRE))
 
 
-def _places(layout: Layout) -> Array:
+def _places(layout: TrainingLayout) -> Array:
     """Return coordinates in which jobs of alike fate are neighbours; the number of devices counts most."""
     size = layout.layers * layout.layer_params
     columns = (layout.world, size**0.3, layout.micro**0.3, layout.tp**0.3, layout.pp**0.3)

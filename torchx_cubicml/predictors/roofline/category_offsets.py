@@ -25,7 +25,7 @@ _WORTH_KEEPING = 0.7  # likewise, once the formulas' constants were fitted besid
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Levels:
+class CategoryOffsets:
     """The levels of the categories of one table.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.predictors.roofline.facts import Facts
 from torchx_cubicml.predictors.roofline.recommender import Recommender
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ _NEEDED = (
 )
 
 
-def what_formulas_lack(trials: Sequence[Trial]) -> str:
+def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     """Return how many trials the formulas of the ``roofline`` cover and what the others lack; empty for none at all.
 
     >>> from torchx_cubicml.records.trial import Trial
@@ -35,7 +35,7 @@ def what_formulas_lack(trials: Sequence[Trial]) -> str:
 standard name
     """
     rows = [training_row(trial) for trial in trials]
-    covered = Layout.of(Facts.from_rows(rows)).covered.tolist()
+    covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
     others = [row for row, known in zip(rows, covered, strict=True) if not known and Recommender.of(row) is None]
     if not rows or not others:
         return ""

@@ -12,7 +12,7 @@ from torchx_cubicml.predictors.threads import one_thread
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
 
 MEMORY_PARTS = ("weights", "gradients", "optimizer", "gathered", "activations", "logits", "reserved")
@@ -24,7 +24,7 @@ _LOGIT = 12.0  # bytes per token and word: bf16 logits, their fp32 copy and grad
 _RESERVED = 1e9  # the device's context, communication buffers
 
 
-def memory_parts(layout: Layout) -> dict[str, Array]:
+def memory_parts(layout: TrainingLayout) -> dict[str, Array]:
     """Return name of ``MEMORY_PARTS`` -> bytes at the peak of the fullest device, float64 ``[n]``; they add up."""
     held, states = layout.stage_params, 1.0 / layout.shard
     each, shared = layout.gathered_each_time, layout.states_sharded
@@ -44,7 +44,7 @@ def memory_parts(layout: Layout) -> dict[str, Array]:
         }
 
 
-def activation_bytes(layout: Layout) -> Array:
+def activation_bytes(layout: TrainingLayout) -> Array:
     """Return bytes per block and micro batch that backward needs and recomputation does not give."""
     split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
     mlp = 2.0 * layout.inner * layout.tokens * layout.width / layout.tp
@@ -57,7 +57,7 @@ def activation_bytes(layout: Layout) -> Array:
     return np.asarray(wide * ((1.0 - layout.full_recompute) * everything + layout.full_recompute * entry))
 
 
-def _activations(layout: Layout) -> tuple[Array, Array]:
+def _activations(layout: TrainingLayout) -> tuple[Array, Array]:
     """Return activations and logits of the fullest stage: the first holds most micro batches, the last the logits."""
     block = activation_bytes(layout) * layout.layers_per_stage
     working = np.where(layout.full_recompute > 0, activation_bytes(_without_recompute(layout)), 0.0)
@@ -67,7 +67,7 @@ def _activations(layout: Layout) -> tuple[Array, Array]:
     return np.where(last_is_fullest, last, first), np.where(last_is_fullest, logits, 0.0)
 
 
-def _without_recompute(layout: Layout) -> Layout:
+def _without_recompute(layout: TrainingLayout) -> TrainingLayout:
     return replace(layout, full_recompute=np.zeros_like(layout.full_recompute))
 
 
@@ -104,19 +104,19 @@ class MemoryCalibration:
         """Return what is believed before anything was seen."""
         return cls(theta=_CENTRE.copy())
 
-    def pressure(self, layout: Layout) -> Array:
+    def pressure(self, layout: TrainingLayout) -> Array:
         """Return log2 of the peak over the usable memory, then of each group's share, float64 ``[n, 1 + n_groups]``."""
         shares = _shares(layout) * np.exp(self.theta[:N_GROUPS] - self.theta[N_GROUPS])
         return np.asarray(np.log2(np.maximum(np.column_stack([shares.sum(axis=1), shares]), 2.0**-20)))
 
-    def log_odds(self, layout: Layout) -> Array:
+    def log_odds(self, layout: TrainingLayout) -> Array:
         """Return log odds to run through, other reasons of failure among them, float64 ``[n]``."""
         fits = _logit_to_fit(self.theta, _shares(layout))
         runs = np.exp(-np.logaddexp(0.0, -fits)) / (1.0 + np.exp(self.theta[-1]))
         return np.asarray(np.log(np.maximum(runs, 1e-12)) - np.log1p(-np.minimum(runs, 1.0 - 1e-12)))
 
 
-def calibrate_memory(layout: Layout, *, ran: Array, certain: Array, peak_bytes: Array) -> MemoryCalibration:
+def calibrate_memory(layout: TrainingLayout, *, ran: Array, certain: Array, peak_bytes: Array) -> MemoryCalibration:
     """Return the constants that explain outcomes and peaks.
 
     Args:
@@ -147,7 +147,7 @@ class _Solution(Protocol):
     x: Array
 
 
-def _shares(layout: Layout) -> Array:
+def _shares(layout: TrainingLayout) -> Array:
     found = memory_parts(layout)
     groups = [sum((found[name] for name in names), np.zeros(len(layout.memory))) for names in _GROUPS]
     return np.column_stack(groups) / layout.memory[:, None]

@@ -10,13 +10,13 @@ import numpy as np
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR, PRIOR_TRIALS, Novelty, conformal_scale
 from torchx_cubicml.predictors.roofline.calibration import Calibration, calibrate
-from torchx_cubicml.predictors.roofline.category_offsets import Levels
+from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Decoder, Facts
 from torchx_cubicml.predictors.roofline.memory import memory_parts
 from torchx_cubicml.predictors.roofline.recommender import Recommender, calibrate_recommenders
 from torchx_cubicml.predictors.roofline.step_time import step_time
-from torchx_cubicml.predictors.roofline.training_layout import Layout
+from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.predictors.weighted import weighted_quantile
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
-    from torchx_cubicml.predictors.roofline.calibration import Expected
+    from torchx_cubicml.predictors.roofline.calibration import ExpectedStepTime
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.records.trial import Value
 
@@ -39,7 +39,7 @@ _EDGES = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp",
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Outline:
+class RooflineEstimate:
     """What the formulas say of ``n`` encoded rows, ``n_covered`` of which name all that they need.
 
     Args:
@@ -76,7 +76,7 @@ class Roofline:
     def __init__(self) -> None:
         self.calibration_ = Calibration()
         self.level_ = 0.0
-        self.levels_: Levels | None = None
+        self.levels_: CategoryOffsets | None = None
         self.recommenders_ = DEFAULTS
         self.n_measured_ = 0
 
@@ -105,7 +105,7 @@ class Roofline:
             throughput[outline.covered], spread[outline.covered] = known.throughput, known.spread
         return Prediction(throughput=throughput, spread=spread)
 
-    def outline(self, features: NDArray[np.float64]) -> Outline:
+    def outline(self, features: NDArray[np.float64]) -> RooflineEstimate:
         """Return what the formulas say of encoded rows."""
         layout = self._layout(features)
         covered = layout.covered
@@ -124,7 +124,7 @@ class Roofline:
         >>> max(seconds, key=seconds.get), seconds["bubble"]
         ('compute', 0.0)
         """
-        layout = Layout.of(Facts.from_rows([row]))
+        layout = TrainingLayout.of(Facts.from_rows([row]))
         if not layout.covered[0]:
             recommender = Recommender.of(row)
             return recommender.seconds(self.recommenders_) if recommender is not None else {}
@@ -133,20 +133,20 @@ class Roofline:
 
     def tokens_per_second(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the throughput of the whole job by the constants as they are, NaN where not covered, ``[n]``."""
-        layout = Layout.of(Facts.from_rows(rows))
+        layout = TrainingLayout.of(Facts.from_rows(rows))
         with np.errstate(invalid="ignore", divide="ignore"):
             seconds = step_time(layout, self.calibration_.constants).total() * np.exp(-self.level_)
         return np.where(layout.covered, layout.tokens_per_step / seconds, np.nan)
 
     def memory(self, rows: Sequence[Mapping[str, Value]]) -> dict[str, NDArray[np.float64]]:
         """Return the bytes that each part takes on the fullest device at its peak, NaN where not covered, ``[n]``."""
-        layout = Layout.of(Facts.from_rows(rows))
+        layout = TrainingLayout.of(Facts.from_rows(rows))
         return {name: np.where(layout.covered, part, np.nan) for name, part in memory_parts(layout).items()}
 
-    def _layout(self, features: NDArray[np.float64]) -> Layout:
-        return Layout.of(self.decoder_.facts(features))
+    def _layout(self, features: NDArray[np.float64]) -> TrainingLayout:
+        return TrainingLayout.of(self.decoder_.facts(features))
 
-    def _calibrate(self, layout: Layout, rows: MeasuredRows, rng: np.random.Generator) -> None:
+    def _calibrate(self, layout: TrainingLayout, rows: MeasuredRows, rng: np.random.Generator) -> None:
         self.n_measured_, throughput = len(rows), rows.throughput
         self.n_sure_ = float(rows.weights.sum())
         self.level_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_ERROR, 1.0, False
@@ -166,7 +166,7 @@ class Roofline:
         self.level_ = weighted_quantile(errors, rows.weights, 0.5)
         self._judge(layout, errors - self.level_, rows)
 
-    def _judge(self, layout: Layout, errors: NDArray[np.float64], rows: MeasuredRows) -> None:
+    def _judge(self, layout: TrainingLayout, errors: NDArray[np.float64], rows: MeasuredRows) -> None:
         """Learn how far to trust what is predicted from ``errors`` on the ``rows`` that were learned from."""
         errors = np.abs(errors) * np.sqrt(1.0 + _SPENT / self.n_measured_)
         trust = self.n_sure_ / (self.n_sure_ + PRIOR_TRIALS)
@@ -176,16 +176,16 @@ class Roofline:
 
     def _learn_levels(
         self,
-        layout: Layout,
+        layout: TrainingLayout,
         rows: MeasuredRows,
         categorical: Sequence[bool],
         rng: np.random.Generator,
     ) -> None:
         """Fit the levels of categories, then the constants beside them, which they were pulling at."""
 
-        def found() -> Levels | None:
+        def found() -> CategoryOffsets | None:
             rest = rows.logarithm - self._all(layout).logarithm
-            return Levels.of(rows.features, categorical, rest, rows.weights)
+            return CategoryOffsets.of(rows.features, categorical, rest, rows.weights)
 
         alone, first = dict(vars(self)), found()
         if first is None:
@@ -198,14 +198,14 @@ class Roofline:
         self._judge(layout, levels.trend.leave_one_out, rows)
         self.levels_ = levels
 
-    def _all(self, layout: Layout) -> Outline:
+    def _all(self, layout: TrainingLayout) -> RooflineEstimate:
         return self._outline(layout, np.ones(len(layout.layers), dtype=np.bool_))
 
-    def _outline(self, layout: Layout, covered: NDArray[np.bool_]) -> Outline:
+    def _outline(self, layout: TrainingLayout, covered: NDArray[np.bool_]) -> RooflineEstimate:
         expected = self.calibration_.expect(layout)
         work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         places = _places(layout)
-        return Outline(
+        return RooflineEstimate(
             covered=covered,
             logarithm=work - expected.logarithm + self.level_,
             slower=expected.slow - expected.fast,
@@ -216,16 +216,16 @@ class Roofline:
             traits=_traits(layout, expected, places),
         )
 
-    def _raw_spread(self, outline: Outline) -> NDArray[np.float64]:
+    def _raw_spread(self, outline: RooflineEstimate) -> NDArray[np.float64]:
         return np.asarray(np.sqrt(self.error_**2 + variance_of_modes(outline)))
 
 
-def variance_of_modes(outline: Outline) -> NDArray[np.float64]:
+def variance_of_modes(outline: RooflineEstimate) -> NDArray[np.float64]:
     """Return the variance of the logarithm that not knowing a job's mode makes, ``[n_covered]``."""
     return np.asarray(outline.slow * (1.0 - outline.slow) * outline.slower**2)
 
 
-def widened(spread: NDArray[np.float64], outline: Outline) -> NDArray[np.float64]:
+def widened(spread: NDArray[np.float64], outline: RooflineEstimate) -> NDArray[np.float64]:
     """Return ``spread``, float64 ``[n]``, with what is added outside of where jobs are many.
 
     Each doubling adds an error; and how often the slow mode comes is forgotten: it may as well be every second job.
@@ -249,13 +249,13 @@ def _of_recommenders(history: History) -> Constants:
     return calibrate_recommenders([training for training, _, _ in measured], seconds, uncertainty)
 
 
-def _counts_samples(layout: Layout, throughput: NDArray[np.float64]) -> bool:
+def _counts_samples(layout: TrainingLayout, throughput: NDArray[np.float64]) -> bool:
     seconds = step_time(layout, Calibration().constants).total()
     tokens = np.log(layout.tokens_per_step / seconds / throughput)
     return bool(np.abs(np.median(tokens - np.log(layout.sequence))) < np.abs(np.median(tokens)))
 
 
-def _traits(layout: Layout, expected: Expected, places: NDArray[np.float64]) -> NDArray[np.float64]:
+def _traits(layout: TrainingLayout, expected: ExpectedStepTime, places: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.exp(expected.fast)
     shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
     seconds = np.column_stack([expected.logarithm, expected.fast, expected.slow])
@@ -268,6 +268,6 @@ def _outside(places: NDArray[np.float64], low: NDArray[np.float64], high: NDArra
     return np.asarray((np.maximum(low - places, 0.0) + np.maximum(places - high, 0.0)).sum(axis=1))
 
 
-def _places(layout: Layout) -> NDArray[np.float64]:
+def _places(layout: TrainingLayout) -> NDArray[np.float64]:
     columns: list[NDArray[np.float64]] = [np.log2(getattr(layout, name)) for name in _EDGES]
     return np.column_stack(columns)

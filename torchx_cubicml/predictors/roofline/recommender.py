@@ -128,7 +128,7 @@ _MOST_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Table:
+class _Trainings:
     """``n`` trainings; layers that a training lacks have the size 0 and are no ``layer``.
 
     Args:
@@ -164,7 +164,7 @@ class _Table:
 
 def step_seconds(trainings: Sequence[Recommender], constants: Constants) -> dict[str, Array]:
     """Return the seconds per step of each part, float64 ``[n]``; they add up to the step."""
-    return _seconds(_Table.of(trainings), constants)
+    return _seconds(_Trainings.of(trainings), constants)
 
 
 def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, uncertainty: Array) -> Constants:
@@ -178,7 +178,7 @@ def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, unc
     if not len(trainings):
         return DEFAULTS
     order = np.argsort(seconds, kind="stable")[:: int(np.ceil(len(seconds) / _MOST_ROWS))]
-    table, measured = _Table.of([trainings[row] for row in order.tolist()]), np.log(seconds[order])
+    table, measured = _Trainings.of([trainings[row] for row in order.tolist()]), np.log(seconds[order])
     noise = np.hypot(_NOISE, uncertainty[order])
     places = [NAMES.index(name) for name in _FREE]
     centre, width = CENTRE[places], WIDTH[places]
@@ -194,7 +194,7 @@ def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, unc
     return constants_at(least_squares(misfit, centre.copy(), steps=_STEPS))
 
 
-def _seconds(table: _Table, constants: Constants) -> dict[str, Array]:
+def _seconds(table: _Trainings, constants: Constants) -> dict[str, Array]:
     numbers, wire = table.numbers, _wire(table, constants)
     samples, filled = numbers["samples"], numbers["samples"] / (numbers["samples"] + constants["half_tokens"])
     speed = numbers["peak"] * constants["gemm_efficiency"] * filled
@@ -214,7 +214,7 @@ def _seconds(table: _Table, constants: Constants) -> dict[str, Array]:
     }
 
 
-def _streams(table: _Table, forward: Array, gather: Array) -> Array:
+def _streams(table: _Trainings, forward: Array, gather: Array) -> Array:
     """Return when the last of computation and communication ends, both streams in order."""
     wire, clock = np.zeros((2, len(forward)))
     for place in range(forward.shape[1]):
@@ -230,7 +230,7 @@ def _streams(table: _Table, forward: Array, gather: Array) -> Array:
     return np.maximum(clock, wire)
 
 
-def _wire(table: _Table, constants: Constants) -> Array:
+def _wire(table: _Trainings, constants: Constants) -> Array:
     """Return seconds per byte of a collective over all devices."""
     numbers = table.numbers
     near = numbers["link"] * constants["link_dp"]

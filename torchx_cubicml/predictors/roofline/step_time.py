@@ -15,7 +15,7 @@ import numpy as np
 
 if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.constants import Constants
-    from torchx_cubicml.predictors.roofline.training_layout import Array, Layout
+    from torchx_cubicml.predictors.roofline.training_layout import Array, TrainingLayout
 
 PARTS = (
     "compute",
@@ -74,7 +74,7 @@ class StepTime:
         return stalled, bubble
 
 
-def step_time(layout: Layout, constants: Constants) -> StepTime:
+def step_time(layout: TrainingLayout, constants: Constants) -> StepTime:
     """Return the time of one step.
 
     Args:
@@ -112,7 +112,7 @@ def step_time(layout: Layout, constants: Constants) -> StepTime:
         )
 
 
-def compute(layout: Layout, constants: Constants) -> tuple[Array, Array]:
+def compute(layout: TrainingLayout, constants: Constants) -> tuple[Array, Array]:
     """Return seconds of matrix products per micro batch: of the slowest stage, and of all stages together.
 
     A layer costs 6 FLOPs per token and parameter, and 6 per token, channel and position for causal attention; the
@@ -132,7 +132,7 @@ def compute(layout: Layout, constants: Constants) -> tuple[Array, Array]:
     return slowest * seconds + layout.layers_per_stage * memory, whole * seconds + layout.layers * memory
 
 
-def flops_per_second(layout: Layout, constants: Constants) -> Array:
+def flops_per_second(layout: TrainingLayout, constants: Constants) -> Array:
     """Return what one device reaches: the peak, less what small micro batches and narrow slices lose."""
     width = layout.width / layout.tp
     filled = layout.tokens / (layout.tokens + constants["half_tokens"]) * width / (width + constants["half_width"])
@@ -140,7 +140,7 @@ def flops_per_second(layout: Layout, constants: Constants) -> Array:
     return np.asarray(layout.peak * constants["gemm_efficiency"] * filled * kernels)
 
 
-def balanced_stage(layout: Layout, block: Array, head: Array) -> Array:
+def balanced_stage(layout: TrainingLayout, block: Array, head: Array) -> Array:
     """Return the FLOPs of the slowest stage if layers are cut so that it is as fast as can be.
 
     With j layers beside the head it is max(head + j blocks, the fullest of the others); the best j lies where the two
@@ -155,7 +155,7 @@ def balanced_stage(layout: Layout, block: Array, head: Array) -> Array:
     return np.where(layout.pp > 1, best, layers * block + head)
 
 
-def tensor_parallel(layout: Layout, constants: Constants) -> Array:
+def tensor_parallel(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per layer and micro batch: four all-reduces, or as many gathers and scatters (Megatron-LM)."""
     tp, inside = layout.tp, layout.tp <= layout.per_node
     volume = 8.0 * layout.width_bytes * layout.tokens * layout.width * (tp - 1.0) / tp
@@ -166,13 +166,13 @@ def tensor_parallel(layout: Layout, constants: Constants) -> Array:
     return np.where(tp > 1, volume / bandwidth + 6.0 * latency, 0.0)
 
 
-def tp_contention(layout: Layout, constants: Constants) -> Array:
+def tp_contention(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per layer and micro batch that collectives lose to transfers between stages on other nodes."""
     both = (layout.pp > 1) & (layout.tp > 1) & (layout.world > layout.per_node)
     return np.where(both, constants["tp_contention_s"] * layout.tp, 0.0)
 
 
-def context_parallel(layout: Layout, constants: Constants) -> Array:
+def context_parallel(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per layer and micro batch: keys and values go round the ring, gradients too on the way back."""
     cp, inside = layout.cp, layout.cp * layout.tp <= layout.per_node
     turn = 2.0 * layout.width_bytes * layout.tokens * layout.width * layout.kv_share / layout.tp
@@ -184,7 +184,7 @@ def context_parallel(layout: Layout, constants: Constants) -> Array:
     return np.where(cp > 1, 3.0 * (cp - 1.0) * (exposed + latency), 0.0)
 
 
-def expert_parallel(layout: Layout, constants: Constants) -> Array:
+def expert_parallel(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per layer and micro batch: tokens go to each of their experts and back, forward and backward."""
     ep, inside = layout.ep, layout.ep * layout.tp <= layout.per_node
     sent = layout.active_experts * layout.width_bytes * layout.tokens * layout.width
@@ -194,7 +194,7 @@ def expert_parallel(layout: Layout, constants: Constants) -> Array:
     return np.where((ep > 1) & (layout.expert_share > 0), volume / bandwidth + 4.0 * latency, 0.0)
 
 
-def pipeline_transfer(layout: Layout, constants: Constants) -> Array:
+def pipeline_transfer(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per micro batch between two stages: activations forward, their gradients back."""
     split = np.where(layout.sequence_parallel > 0, layout.tp, 1.0)
     volume = 2.0 * layout.width_bytes * layout.tokens * layout.width / split * layout.chunks
@@ -203,7 +203,7 @@ def pipeline_transfer(layout: Layout, constants: Constants) -> Array:
     return np.where(layout.pp > 1, volume / bandwidth + constants["pp_latency_s"] * layout.chunks, 0.0)
 
 
-def dp_bandwidth(layout: Layout, constants: Constants, ranks: Array) -> Array:
+def dp_bandwidth(layout: TrainingLayout, constants: Constants, ranks: Array) -> Array:
     """Return bytes per second of collectives over ``ranks`` data-parallel ranks.
 
     Across nodes, the ranks of one node share its network cards; how far one collective uses them all is learned.
@@ -215,7 +215,7 @@ def dp_bandwidth(layout: Layout, constants: Constants, ranks: Array) -> Array:
     return np.where(ranks * apart <= layout.per_node, near, far)
 
 
-def exposed_gathering(layout: Layout, constants: Constants, stage: Array) -> Array:
+def exposed_gathering(layout: TrainingLayout, constants: Constants, stage: Array) -> Array:
     """Return seconds per micro batch of FSDP's gathers and scatters that computation does not hide.
 
     FULL_SHARD gathers parameters for forward and again for backward, SHARD_GRAD_OP once; both scatter gradients.
@@ -228,7 +228,7 @@ def exposed_gathering(layout: Layout, constants: Constants, stage: Array) -> Arr
     return np.where(passes > 0, smooth_excess(seconds, np.minimum(constants["overlap"], 1.0) * stage), 0.0)
 
 
-def exposed_reduction(layout: Layout, constants: Constants, stage: Array) -> Array:
+def exposed_reduction(layout: TrainingLayout, constants: Constants, stage: Array) -> Array:
     """Return seconds per step of the all-reduce of gradients that the last backward pass does not hide.
 
     ZeRO 1 scatters gradients and gathers parameters instead: as many bytes. Hybrid sharding reduces over the replicas.
@@ -243,7 +243,7 @@ def exposed_reduction(layout: Layout, constants: Constants, stage: Array) -> Arr
     return np.where((ranks > 1) & (replicated > 0), exposed, 0.0)
 
 
-def optimizer(layout: Layout, constants: Constants) -> Array:
+def optimizer(layout: TrainingLayout, constants: Constants) -> Array:
     """Return seconds per step: states and gradients pass through memory once, 16 bytes per parameter that is held."""
     held = 1.0 - layout.states_sharded + layout.states_sharded / layout.shard
     return np.asarray(16.0 * layout.stage_params * held / (layout.memory_bandwidth * constants["memory_bandwidth"]))
@@ -261,6 +261,6 @@ def smooth_excess(seconds: Array, hidden: Array) -> Array:
     return np.asarray(0.5 * (left + np.sqrt(left**2 + (0.2 * seconds) ** 2)))
 
 
-def _spread(layout: Layout, constants: Constants, ranks: Array) -> Array:
+def _spread(layout: TrainingLayout, constants: Constants, ranks: Array) -> Array:
     nodes = np.maximum(ranks * layout.tp * layout.cp / layout.per_node, 1.0)
     return np.asarray(nodes ** constants["network_dp_hops"])

@@ -27,7 +27,7 @@ _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class TrainingLayout:
     """``n`` trainings; every field is float64 ``[n]``.
 
     Args:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torchx_cubicml.recorder.process.run_program import Program
-    from torchx_cubicml.records.contract import AsTyped, Contract
+    from torchx_cubicml.records.contract import Contract, TypedCommand
 
 AGREE_S = 60.0  # for the other ranks to come, whose children load torch too
 _LIMIT_S = AGREE_S + 60.0  # to start besides
@@ -136,7 +136,7 @@ def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool)
     return replace(program, arguments=contract.as_typed.args)
 
 
-def _restore(way_back: AsTyped) -> None:
+def _restore(way_back: TypedCommand) -> None:
     export({name: text for name, text in way_back.env.items() if text is not None})
     unset([name for name, text in way_back.env.items() if text is None])
 

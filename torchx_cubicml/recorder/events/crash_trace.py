@@ -25,7 +25,7 @@ _MAX_LINES = 4
 _OF_PYTHON = "Stack ("  # begins the frames of a thread that runs Python
 
 
-class LastWords:
+class CrashTrace:
     """Where the C run time writes when a signal ends this process; without Linux's memory files nowhere."""
 
     def __init__(self) -> None:

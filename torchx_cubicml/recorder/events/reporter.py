@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
-from torchx_cubicml.recorder.events.sender import Courier
+from torchx_cubicml.recorder.events.sender import EventSender
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.event import Event, EventKind
 
@@ -41,7 +41,7 @@ class Reporter:
         self._end: Event | None = None
         self._told = False
         job = assignment.job
-        self._courier = Courier(
+        self._courier = EventSender(
             assignment.contract.store,
             deadline_s=assignment.write_deadline_s,
             stderr=job.stderr_file,

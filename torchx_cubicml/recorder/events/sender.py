@@ -12,7 +12,7 @@ import socket
 import time
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.events.crash_trace import LastWords
+from torchx_cubicml.recorder.events.crash_trace import CrashTrace
 from torchx_cubicml.recorder.process.child import own_command, own_environment
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ LAST_WORDS_FILE = 4  # in the child
 _MAX_WAITING_BYTES = 1 << 20
 
 
-class Courier:
+class EventSender:
     """One child process and the socket to it.
 
     Args:
@@ -46,7 +46,7 @@ class Courier:
         self._died = False
         self._dropped = 0
         self._socket, theirs = socket.socketpair()
-        self._last_words = LastWords()
+        self._last_words = CrashTrace()
         self._last_words.listen()
         try:
             _start_writer(theirs, self._last_words.file)

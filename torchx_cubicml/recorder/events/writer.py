@@ -32,7 +32,7 @@ KILLED_BY_HOST = "the process ended without a word while the host, out of memory
 WITHOUT_A_WORD = "the process ended without a word: killed by a signal, or left by os._exit"
 
 
-class Writer:
+class EventWriter:
     """Appends events to one store, in a thread that may hang as long as it likes.
 
     Args:
@@ -147,7 +147,7 @@ def main() -> None:
     lines = read_lines(connection)
     order = json.loads(next(lines))
     words = LAST_WORDS_FILE if order.get("has_last_words") else None
-    writer = Writer(
+    writer = EventWriter(
         connection,
         order["store"],
         stderr=order.get("stderr", ""),

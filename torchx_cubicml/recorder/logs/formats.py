@@ -53,7 +53,7 @@ class LogFormat:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
+class LogReading:
     """What one line says.
 
     Args:
@@ -110,7 +110,7 @@ LOG_FORMATS = (
 OF_WHOLE_RUN = frozenset(log_format.name for log_format in LOG_FORMATS if log_format.is_of_whole_run)
 
 
-def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | None:
+def read_line(line: str, log_format: LogFormat, *, devices: int) -> LogReading | None:
     """Return what a line says in one format; ``None`` where it is no line of that format.
 
     Args:
@@ -126,7 +126,7 @@ def read_line(line: str, log_format: LogFormat, *, devices: int) -> Reading | No
     said = {reading: found[group] for reading, group in log_format.groups.items() if found[group] is not None}
     numbers = {reading: _number(text) for reading, text in said.items()}
     step_s = numbers.get("step_time_s") or over(numbers.get("step_time_ms"), 1000.0)
-    return Reading(
+    return LogReading(
         tokens_per_second=_rate(numbers, "tokens", devices, step_s),
         samples_per_second=_rate(numbers, "samples", devices, step_s),
         step_s=step_s,

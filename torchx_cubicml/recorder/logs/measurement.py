@@ -15,7 +15,7 @@ from torchx_cubicml.records.trial import MEAN, OBJECTIVES, Measurement
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torchx_cubicml.recorder.logs.formats import Reading
+    from torchx_cubicml.recorder.logs.formats import LogReading
 
 _ALIKE = 1.1  # by which factor a throughput that a program prints may differ from that of its steps
 _BURST_S = 1e-3  # between lines, in the mean: they were held back and came together
@@ -38,7 +38,7 @@ class _Interval:
 
 
 def measure_readings(
-    readings: Sequence[Reading],
+    readings: Sequence[LogReading],
     *,
     source: str,
     samples: int | None = None,
@@ -167,8 +167,8 @@ def _overall(measured: Measurement, name: str, rate: float | None) -> float | No
 
 
 def _interval(
-    before: Reading,
-    reading: Reading,
+    before: LogReading,
+    reading: LogReading,
     *,
     samples: int | None,
     tokens: int | None,
@@ -189,17 +189,17 @@ def _interval(
     )
 
 
-def _steps_before(readings: Sequence[Reading], warmup: int) -> int:
+def _steps_before(readings: Sequence[LogReading], warmup: int) -> int:
     """Return how many steps the first ``warmup`` lines stand for: one each where their steps have no numbers."""
     return round(_steps_between(readings[0], readings[warmup - 1]) + 1) if warmup > 1 else warmup
 
 
-def _steps_between(first: Reading, last: Reading) -> float:
+def _steps_between(first: LogReading, last: LogReading) -> float:
     return max(last.step - first.step, 0.0) if first.step is not None and last.step is not None else 0.0
 
 
 def _processed(
-    reading: Reading, rate: float | None, batch: int | None, *, seconds: float, steps: float | None
+    reading: LogReading, rate: float | None, batch: int | None, *, seconds: float, steps: float | None
 ) -> float | None:
     """Return the work of an interval: of its steps, where they are counted, else at the rate of the line."""
     told = rate or over(batch, reading.step_s)
@@ -211,7 +211,7 @@ def _processed(
     return None if told is None else told * seconds
 
 
-def _as_told(reading: Reading, *, samples: int | None, tokens: int | None) -> _Interval:
+def _as_told(reading: LogReading, *, samples: int | None, tokens: int | None) -> _Interval:
     """Return one step as a line tells of it, or a second's work at its rate, where it tells of no step."""
     seconds = reading.step_s or over(1.0, reading.tokens_per_second or reading.samples_per_second) or 1.0
     rates = (
@@ -222,7 +222,7 @@ def _as_told(reading: Reading, *, samples: int | None, tokens: int | None) -> _I
     return _Interval(samples=of_samples, tokens=of_tokens, seconds=seconds, steps=1.0)
 
 
-def _are_prompt(intervals: Sequence[_Interval], steady: Sequence[Reading]) -> bool:
+def _are_prompt(intervals: Sequence[_Interval], steady: Sequence[LogReading]) -> bool:
     """Whether the lines came when they were due: not all at once, after they were held back.
 
     A line may tell of a step with evaluation or saving in it, in place of all the steps since the line before: what
@@ -234,7 +234,7 @@ def _are_prompt(intervals: Sequence[_Interval], steady: Sequence[Reading]) -> bo
     return seconds >= max(_BURST_S * len(intervals), _PROMPT * told * steps)
 
 
-def _seconds(reading: Reading) -> float | None:
+def _seconds(reading: LogReading) -> float | None:
     """Return a time that grows as the reading gets slower."""
     return reading.step_s or over(1.0, reading.tokens_per_second or reading.samples_per_second)
 

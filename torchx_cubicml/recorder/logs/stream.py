@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from typing import TextIO
 
-    from torchx_cubicml.recorder.logs.formats import LogFormat, Reading
+    from torchx_cubicml.recorder.logs.formats import LogFormat, LogReading
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.log_pattern import LogPattern
     from torchx_cubicml.records.trial import Measurement, Value
@@ -45,7 +45,7 @@ class LogLines:
         self._on_news = on_news
         self._format: LogFormat | None = declared_format(declared) if declared is not None else None
         self._last_step = 0.0
-        self._readings: list[Reading] = []
+        self._readings: list[LogReading] = []
         self._count = 0
         self._rests: dict[str, str] = {}
         self._busy = False
@@ -116,12 +116,12 @@ class LogLines:
                 self._keep(replace(reading, at_s=perf_counter()))
                 return
 
-    def _is_repeated(self, reading: Reading) -> bool:
+    def _is_repeated(self, reading: LogReading) -> bool:
         """Whether a line tells of the step that the line before told of, as where two handlers print it."""
         last, self._last_step = self._last_step, reading.step or 0.0
         return reading.step is not None and reading.step == last
 
-    def _keep(self, reading: Reading) -> None:
+    def _keep(self, reading: LogReading) -> None:
         self._count += 1
         if len(self._readings) == _MAX_KEPT:  # the steady state is what is told of: the oldest go
             del self._readings[: _MAX_KEPT // 2]

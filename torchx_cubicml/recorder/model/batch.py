@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import Node
 
-    Place: TypeAlias = tuple[int | str, ...]
+    BindingIO: TypeAlias = tuple[int | str, ...]
 
 _MAX_DEPTH = 3  # arguments within dictionaries and lists
 _MAX_LOOKED_AT = 64
@@ -23,7 +23,7 @@ _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Batch:
+class BatchReader:
     """Where the batch is among the arguments of forward, and how to read it.
 
     Args:
@@ -33,7 +33,7 @@ class Batch:
         samples_at: dimension that counts the samples; ``None`` where unknown.
     """
 
-    place: Place
+    place: BindingIO
     holds_tokens: bool
     samples_at: int | None = 0
 
@@ -48,7 +48,7 @@ class Batch:
         samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None
         return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
 
-    def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> Batch:
+    def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader:
         """Return this batch with its samples where a known batch size is found, or nowhere.
 
         Args:
@@ -67,7 +67,7 @@ class Batch:
         return self if is_part else replace(self, samples_at=1)
 
 
-def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | None:
+def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader | None:
     """Return where the batch is among the arguments of a forward; ``None`` where no tensor has a batch dimension.
 
     Integers ``[samples, seq_len]`` are taken for tokens where they come first or are called so; else the first tensor
@@ -76,8 +76,8 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> Batch | 
     tensors = [(place, tensor) for place, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
     named = [place for place, tensor in tensors if place[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
-        return Batch(place=named[0], holds_tokens=True)
-    return next((Batch(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
+        return BatchReader(place=named[0], holds_tokens=True)
+    return next((BatchReader(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
 
 
 def first_node(output: object) -> Node | None:
@@ -106,10 +106,10 @@ def _has_batch_dimension(tensor: Tensor) -> bool:
     return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
 
 
-def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[Place, Tensor]]:
+def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[BindingIO, Tensor]]:
     from torch import Tensor
 
-    waiting: list[tuple[Place, object]] = [((index,), value) for index, value in enumerate(args)]
+    waiting: list[tuple[BindingIO, object]] = [((index,), value) for index, value in enumerate(args)]
     waiting += [((name,), value) for name, value in kwargs.items()]
     for _ in range(_MAX_LOOKED_AT):
         if not waiting:
@@ -139,7 +139,7 @@ def getter_of(key: int | str) -> Callable[[Any], Any]:
     return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)
 
 
-def _follow(place: Place, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+def _follow(place: BindingIO, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
     first, *rest = place
     try:
         value = args[first] if isinstance(first, int) else kwargs[first]

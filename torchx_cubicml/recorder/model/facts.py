@@ -62,7 +62,7 @@ def _torchs_choice(group: dict[str, object]) -> bool | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Seen:
+class HookObservations:
     """What the hooks saw during one step.
 
     Args:
@@ -87,7 +87,12 @@ class Seen:
 
 
 def observe(
-    root: nn.Module, optimizer: Optimizer | None, seen: Seen, *, world_size: int, pipeline: Pipeline | None = None
+    root: nn.Module,
+    optimizer: Optimizer | None,
+    seen: HookObservations,
+    *,
+    world_size: int,
+    pipeline: Pipeline | None = None,
 ) -> dict[str, Value]:
     """Return the facts that are known, under their standard names.
 
@@ -137,18 +142,18 @@ def software_facts() -> dict[str, Value]:
     return {"torch_version": str(torch.__version__)} if torch is not None else {}
 
 
-def _precision(root: nn.Module, seen: Seen, sharding: Sharding) -> str:
+def _precision(root: nn.Module, seen: HookObservations, sharding: Sharding) -> str:
     if count_float8_modules(root):
         return "fp8"
     return short_format(seen.autocast_type or sharding.low_precision) or parameter_format(root)
 
 
-def _n_checkpointed(root: nn.Module, seen: Seen) -> int | None:
+def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
     wrappers = sum(type(module).__name__ == "CheckpointWrapper" for module in root.modules())
     return max(wrappers, seen.n_checkpointed) if seen.n_checkpointed is not None else wrappers or None
 
 
-def _activation_checkpointing(root: nn.Module, seen: Seen) -> str:
+def _activation_checkpointing(root: nn.Module, seen: HookObservations) -> str:
     """Return what the probe saw or else what wrapper modules tell; without both nothing, for a function needs none."""
     wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
     # A policy that picks operators to recompute comes as a context function.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.facts import Seen, observe, observe_stage
+from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
 from torchx_cubicml.recorder.model.layers import holds_all, modules_around, outermost, repeated_blocks
-from torchx_cubicml.recorder.model.live_objects import Survey
+from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import OF_A_STAGE, read_pipeline, stage_word
-from torchx_cubicml.recorder.model.precision import Probe, autocast_type
+from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
 
 if TYPE_CHECKING:
     from torch import nn
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 _OF_WRAPPING = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
 
 
-class FirstLook:
+class ModelInspection:
     """The facts of one training's model, empty until they are read.
 
     ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number.
@@ -46,7 +46,7 @@ class FirstLook:
         self._clipping = clipping
         self._guard = guard
         self._world_size = world_size
-        self._probe: Probe | None = None
+        self._probe: PrecisionProbe | None = None
         self._autocast_type = ""
         self._attention_kernel = ""
 
@@ -59,7 +59,7 @@ class FirstLook:
         blocks = repeated_blocks(model)
         self._forwards.on_output = lambda node: self._look_behind(node, len(blocks))
         if blocks and not is_compiled(model):
-            self._probe = Probe(blocks, self._guard)
+            self._probe = PrecisionProbe(blocks, self._guard)
 
     def read(self, leading: Optimizer | None, work: Work | None) -> None:
         """Read the facts.
@@ -68,7 +68,7 @@ class FirstLook:
             leading: optimizer that steps the model; ``None`` where none is known.
             work: of the first step; ``None`` where no step was seen.
         """
-        survey, self._forwards.survey = self._forwards.survey or Survey(), None
+        survey, self._forwards.survey = self._forwards.survey or LiveObjects(), None
         with survey.in_place_of_walks():
             self._read(leading, work)
 
@@ -92,8 +92,8 @@ class FirstLook:
         if pipeline is not None:
             self._tell_stages(pipeline)
 
-    def _seen(self, work: Work | None) -> Seen:
-        seen = Seen(
+    def _seen(self, work: Work | None) -> HookObservations:
+        seen = HookObservations(
             forwards=work.forwards if work is not None else None,
             samples=self._forwards.samples_per_forward,
             seq_len=self._seq_len(),

@@ -25,7 +25,7 @@ _SURVEYED = (
 )
 
 
-class Survey:
+class LiveObjects:
     """What was alive at one moment of the classes that facts are read from, in one walk; it keeps nothing alive."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Survey:
         return [each for each in living if each is not None and type(each) in derived]
 
 
-_SURVEY: ContextVar[Survey | None] = ContextVar("survey", default=None)
+_SURVEY: ContextVar[LiveObjects | None] = ContextVar("survey", default=None)
 
 
 def live_instances(kind: type[T]) -> list[T]:

@@ -30,7 +30,7 @@ _WRAPPERS = re.compile(r"\b(?:_orig_mod|_fsdp_wrapped_module|_checkpoint_wrapped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Layout:
+class MeshLayout:
     """How ranks are laid out, as far as device meshes tell.
 
     Args:
@@ -69,7 +69,7 @@ class Layout:
         return {name: value for name, value in known.items() if value is not None}
 
 
-def read_layout(root: nn.Module, *, data_meshes: Iterable[object] = ()) -> Layout:
+def read_layout(root: nn.Module, *, data_meshes: Iterable[object] = ()) -> MeshLayout:
     """Return how the parameters of a model lie on the device meshes of this process.
 
     Args:
@@ -83,7 +83,7 @@ def read_layout(root: nn.Module, *, data_meshes: Iterable[object] = ()) -> Layou
     named = _named_sizes([_root_of(mesh) for mesh in (*meshes, *data)] + live)
     widest = max(map(_root_of, (*meshes, *data, *live)), key=_ndim, default=None)
     tensor_axes = [_tensor_axes(mesh, data) for mesh in meshes]
-    return Layout(
+    return MeshLayout(
         axes=_names(widest),
         sizes=_sizes(widest),
         tp_degree=None if None in tensor_axes else _tensor_degree(meshes, tensor_axes, named),

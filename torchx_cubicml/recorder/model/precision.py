@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 
-class Probe:
+class PrecisionProbe:
     """Hooks on the repeated layers and their children, for one step.
 
     Activation checkpointing in any spelling shows as a forward within backward: of the layer, or of all its children

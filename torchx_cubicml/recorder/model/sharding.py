@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-    from torchx_cubicml.recorder.model.mesh import Layout
+    from torchx_cubicml.recorder.model.mesh import MeshLayout
     from torchx_cubicml.records.trial import Value
 
 # They spread a model in ways of their own, which are not read here.
@@ -48,7 +48,7 @@ class Sharding:
     dp_degree: int | None = None
     dp_replicate_degree: int | None = None
     dp_shard_degree: int | None = None
-    layout: Layout | None = None
+    layout: MeshLayout | None = None
     n_params: int | None = None
     n_trainable_params: int | None = None
     low_precision: str = ""
@@ -135,7 +135,7 @@ def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
     return facts
 
 
-def _degrees(units: Sequence[_Unit], layout: Layout | None, ranks: int) -> tuple[int | None, int | None]:
+def _degrees(units: Sequence[_Unit], layout: MeshLayout | None, ranks: int) -> tuple[int | None, int | None]:
     """Return copies and shards by data parallelism of the wrapper over the most ranks; experts can have fewer."""
     widest = max(units, key=lambda unit: unit.degree)
     replicas, shards = widest.replicas, widest.shards

@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from torchx_cubicml.recorder.model.batch import Place
+    from torchx_cubicml.recorder.model.batch import BindingIO
     from torchx_cubicml.recorder.steps.pauses import Pause, Pauses
-    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.step_clock import Snapshot
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
     # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; a
     # pause; or nothing, for a forward in evaluation mode with gradients.
-    Entry: TypeAlias = tuple[()] | tuple[Moment] | tuple[Moment, Sequence[int] | None] | Pause
+    Entry: TypeAlias = tuple[()] | tuple[Snapshot] | tuple[Snapshot, Sequence[int] | None] | Pause
 
 _MAX_NOTED = 1 << 16
 _NOWHERE = ""
@@ -46,8 +46,8 @@ class NotedStep:
         pauses: since the step before.
     """
 
-    end: Moment
-    began: Moment
+    end: Snapshot
+    began: Snapshot
     shapes: tuple[Sequence[int] | None, ...] | None
     pauses: tuple[Pause, ...] = ()
 
@@ -78,7 +78,7 @@ class Notes:
         self.pauses = pauses
         self.entries: deque[Entry] = deque(maxlen=_MAX_NOTED)
         self.add = self.entries.append
-        self.now: Callable[[], Moment] = _no_moment
+        self.now: Callable[[], Snapshot] = _no_moment
         self.leading: Callable[[], Optimizer | None] = _nobody
         self.left = 0
         self.is_between = True  # steps: the next forward begins one
@@ -86,7 +86,7 @@ class Notes:
         self.strangers = 0  # steps of other optimizers since the last of the leading one
         self.patience = 0
 
-    def open(self, leading: Callable[[], Optimizer | None], now: Callable[[], Moment], *, strangers: int) -> None:
+    def open(self, leading: Callable[[], Optimizer | None], now: Callable[[], Snapshot], *, strangers: int) -> None:
         """Begin after a step of the leading optimizer.
 
         Args:
@@ -128,7 +128,7 @@ class Notes:
     def take(self) -> Iterator[NotedStep]:
         """Yield the steps that were noted since the last call, each once; forwards after the last of them stay."""
         complete = len(self.entries) < _MAX_NOTED  # else the oldest are gone
-        began: Moment = None
+        began: Snapshot = None
         shapes: list[Sequence[int] | None] = []
         pauses: list[Pause] = []
         waiting: list[Entry] = []
@@ -220,7 +220,7 @@ class NotingHook(ModuleHook):
         "_wrapped",
     )
 
-    def __init__(self, notes: Notes, place: Place, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
+    def __init__(self, notes: Notes, place: BindingIO, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
         from torch import compiler, is_grad_enabled
 
         super().__init__(guard(_fail))

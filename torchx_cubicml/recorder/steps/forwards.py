@@ -8,9 +8,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.model.batch import Batch, find_batch, first_node, loader_batch_size
+from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, first_node, loader_batch_size
 from torchx_cubicml.recorder.model.layers import holds_all, unwrap
-from torchx_cubicml.recorder.model.live_objects import Survey
+from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import read_pipeline
 from torchx_cubicml.recorder.steps.deferred_hooks import NotingHook
 from torchx_cubicml.recorder.steps.evaluation import EvaluationWatch
@@ -59,14 +59,14 @@ class Forwards:
 
     def __init__(self, guard: Guard, pauses: Pauses, *, requested: int | None = None) -> None:
         self.on_first: Callable[[], None] | None = None
-        self.batch: Batch | None = None
+        self.batch: BatchReader | None = None
         self.samples_per_forward: int | None = None
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
         self.before_each: Callable[[], None] | None = None  # called before each training forward is counted
         self.on_output: Callable[[Node], None] | None = None  # called once, after the next
         self.is_whole = False
-        self.survey: Survey | None = None  # of when the model was chosen
+        self.survey: LiveObjects | None = None  # of when the model was chosen
         self._guard = guard
         self._pauses = pauses
         self.evaluation = EvaluationWatch(pauses, guard)
@@ -290,7 +290,7 @@ class Forwards:
             hook = ModuleHook(self._guard(self._after_forward))
             self._let_go[id(hook)] = module.register_forward_hook(hook).remove
 
-    def _agree(self, batch: Batch, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _agree(self, batch: BatchReader, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         """Find the samples where the loader, or else what was asked for, tells how many they are."""
         self.batch = batch.agreeing(self._sample_size, args, kwargs)
         if self._sample_size is None:
@@ -304,7 +304,7 @@ class Forwards:
         self.evaluation.follow(module)
         for key in [key for key in self._let_go if key != id(module)]:
             self._let_go.pop(key)()
-        self.survey = Survey()
+        self.survey = LiveObjects()
         with self.survey.in_place_of_walks():
             pipeline = read_pipeline()
             self._sample_size = loader_batch_size()

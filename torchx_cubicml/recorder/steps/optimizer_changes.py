@@ -27,11 +27,11 @@ def on_every_compilation(call: Callable[[object], None]) -> None:
         register(call)
 
 
-class QuietOptimizers:
+class UnhookedOptimizers:
     """Finds an optimizer that has stepped, or is about to, where none was seen stepping: one that was compiled."""
 
     def __init__(self) -> None:
-        self._written: list[tuple[weakref.ref[Optimizer], QuietSteps]] = []
+        self._written: list[tuple[weakref.ref[Optimizer], UnhookedSteps]] = []
 
     def find(self) -> Optimizer | None:
         """Return such an optimizer; ``None`` without one.
@@ -43,12 +43,12 @@ class QuietOptimizers:
 
         written = [optimizer() for optimizer, quiet in self._written if quiet.has_stepped()]
         found = [each for each in live_instances(Optimizer) if _trained(each)]
-        self._written = [(weakref.ref(each), QuietSteps(each)) for each in found if not each.state]
+        self._written = [(weakref.ref(each), UnhookedSteps(each)) for each in found if not each.state]
         quiet = [each for each in found if each.state or any(each is other for other in written)]
         return quiet[0] if quiet else None
 
 
-class QuietSteps:
+class UnhookedSteps:
     """Tells whether an optimizer has stepped since the last look.
 
     Args:
@@ -77,7 +77,7 @@ _STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no mo
 _STEPS_UNTIL_LOOK = 64  # of a training that is counted alone, which is long then; each time twice as many
 
 
-class Strangers:
+class OtherOptimizers:
     """Steps of other optimizers since the last of the leading one, in ``steps``."""
 
     def __init__(self) -> None:
@@ -106,7 +106,7 @@ class Strangers:
         return steps
 
 
-class Trained:
+class OptimizerIdentity:
     """What an optimizer trains, and of which class it is; keeps neither alive."""
 
     def __init__(self, optimizer: Optimizer) -> None:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.step_clock import Snapshot
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
@@ -35,8 +35,8 @@ class Pause(NamedTuple):
     """
 
     kind: str
-    begin: Moment
-    end: Moment
+    begin: Snapshot
+    end: Snapshot
     inner: tuple[Pause, ...] = ()
 
 
@@ -76,19 +76,19 @@ class Pauses:
         self.kind = ""
         self.steps = 0
         self.is_usual = True
-        self.now: Callable[[], Moment] | None = None
+        self.now: Callable[[], Snapshot] | None = None
         self._found: list[Pause] = []
         self.add: Callable[[Pause], object] = self._found.append  # a settled training notes them among its steps
         self._inner: list[Pause] = []
-        self._began: Moment = None
+        self._began: Snapshot = None
         self._began_s = 0.0
         self._saving = 0
-        self._save_began: Moment = None
+        self._save_began: Snapshot = None
         self._save_began_s = 0.0
         self._thread = threading.get_ident()
         self._host: defaultdict[str, deque[tuple[float, float]]] = defaultdict(partial(deque, maxlen=_MOST_KEPT))
 
-    def begin(self, now: Callable[[], Moment]) -> None:
+    def begin(self, now: Callable[[], Snapshot]) -> None:
         """Note pauses from now on in this thread, which trains; ``now`` returns the moment on its clock of steps."""
         self.now, self._thread = now, threading.get_ident()
 
@@ -184,7 +184,7 @@ class Pauses:
 
 
 def paused_s(
-    pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], float], *, is_watched: bool = True
+    pauses: tuple[Pause, ...], elapsed: Callable[[Snapshot, Snapshot], float], *, is_watched: bool = True
 ) -> dict[str, float]:
     """Return the fields of a ``Block`` that tell of pauses.
 

@@ -21,7 +21,7 @@ _SHARE = 0.4e-3  # of the time of steps that watching may take
 _SHORTEST, _LONGEST = 0.6, 1.4  # of the usual rest, drawn: looks fall in step with no rhythm of the training's own
 
 
-class Watching:
+class StepSampling:
     """Decides how long forwards are watched and how long they are not, by what watched steps have consumed."""
 
     def __init__(self) -> None:

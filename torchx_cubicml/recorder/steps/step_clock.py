@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.steady_state import SteadyState
     from torchx_cubicml.records.trial import Value
 
-    Moment: TypeAlias = float | torch.cuda.Event | None  # seconds on the host, or a place in the device's work
+    Snapshot: TypeAlias = float | torch.cuda.Event | None  # seconds on the host, or a place in the device's work
 
 
 _MAX_PENDING = 1024  # steps whose events the device has not reached yet
@@ -43,8 +43,8 @@ class StepEnd(NamedTuple):
         is_compiled: whether a compiler was at work since then.
     """
 
-    end: Moment
-    began: Moment = None
+    end: Snapshot
+    began: Snapshot = None
     samples: float | None = None
     tokens: float | None = None
     is_watched: bool = True
@@ -52,10 +52,10 @@ class StepEnd(NamedTuple):
     is_compiled: bool = False
 
 
-class Clock(Protocol):
+class StepClock(Protocol):
     """Says what moment it is, wherever a step begins or ends; it may keep moments, and must never wait for a device."""
 
-    def now(self) -> Moment:
+    def now(self) -> Snapshot:
         """Return this moment; ``None`` where none can be taken."""
 
     def tick(self, step: StepEnd) -> None:
@@ -69,7 +69,7 @@ class HostClock:
     """Times steps where the host waits for the work, as on CPU."""
 
     def __init__(self) -> None:
-        self.now: Callable[[], Moment] = perf_counter  # itself: a method around it would cost as much again
+        self.now: Callable[[], Snapshot] = perf_counter  # itself: a method around it would cost as much again
         self._last: float | None = None
         self._known: list[Block] = []
 
@@ -110,7 +110,7 @@ class CudaClock:
         self._pending: deque[StepEnd] = deque(maxlen=_MAX_PENDING)
         self._spare: list[torch.cuda.Event] = []
 
-    def now(self) -> Moment:
+    def now(self) -> Snapshot:
         """Return an event on the current stream; ``None`` where it would become part of a captured graph."""
         if self._is_capturing():
             return None
@@ -147,17 +147,17 @@ class CudaClock:
         return not isinstance(step.end, float) and step.end is not None and bool(step.end.query())  # type: ignore[no-untyped-call]  # of torch
 
 
-def make_clock() -> Clock:
+def make_clock() -> StepClock:
     """Return the clock for where this process trains."""
     torch = sys.modules.get("torch")
     return CudaClock() if torch is not None and torch.cuda.is_initialized() else HostClock()
 
 
-def _on_host(begin: Moment, end: Moment) -> float:
+def _on_host(begin: Snapshot, end: Snapshot) -> float:
     return end - begin if isinstance(begin, float) and isinstance(end, float) else 0.0
 
 
-def _on_device(begin: Moment, end: Moment) -> float:
+def _on_device(begin: Snapshot, end: Snapshot) -> float:
     if begin is None or end is None or isinstance(begin, float) or isinstance(end, float):
         return 0.0
     return float(begin.elapsed_time(end)) / 1000
@@ -169,14 +169,14 @@ class StepTimes:
     def __init__(self) -> None:
         self.steps = 0
         self._blocks = Blocks()
-        self._clock: Clock | None = None
+        self._clock: StepClock | None = None
 
     @property
     def is_running(self) -> bool:
         """Whether a step was counted."""
         return self._clock is not None
 
-    def clock(self) -> Clock:
+    def clock(self) -> StepClock:
         """Return the clock, which begins with the first step: where the process trains is known then."""
         if self._clock is None:
             self._clock = make_clock()

@@ -15,20 +15,20 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.facts import software_facts
-from torchx_cubicml.recorder.model.inspection import FirstLook, parameters_of
+from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
 from torchx_cubicml.recorder.steps.clipping import Clipping
 from torchx_cubicml.recorder.steps.deferred_hooks import Notes, has_rate
 from torchx_cubicml.recorder.steps.forwards import Forwards
 from torchx_cubicml.recorder.steps.optimizer_changes import (
     CountedAlone,
-    QuietOptimizers,
-    QuietSteps,
-    Strangers,
-    Trained,
+    OptimizerIdentity,
+    OtherOptimizers,
+    UnhookedOptimizers,
+    UnhookedSteps,
 )
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
-from torchx_cubicml.recorder.steps.sampling import Watching
+from torchx_cubicml.recorder.steps.sampling import StepSampling
 from torchx_cubicml.recorder.steps.step_clock import StepEnd, StepTimes
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.ranks.peers import RankWork
     from torchx_cubicml.recorder.steps.forwards import Work
     from torchx_cubicml.recorder.steps.pauses import Pause
-    from torchx_cubicml.recorder.steps.step_clock import Moment
+    from torchx_cubicml.recorder.steps.step_clock import Snapshot
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Measurement, Value
 
@@ -78,20 +78,20 @@ class Training:
             guard, self.pauses, requested=micro_batch_size if isinstance(micro_batch_size, int) else None
         )
         self._forwards.on_first = self._begin_step
-        self._new_look = partial(FirstLook, self._forwards, self.clipping, guard, world_size=world_size)
+        self._new_look = partial(ModelInspection, self._forwards, self.clipping, guard, world_size=world_size)
         self._look = self._new_look()
         self._times = StepTimes()
-        self._longest: tuple[FirstLook, StepTimes] | None = None  # of the trainings before this one
+        self._longest: tuple[ModelInspection, StepTimes] | None = None  # of the trainings before this one
         self._steps_before = 0  # in all of those
         self._trainings = 1
-        self._watching = Watching()
+        self._watching = StepSampling()
         self._step_limit = step_limit
         self._until_settled = _STEPS_TO_SETTLE
-        self._began: Moment = None
+        self._began: Snapshot = None
         self._is_half_seen = False  # the step under way: its forwards may have come before the hooks
         self._leading: weakref.ref[Optimizer] | None = None
-        self._trained: Trained | None = None  # by the leading one
-        self._strangers = Strangers()
+        self._trained: OptimizerIdentity | None = None  # by the leading one
+        self._strangers = OtherOptimizers()
         self._counted_alone = CountedAlone()
         self._unseen_steps = 0
         self._next_report = FIRST_REPORT
@@ -99,8 +99,8 @@ class Training:
         self._has_compiled = False
         self._compiles = False  # since the last step that was counted
         self._has_rested = False
-        self._quiet_optimizers = QuietOptimizers()
-        self._quiet: QuietSteps | None = None
+        self._quiet_optimizers = UnhookedOptimizers()
+        self._quiet: UnhookedSteps | None = None
 
     @property
     def steps(self) -> int:
@@ -126,7 +126,7 @@ class Training:
         optimizer = self._quiet_optimizers.find()
         if optimizer is not None:
             self._follow(optimizer)
-            self._quiet = QuietSteps(optimizer)
+            self._quiet = UnhookedSteps(optimizer)
             self._forwards.before_each = self._look_for_step
 
     def step(self, optimizer: Optimizer) -> bool:
@@ -228,7 +228,7 @@ class Training:
         self._forwards.evaluation.release()
         self._look.release()
 
-    def _told(self) -> tuple[FirstLook, StepTimes]:
+    def _told(self) -> tuple[ModelInspection, StepTimes]:
         if self._longest is None or self._longest[1].steps <= self._times.steps:
             return self._look, self._times
         return self._longest
@@ -388,7 +388,7 @@ class Training:
         self._lead(optimizer)
         self._until_settled = _STEPS_TO_SETTLE
         self._is_half_seen = False
-        self._watching = Watching()
+        self._watching = StepSampling()
         self._forwards.take()
         self._forwards.on_training = self._look.look_into_layers
         self.clipping.watch_fsdp()
@@ -397,7 +397,7 @@ class Training:
 
     def _lead(self, optimizer: Optimizer) -> None:
         self._leading = self.notes.leading = weakref.ref(optimizer)
-        self._trained = Trained(optimizer)
+        self._trained = OptimizerIdentity(optimizer)
         self._strangers.forget()
 
     def _is_gone(self) -> bool:

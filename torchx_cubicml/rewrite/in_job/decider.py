@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch._C._distributed_c10d import TCPStore
 
     from torchx_cubicml.launch import Launch
-    from torchx_cubicml.launch.place_config import Rewritten
+    from torchx_cubicml.launch.place_config import RewrittenLaunch
     from torchx_cubicml.rewrite.rewriter import Options
     from torchx_cubicml.settings import JobEnvironment
 
@@ -33,7 +33,7 @@ NOTHING = "nothing: "  # begins the verdict that nobody is rewritten; the reason
 _PAUSE_S = 0.05
 
 
-class Ballot:
+class Agreement:
     """The one key that counts, in the store of a job.
 
     Args:
@@ -87,7 +87,7 @@ class Ballot:
 _LONGER_S = 3.0  # the others wait, so that rank 0 can say why nothing was decided
 
 
-class Decides(Protocol):
+class Decider(Protocol):
     """Works out what is to be run; called once each, ``typed`` first, in a thread."""
 
     def typed(self) -> Answer:
@@ -112,7 +112,7 @@ def main() -> NoReturn:
         sys.stdout.flush()
 
     try:
-        answer = answer_of(job, question, Deciding(Command.read(job, question)), comes=lambda: tell(COMES))
+        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: tell(COMES))
     except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
         if told or COUNTED_ON in sys.argv[1:]:
@@ -124,7 +124,7 @@ def main() -> NoReturn:
 
 
 def answer_of(
-    job: JobEnvironment, question: str, deciding: Deciding, *, comes: Callable[[], None] = lambda: None
+    job: JobEnvironment, question: str, deciding: PendingDecision, *, comes: Callable[[], None] = lambda: None
 ) -> Answer:
     """Return what this rank is to do.
 
@@ -139,7 +139,7 @@ def answer_of(
         deciding.start()
     # A host that drops what it is sent costs torch several times what it is given.
     store = within(deadline_s(), lambda: connected(job, within_s=deadline_s()), what="connecting to torchrun's store")
-    ballot = Ballot(store, job, question)
+    ballot = Agreement(store, job, question)
     verdict = ballot.verdict
     if job.rank:
         if not verdict:
@@ -151,13 +151,13 @@ def answer_of(
         comes()
         ballot.come()
         wanted = deciding.wanted(until=end)
-        why_not = ballot.obstacle(until=end) if wanted.args is not None else ""
-        verdict = ballot.decide(f"{NOTHING}{why_not}" if why_not else wanted.to_json())
+        rejection_reason = ballot.obstacle(until=end) if wanted.args is not None else ""
+        verdict = ballot.decide(f"{NOTHING}{rejection_reason}" if rejection_reason else wanted.to_json())
     agreed = _read(verdict)
     return agreed if agreed is not None else deciding.typed(verdict.removeprefix(NOTHING), until=end)
 
 
-class Command:
+class JobCommand:
     """The command of rank 0, and what it is to be recorded and rewritten with.
 
     Args:
@@ -201,7 +201,7 @@ class Command:
 
         return self._answer(rewrite(self._launch, self._options))
 
-    def _answer(self, rewritten: Rewritten) -> Answer:
+    def _answer(self, rewritten: RewrittenLaunch) -> Answer:
         from torchx_cubicml.records.contract import encode_contract
 
         contract, typed, wanted = rewritten.contract, self._launch, rewritten.launch
@@ -213,10 +213,10 @@ class Command:
         )
 
 
-class Deciding:
+class PendingDecision:
     """A decision in the making, in a thread that may hang as long as it likes."""
 
-    def __init__(self, command: Decides) -> None:
+    def __init__(self, command: Decider) -> None:
         self._command = command
         self._typed = Answer()
         self._wanted: Answer | None = None

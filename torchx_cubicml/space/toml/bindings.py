@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.redaction import names_secret
-from torchx_cubicml.space import Landing, LandingKind, Parameter, TuneChanges
+from torchx_cubicml.space import Binding, BindingKind, Parameter, TuneChanges
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.trainers import HOOKS
 
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Scalar
     from torchx_cubicml.space import SearchSpace
-    from torchx_cubicml.space.toml.schema import Table
+    from torchx_cubicml.space.toml.schema import TomlTable
 
 FACT_LANDING_KEYS = ("flag", "env", "file", "key")
-LANDING_KEYS = (*LandingKind, "key")
+LANDING_KEYS = (*BindingKind, "key")
 SIZES = ("nnodes", "nproc_per_node")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
@@ -34,45 +34,45 @@ _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1
 _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
 
-def read_landing(table: Table) -> Landing:
+def read_binding(table: TomlTable) -> Binding:
     """Return where the value of a table stands in the command.
 
     Raises:
         SpaceError: no place is stated, or two are, it can be no flag or no variable, or it holds a secret.
     """
-    stated = [str(kind) for kind in LandingKind if kind in table]
+    stated = [str(kind) for kind in BindingKind if kind in table]
     if len(stated) != 1:
         got = " and ".join(stated) or "none"
-        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(LandingKind)}, got {got}")
+        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(BindingKind)}, got {got}")
     name = table.text(stated[0]) or ""
     if stated[0] == "file":
         return _read_file(table, name)
     if "key" in table:
         raise table.error("key", "a key stands beside the file that holds it, file = ...")
     if stated[0] == "hook":
-        return Landing(kind=LandingKind.HOOK, name=name)
+        return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
     _check_name(table, stated[0], name, kind=stated[0])
     if names_secret(name):
         raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
-    return Landing(kind=stated[0], name=name, aliases=_aliases(name))
+    return Binding(kind=stated[0], name=name, aliases=_aliases(name))
 
 
-def read_tune(table: Table) -> TuneChanges:
+def read_tune(table: TomlTable) -> TuneChanges:
     """Return what ``[tune]`` changes in a profiling launch.
 
     Raises:
         SpaceError: a key can be no flag or variable, or a value is no text or has an unknown placeholder.
     """
     return TuneChanges(
-        args=_read_changes(table.table("args", legal=None), LandingKind.FLAG),
-        env=_read_changes(table.table("env", legal=None), LandingKind.ENV),
+        args=_read_changes(table.table("args", legal=None), BindingKind.FLAG),
+        env=_read_changes(table.table("env", legal=None), BindingKind.ENV),
         files={file: _read_keys(table.table("files", legal=None), file) for file in table.table("files", legal=None)},
     )
 
 
-def hooked_default(table: Table, choices: Sequence[Scalar]) -> str:
+def hooked_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
     """Return the value that a script without a word on it has: torch's own default.
 
     Raises:
@@ -88,26 +88,26 @@ def hooked_default(table: Table, choices: Sequence[Scalar]) -> str:
     raise table.error("choices" if choices else "hook", f"hook = '{name}' wants choices among {legal}")
 
 
-def _read_size(table: Table, name: str) -> Landing:
+def _read_size(table: TomlTable, name: str) -> Binding:
     """Return the place at one of torchrun's sizes, of which the parameter has the name."""
     size = name.removeprefix("--").replace("-", "_")
     if size not in SIZES or size != table.name:
         legal = " and ".join(f"'--{legal}' of the parameter {legal}" for legal in SIZES)
         raise table.error("torchrun", f"legal are {legal}")
-    return Landing(kind=LandingKind.TORCHRUN, name=size)
+    return Binding(kind=BindingKind.TORCHRUN, name=size)
 
 
 def with_world_size(space: SearchSpace) -> SearchSpace:
     """Return the space in which the world size follows from the sizes that are tuned."""
     names = {item.name for item in space.parameters} | {item.name for item in space.workload}
-    sized = any(item.landing is not None and item.landing.kind == LandingKind.TORCHRUN for item in space.parameters)
+    sized = any(item.binding is not None and item.binding.kind == BindingKind.TORCHRUN for item in space.parameters)
     if not sized or "world_size" in names:
         return space
     derive = parse_expression(" * ".join(SIZES), where="world_size")
     return replace(space, parameters=(*space.parameters, Parameter(name="world_size", derive=derive)))
 
 
-def _read_file(table: Table, name: str) -> Landing:
+def _read_file(table: TomlTable, name: str) -> Binding:
     """Return the place at a key of a config file that the command names."""
     if not _FILE.fullmatch(name):
         raise table.error("file", f"{_NAMES_FILE} is wanted")
@@ -117,16 +117,16 @@ def _read_file(table: Table, name: str) -> Landing:
         raise table.error("key", "a key in the file is wanted, such as 'zero_optimization.stage'")
     if any(map(names_secret, (name, *names))):
         raise table.error("key", "a secret is never recorded; a place is wanted that holds none by its name")
-    return Landing(kind=LandingKind.FILE, name=f"{key} in {name}", file=name, key=names)
+    return Binding(kind=BindingKind.FILE, name=f"{key} in {name}", file=name, key=names)
 
 
-def _read_changes(table: Table, kind: str) -> dict[str, str]:
+def _read_changes(table: TomlTable, kind: str) -> dict[str, str]:
     for key in table:
         _check_name(table, key, key, kind=kind)
     return {key: _filled_text(table, key) for key in table}
 
 
-def _read_keys(files: Table, file: str) -> dict[tuple[str, ...], str]:
+def _read_keys(files: TomlTable, file: str) -> dict[tuple[str, ...], str]:
     if not _FILE.fullmatch(file):
         raise files.error(file, f"{_NAMES_FILE} is wanted")
     keys = files.table(file, legal=None)
@@ -136,7 +136,7 @@ def _read_keys(files: Table, file: str) -> dict[tuple[str, ...], str]:
     return {tuple(key.split(".")): _filled_text(keys, key) for key in keys}
 
 
-def _filled_text(table: Table, key: str) -> str:
+def _filled_text(table: TomlTable, key: str) -> str:
     text = table.text(key) or ""
     unknown = sorted(set(_PLACEHOLDER.findall(text)).difference(PLACEHOLDERS))
     if unknown:
@@ -149,9 +149,9 @@ def _aliases(name: str) -> tuple[str, ...]:
     return (f"+{name}", f"++{name}") if name.endswith("=") and not name.startswith("-") else ()
 
 
-def _check_name(table: Table, key: str, name: str, *, kind: str) -> None:
-    pattern = _FLAG if kind == LandingKind.FLAG else _VARIABLE
+def _check_name(table: TomlTable, key: str, name: str, *, kind: str) -> None:
+    pattern = _FLAG if kind == BindingKind.FLAG else _VARIABLE
     if not pattern.fullmatch(name):
         flag = "a flag with its dashes, such as '--batch_size', or what stands before a value, such as 'model.layers=',"
-        wanted = flag if kind == LandingKind.FLAG else "a variable's name"
+        wanted = flag if kind == BindingKind.FLAG else "a variable's name"
         raise table.error(key, f"{wanted} is wanted")

@@ -10,7 +10,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Parameter, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.toml.bindings import FACT_LANDING_KEYS, LANDING_KEYS, hooked_default, read_landing
+from torchx_cubicml.space.toml.bindings import FACT_LANDING_KEYS, LANDING_KEYS, hooked_default, read_binding
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.space.toml.trainer import check_values, known_of, read_short_form
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.records.trial import Scalar, Value
-    from torchx_cubicml.space import Landing
+    from torchx_cubicml.space import Binding
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.space.toml.schema import Table
-    from torchx_cubicml.space.toml.trainer import Known
+    from torchx_cubicml.space.toml.schema import TomlTable
+    from torchx_cubicml.space.toml.trainer import TrainerParameter
     from torchx_cubicml.space.trainers import Trainer
 
 
@@ -30,7 +30,7 @@ MAX_CHOICES = 100_000
 RANGE_KEYS = ("low", "high", "step", "scale")
 
 
-def read_choices(table: Table) -> tuple[Scalar, ...]:
+def read_choices(table: TomlTable) -> tuple[Scalar, ...]:
     """Return the legal values that a parameter's table states.
 
     Raises:
@@ -51,7 +51,7 @@ def read_choices(table: Table) -> tuple[Scalar, ...]:
     return _even(table, low, high)
 
 
-def _doubling(table: Table, low: float, high: float) -> tuple[Scalar, ...]:
+def _doubling(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
     if table.text("scale") != "log2":
         raise table.error("scale", "legal is 'log2'")
     if "step" in table:
@@ -64,7 +64,7 @@ def _doubling(table: Table, low: float, high: float) -> tuple[Scalar, ...]:
     return tuple(values)
 
 
-def _even(table: Table, low: float, high: float) -> tuple[Scalar, ...]:
+def _even(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
     step = table.number("step")
     whole = isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None)
     if step is None:
@@ -100,7 +100,7 @@ NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
 
 def read_parameter(
-    tables: Table, name: str, *, facts: Sequence[str], where: str, trainer: Trainer | None = None
+    tables: TomlTable, name: str, *, facts: Sequence[str], where: str, trainer: Trainer | None = None
 ) -> Parameter:
     """Return the parameter ``[parameters.name]``.
 
@@ -140,7 +140,7 @@ def read_parameter(
             groups=table.count("groups"),
             derive=parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None,
             when=_read_when(table, when, known),
-            landing=_known_landing(known, default) if known is not None else read_landing(table),
+            binding=_known_binding(known, default) if known is not None else read_binding(table),
             default=known.default if default is None and known is not None else default,
             observe=_read_observe(table),
             changes_training=table.switch("changes_training"),
@@ -148,7 +148,7 @@ def read_parameter(
     )
 
 
-def read_fact(tables: Table, name: str) -> WorkloadFact:
+def read_fact(tables: TomlTable, name: str) -> WorkloadFact:
     """Return the fact ``name`` of ``[workload]``.
 
     Raises:
@@ -157,7 +157,7 @@ def read_fact(tables: Table, name: str) -> WorkloadFact:
     if not isinstance(tables.raw(name), dict):
         return WorkloadFact(name=name, value=tables.value(name))
     table = tables.table(name, legal=FACT_KEYS)
-    return WorkloadFact(name=name, landing=read_landing(table), value=table.value("default"))
+    return WorkloadFact(name=name, binding=read_binding(table), value=table.value("default"))
 
 
 def _told_where(where: str, make: Callable[[], Parameter]) -> Parameter:
@@ -168,7 +168,7 @@ def _told_where(where: str, make: Callable[[], Parameter]) -> Parameter:
         raise error if str(error).startswith(where) else SpaceError(f"{where}: {error}") from None
 
 
-def _read_choices(table: Table, known: Known | None, trainer: Trainer | None) -> tuple[Scalar, ...]:
+def _read_choices(table: TomlTable, known: TrainerParameter | None, trainer: Trainer | None) -> tuple[Scalar, ...]:
     if known is None or trainer is None:
         return read_choices(table)
     if known.choices and not any(key in table for key in ("choices", *RANGE_KEYS)):
@@ -178,21 +178,21 @@ def _read_choices(table: Table, known: Known | None, trainer: Trainer | None) ->
     return choices
 
 
-def _read_when(table: Table, when: str | None, known: Known | None) -> Expression | None:
+def _read_when(table: TomlTable, when: str | None, known: TrainerParameter | None) -> Expression | None:
     if when is None:
         return known.when if known is not None else None
     return parse_expression(when, where=f"{table.place}.when")
 
 
-def _known_landing(known: Known, default: Value | None) -> Landing:
+def _known_binding(known: TrainerParameter, default: Value | None) -> Binding:
     """Return a trainer's flag; where the user states its default, no other file is asked for it."""
     if default is None:
-        return known.landing
+        return known.binding
     stated = None if isinstance(default, tuple) else default
-    return replace(known.landing, unless=(), file_default=stated)
+    return replace(known.binding, unless=(), file_default=stated)
 
 
-def _read_per_layer(table: Table, facts: Sequence[str]) -> str | int | None:
+def _read_per_layer(table: TomlTable, facts: Sequence[str]) -> str | int | None:
     value = table.raw("per_layer")
     if not isinstance(value, str):
         return table.count("per_layer")
@@ -204,7 +204,7 @@ def _read_per_layer(table: Table, facts: Sequence[str]) -> str | int | None:
     return value
 
 
-def _read_default(table: Table, choices: Sequence[Scalar], per_layer: str | int | None) -> Value | None:
+def _read_default(table: TomlTable, choices: Sequence[Scalar], per_layer: str | int | None) -> Value | None:
     default = table.value("default")
     if default is None:
         return None
@@ -216,7 +216,7 @@ def _read_default(table: Table, choices: Sequence[Scalar], per_layer: str | int 
     return default
 
 
-def _read_observe(table: Table) -> str:
+def _read_observe(table: TomlTable) -> str:
     name = table.text("observe") or ""
     if name and name not in STANDARD_PARAMETERS:
         raise table.error(

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
-from torchx_cubicml.space import LandingKind, SearchSpace
+from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import ALWAYS_THERE, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_world_size
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
-from torchx_cubicml.space.toml.schema import Table, closest
+from torchx_cubicml.space.toml.schema import TomlTable, closest
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import is_left_to_trainer, read_trainer, with_trainer
 
@@ -67,7 +67,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     >>> parse_space(text, where="example.toml").size()
     3
     """
-    root = Table(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
+    root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
     objective = root.text("objective")
     if objective is not None and objective not in OBJECTIVES:
         raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
@@ -111,7 +111,7 @@ def _parse_toml(text: str, where: str) -> dict[str, object]:
         raise SpaceError(f"{where}: not TOML: {str(error) or 'too deeply nested':.200}") from None
 
 
-def _check_names(facts: Table, parameters: Table) -> None:
+def _check_names(facts: TomlTable, parameters: TomlTable) -> None:
     if not len(parameters):
         raise SpaceError(f"{parameters.place}: at least one parameter is wanted, [parameters.NAME]")
     for table in (facts, parameters):
@@ -128,7 +128,7 @@ def _check_names(facts: Table, parameters: Table) -> None:
             raise SpaceError(f"{parameters.place}.{name}: it is a workload fact too; a name is declared once")
 
 
-def _read_constraints(root: Table) -> tuple[Expression, ...]:
+def _read_constraints(root: TomlTable) -> tuple[Expression, ...]:
     tables = root.tables("constraints", legal=("require",))
     if len(tables) > MAX_ENTRIES:
         raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are legal, got {len(tables)}")
@@ -172,18 +172,18 @@ def _expressions(space: SearchSpace) -> list[Expression]:
 
 def _check_places(space: SearchSpace, where: str) -> None:
     owners: dict[tuple[str, str], str] = {}
-    landings = [(f"workload.{item.name}", item.landing) for item in space.workload]
-    landings += [(f"parameters.{item.name}", item.landing) for item in space.parameters]
+    bindings = [(f"workload.{item.name}", item.binding) for item in space.workload]
+    bindings += [(f"parameters.{item.name}", item.binding) for item in space.parameters]
     places = [
-        (owner, landing.kind, name)
-        for owner, landing in landings
-        if landing is not None
-        for name in (landing.name, *landing.aliases)
+        (owner, binding.kind, name)
+        for owner, binding in bindings
+        if binding is not None
+        for name in (binding.name, *binding.aliases)
     ]
-    places += [("tune.args", LandingKind.FLAG, flag) for flag in space.tune.args]
-    places += [("tune.env", LandingKind.ENV, variable) for variable in space.tune.env]
+    places += [("tune.args", BindingKind.FLAG, flag) for flag in space.tune.args]
+    places += [("tune.env", BindingKind.ENV, variable) for variable in space.tune.env]
     places += [
-        ("tune.files", LandingKind.FILE, f"{'.'.join(key)} in {file}")
+        ("tune.files", BindingKind.FILE, f"{'.'.join(key)} in {file}")
         for file, keys in space.tune.files.items()
         for key in keys
     ]

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 MAX_WHOLE_NUMBER = 2**63 - 1  # what a script can be trusted to read
 
 
-class Table:
+class TomlTable:
     """A table with its place in the file and its legal keys."""
 
     def __init__(self, content: object, *, where: str, name: str = "", legal: Sequence[str] | None) -> None:
@@ -67,17 +67,17 @@ class Table:
         got = f", got {self._content[key]!r:.60}" if key in self._content else ""
         return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
 
-    def table(self, key: str, *, legal: Sequence[str] | None) -> Table:
+    def table(self, key: str, *, legal: Sequence[str] | None) -> TomlTable:
         """Return the table under ``key``, an empty one where it is absent."""
-        return Table(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
+        return TomlTable(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
 
-    def tables(self, key: str, *, legal: Sequence[str]) -> list[Table]:
+    def tables(self, key: str, *, legal: Sequence[str]) -> list[TomlTable]:
         """Return the tables of the array ``[[key]]``."""
         content = self._content.get(key, [])
         if not isinstance(content, list):
             raise self.error(key, f"an array of tables is wanted, [[{key}]]")
         return [
-            Table(item, where=self._where, name=f"{self._inner(key)}[{index}]", legal=legal)
+            TomlTable(item, where=self._where, name=f"{self._inner(key)}[{index}]", legal=legal)
             for index, item in enumerate(content)
         ]
 

@@ -12,14 +12,14 @@ from torchx_cubicml.space.toml.schema import closest
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from torchx_cubicml.space.toml.schema import Table
+    from torchx_cubicml.space.toml.schema import TomlTable
 
 
 REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours")
 MAX_FROZEN = 1000
 
 
-def read_rewrite(root: Table, parameters: Collection[str]) -> RewriteRules:
+def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
     """Return what ``[rewrite]`` says.
 
     Args:
@@ -43,7 +43,7 @@ def read_rewrite(root: Table, parameters: Collection[str]) -> RewriteRules:
     )
 
 
-def _number(table: Table, key: str, usual: float, *, most: float | None) -> float:
+def _number(table: TomlTable, key: str, usual: float, *, most: float | None) -> float:
     value = table.number(key)
     if value is None:
         return usual
@@ -52,7 +52,7 @@ def _number(table: Table, key: str, usual: float, *, most: float | None) -> floa
     return float(value)
 
 
-def _frozen(table: Table, parameters: Collection[str]) -> tuple[str, ...]:
+def _frozen(table: TomlTable, parameters: Collection[str]) -> tuple[str, ...]:
     if "freeze" not in table or table.raw("freeze") == []:
         return ()
     names = [str(name) for name in table.values("freeze", most=MAX_FROZEN)]
@@ -67,7 +67,7 @@ def _frozen(table: Table, parameters: Collection[str]) -> tuple[str, ...]:
 LOG_KEYS = ("pattern", "groups")
 
 
-def read_log(root: Table) -> LogPattern | None:
+def read_log(root: TomlTable) -> LogPattern | None:
     """Return what ``[log]`` says; ``None`` where it is absent.
 
     Raises:
@@ -90,7 +90,7 @@ def read_log(root: Table) -> LogPattern | None:
         raise table.error("groups" if groups else "pattern", str(error)) from None
 
 
-def _groups(table: Table) -> dict[str, int | str]:
+def _groups(table: TomlTable) -> dict[str, int | str]:
     said = table.table("groups", legal=None)
     groups: dict[str, int | str] = {}
     for reading in said:

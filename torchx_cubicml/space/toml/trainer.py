@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.space import Landing, LandingKind, Parameter, SearchSpace, WorkloadFact
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Scalar
     from torchx_cubicml.space.expression import Expression
-    from torchx_cubicml.space.toml.schema import Table
+    from torchx_cubicml.space.toml.schema import TomlTable
     from torchx_cubicml.space.trainers import Trainer, TrainerFlag
 
 AUTO = "auto"
@@ -35,7 +35,7 @@ _FACTS = frozenset({*WORKLOAD_NAMES, *NOT_DATA_PARALLEL, "micro_batch_size", "gl
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Known:
+class TrainerParameter:
     """What a trainer's table says of a parameter.
 
     Args:
@@ -46,12 +46,12 @@ class Known:
     """
 
     choices: tuple[Scalar, ...]
-    landing: Landing
+    binding: Binding
     default: Scalar | None
     when: Expression | None
 
 
-def read_trainer(root: Table) -> Trainer | None:
+def read_trainer(root: TomlTable) -> Trainer | None:
     """Return the trainer that a file names, ``None`` where it names none.
 
     Raises:
@@ -65,25 +65,25 @@ def read_trainer(root: Table) -> Trainer | None:
     return TRAINERS[name]
 
 
-def known_of(trainer: Trainer | None, name: str) -> Known | None:
+def known_of(trainer: Trainer | None, name: str) -> TrainerParameter | None:
     """Return what a trainer's table says of a parameter, ``None`` where it says nothing."""
     flag = trainer.flags.get(name) if trainer is not None else None
     if trainer is None or flag is None or (name == ACCUMULATION and trainer.accumulation != "per rank"):
         return None
-    return Known(
+    return TrainerParameter(
         choices=flag.choices,
-        landing=_landing(trainer, flag),
+        binding=_binding(trainer, flag),
         default=flag.default if flag.flag else flag.file_default,
         when=parse_expression(flag.when, where=f"trainer {trainer.name}: {name}") if flag.when else None,
     )
 
 
-def is_left_to_trainer(tables: Table, name: str, trainer: Trainer | None) -> bool:
+def is_left_to_trainer(tables: TomlTable, name: str, trainer: Trainer | None) -> bool:
     """Whether a parameter is accumulation that is to follow from the others, as the trainer counts it."""
     return trainer is not None and name == ACCUMULATION and tables.raw(name) == AUTO
 
 
-def read_short_form(tables: Table, name: str, trainer: Trainer) -> Parameter:
+def read_short_form(tables: TomlTable, name: str, trainer: Trainer) -> Parameter:
     """Return the parameter ``name = "auto"``, ``name = 4`` or ``name = [1, 2, 4]`` of ``[parameters]``.
 
     Raises:
@@ -104,10 +104,10 @@ def read_short_form(tables: Table, name: str, trainer: Trainer) -> Parameter:
         value = tables.value(name)
         choices = value if isinstance(value, tuple) else () if value is None else (value,)
         check_values(tables, name, choices, trainer)
-    return Parameter(name=name, choices=choices, landing=known.landing, default=known.default, when=known.when)
+    return Parameter(name=name, choices=choices, binding=known.binding, default=known.default, when=known.when)
 
 
-def check_values(table: Table, key: str, values: Iterable[Scalar], trainer: Trainer, *, name: str = "") -> None:
+def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: Trainer, *, name: str = "") -> None:
     """Check that a trainer takes ``values`` for its flag.
 
     Raises:
@@ -150,13 +150,13 @@ def _accumulation(trainer: Trainer) -> list[Parameter]:
     flag = trainer.flags.get(ACCUMULATION)
     if flag is None:
         return [Parameter(name=ACCUMULATION, derive=per_rank)] if trainer.accumulation == "implied" else []
-    landing = _landing(trainer, flag)
+    binding = _binding(trainer, flag)
     if trainer.accumulation == "per rank":
-        return [Parameter(name=ACCUMULATION, derive=per_rank, landing=landing, default=flag.default)]
+        return [Parameter(name=ACCUMULATION, derive=per_rank, binding=binding, default=flag.default)]
     of_job = parse_expression("global_batch_size / micro_batch_size", where=where)
     share = parse_expression(f"{JOB_ACCUMULATION} / dp_degree", where=where)
     return [
-        Parameter(name=JOB_ACCUMULATION, derive=of_job, landing=landing, default=flag.default),
+        Parameter(name=JOB_ACCUMULATION, derive=of_job, binding=binding, default=flag.default),
         Parameter(name=ACCUMULATION, derive=share),
     ]
 
@@ -164,17 +164,17 @@ def _accumulation(trainer: Trainer) -> list[Parameter]:
 def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[WorkloadFact]:
     """Return the facts that the trainer's flags say; those that no expression reads may be absent."""
     needed = _with_mesh(_names_read(space))
-    places = [item.landing for item in space.parameters] + [item.landing for item in space.workload]
+    places = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
     taken = {*space.tune.args, *(place.name for place in places if place is not None)}
     facts = []
     for name, flag in trainer.flags.items():
-        landing = _landing(trainer, flag)
-        if name in declared or landing.name in taken or (name not in needed and name not in _FACTS):
+        binding = _binding(trainer, flag)
+        if name in declared or binding.name in taken or (name not in needed and name not in _FACTS):
             continue
         value = flag.default if flag.flag else flag.file_default
         # Only where it implies accumulation must the global batch be stated; elsewhere it is computed.
         optional = name not in needed or (name == "global_batch_size" and trainer.accumulation != "implied")
-        facts.append(WorkloadFact(name=name, landing=landing, value=value, optional=optional))
+        facts.append(WorkloadFact(name=name, binding=binding, value=value, optional=optional))
     return facts
 
 
@@ -192,9 +192,9 @@ def _with_mesh(names: Iterable[str]) -> set[str]:
     return names | set(NOT_DATA_PARALLEL) if "dp_degree" in names else names
 
 
-def _landing(trainer: Trainer, flag: TrainerFlag) -> Landing:
-    return Landing(
-        kind=LandingKind.FLAG if flag.flag else LandingKind.FILE,
+def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
+    return Binding(
+        kind=BindingKind.FLAG if flag.flag else BindingKind.FILE,
         name=flag.flag or f"{flag.key} in {flag.file}",
         aliases=_aliases(flag.flag) if trainer.both_dashes and flag.flag else (),
         words=flag.words,

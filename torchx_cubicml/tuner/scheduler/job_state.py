@@ -48,7 +48,7 @@ class JobState:
     why: str = ""
 
 
-class Witness(Protocol):
+class SchedulerQuery(Protocol):
     """Asks a scheduler itself, past TorchX: what TorchX cannot say of a job, and which jobs a dead process left.
 
     No method raises: a scheduler that does not answer knows nothing for now.

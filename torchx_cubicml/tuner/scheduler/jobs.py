@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
-from torchx_cubicml.tuner.scheduler.local import LocalWitness
-from torchx_cubicml.tuner.scheduler.slurm import SlurmWitness
+from torchx_cubicml.tuner.scheduler.local import LocalQuery
+from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torchx.runner import Runner
     from torchx.specs import AppDef
 
-    from torchx_cubicml.tuner.scheduler.job_state import Witness
+    from torchx_cubicml.tuner.scheduler.job_state import SchedulerQuery
 
 _OPTION_NAME = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _OUT_OF_MEMORY = re.compile(
@@ -86,11 +86,11 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
-        self._witness: Witness | None = None
+        self._witness: SchedulerQuery | None = None
         if scheduler == "slurm":
-            self._witness = SlurmWitness()
+            self._witness = SlurmQuery()
         elif scheduler == "local_cwd":
-            self._witness = LocalWitness(self._logs)
+            self._witness = LocalQuery(self._logs)
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -132,14 +132,14 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if _ADOPTED in handle:
             return (self._witness.look(app_id) if self._witness else None) or JobState(phase=JobPhase.UNKNOWN)
         told = self._torchx_state(handle)
-        if isinstance(self._witness, SlurmWitness) and told.phase is not JobPhase.RUNNING:
+        if isinstance(self._witness, SlurmQuery) and told.phase is not JobPhase.RUNNING:
             return self._witness.look(app_id) or told
         return told
 
     def cancel(self, handle: str) -> None:
         """Ask the scheduler to end a job."""
         app_id = handle.rpartition("/")[2]
-        if (isinstance(self._witness, SlurmWitness) or _ADOPTED in handle) and self._witness is not None:
+        if (isinstance(self._witness, SlurmQuery) or _ADOPTED in handle) and self._witness is not None:
             self._witness.cancel(app_id)
             return
         with suppress(Exception):  # its status may be unreadable; the scheduler's own time limit remains
@@ -149,14 +149,14 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         """Return launch id -> handle of those launches that have a job which this process did not start."""
         if self._witness is None or not launch_ids:
             return {}
-        inner = _ADOPTED if isinstance(self._witness, LocalWitness) else "torchx/"
+        inner = _ADOPTED if isinstance(self._witness, LocalQuery) else "torchx/"
         found = self._witness.find(launch_ids)
         return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in found.items()}
 
     @property
     def is_local(self) -> bool:
         """Whether jobs are known to the process alone that started them."""
-        return isinstance(self._witness, LocalWitness)
+        return isinstance(self._witness, LocalQuery)
 
     @property
     def finds(self) -> bool:
@@ -191,7 +191,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
 
     def scheduler_lines(self, handle: str) -> tuple[str, ...]:
         """Return what the scheduler itself wrote into the logs of a job; none where it writes none."""
-        if not isinstance(self._witness, SlurmWitness):
+        if not isinstance(self._witness, SlurmQuery):
             return ()
         return self._witness.lines(handle.rpartition("/")[2], str(self._cfg.get("job_dir") or "."))
 
@@ -220,7 +220,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         return JobState(phase=JobPhase.QUEUED if status.state in waits else JobPhase.UNKNOWN)
 
 
-def tells_out_of_memory(lines: Collection[str]) -> bool:
+def is_out_of_memory(lines: Collection[str]) -> bool:
     """Whether a scheduler's words among a job's last lines say that it killed the job for want of memory.
 
     >>> tells_out_of_memory(["slurmstepd-n1: error: StepId=1.0 exceeded memory limit (957362176 > 209715200)"])

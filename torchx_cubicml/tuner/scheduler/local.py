@@ -26,8 +26,8 @@ _GRACE_S = 10.0
 _POLL_S = 0.1
 
 
-class LocalWitness:
-    """See ``Witness``; an app id is the launch id itself.
+class LocalQuery:
+    """See ``SchedulerQuery``; an app id is the launch id itself.
 
     Args:
         logs: folder in which each launch has a folder of logs under its id; empty where they lie elsewhere.

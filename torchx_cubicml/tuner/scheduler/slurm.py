@@ -37,8 +37,8 @@ _ENDS = {
 }
 
 
-class SlurmWitness:
-    """See ``Witness``; needs Slurm's commands on the search path, as TorchX does."""
+class SlurmQuery:
+    """See ``SchedulerQuery``; needs Slurm's commands on the search path, as TorchX does."""
 
     def look(self, app_id: str) -> JobState | None:
         """Ask squeue, then sacct."""

@@ -28,7 +28,7 @@ def batch(
 
     Args:
         jobs: the candidates.
-        opinions: throughput by each predictor that takes turns, ``[n]`` each.
+        ensemble: throughput by each predictor that takes turns, ``[n]`` each.
         fits: probability to run, ``[n]``.
         count: how many at most.
     """

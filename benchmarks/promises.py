@@ -175,8 +175,8 @@ def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
         same = {name: config[name] for name in current}
         return true[repr(same)] / ground.true[0]
 
-    measured = [config for config in study.outlook.measured() if config != current]
-    gains = [gain for gain in study.outlook.gains(measured, current) if gain is not None]
+    measured = [config for config in study.posterior.measured() if config != current]
+    gains = [gain for gain in study.posterior.gains(measured, current) if gain is not None]
     ratios = [ratio_of(config) for config in measured]
     ends = [(gain.quantile(0.1), gain.quantile(0.9)) for gain in gains]
     best = study.best_known()

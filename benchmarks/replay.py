@@ -239,7 +239,7 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
 
 def _handed_over(cell: Cell, study: Study) -> float:
     """Return the share of the row of highest posterior mean among those whose measurement is not doubted."""
-    measured = ranked(study.outlook).trusted
+    measured = ranked(study.posterior).trusted
     return cell.share(measured[0]) if measured else 0.0
 
 

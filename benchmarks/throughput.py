@@ -61,7 +61,7 @@ PATTERNS = {
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Confidence:
+class Verdict:
     """One record, or one estimate, beside the truth.
 
     Args:
@@ -123,21 +123,21 @@ def drawn(family: str, seed: int, number: int) -> Schedule:
     return draw(family, np.random.default_rng((seed, zlib.crc32(family.encode()), number)))
 
 
-def simulated(name: Name) -> Confidence:
+def simulated(name: Name) -> Verdict:
     """Return what the estimator says of a run that is only drawn."""
     schedule = drawn(*name)
     found = estimate(schedule.seconds[1:], schedule.work()[1:])  # nobody sees the beginning of the first step
-    told = Confidence(name=_spelled(name), family=schedule.family, words=_described(schedule))
+    told = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
     if found is None:
         return _with(told, fault="no estimate")
     rate, error = found
     return _with(told, beyond=rate / schedule.rate - 1, **_interval(error))
 
 
-def launched(name: Name, folder: Path) -> Confidence:
+def launched(name: Name, folder: Path) -> Verdict:
     """Return what is recorded of a training that is run for real."""
     schedule = drawn(*name)
-    told = Confidence(name=_spelled(name), family=schedule.family, words=_described(schedule))
+    told = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
     place = folder / told.name.replace(":", "-")
     fault = launch(place, {"own": schedule.as_json()}, options_of(schedule, place), processes=schedule.processes)
     if fault:
@@ -194,7 +194,7 @@ def launch(
     return f"exit status {status}" if status else ""
 
 
-def judge(told: Confidence, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Confidence:
+def judge(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Verdict:
     """Return the verdict on a record."""
     told = _with(
         told,
@@ -264,8 +264,8 @@ def _interval(error: float | None) -> dict[str, object]:
     return {"error": WITHOUT_INTERVAL if error is None else error, "has_interval": error is not None}
 
 
-def _with(told: Confidence, **changes: object) -> Confidence:
-    return Confidence(**{**asdict(told), **changes})
+def _with(told: Verdict, **changes: object) -> Verdict:
+    return Verdict(**{**asdict(told), **changes})
 
 
 def _spelled(name: Name) -> str:
@@ -278,7 +278,7 @@ def _described(schedule: Schedule) -> str:
     return f"{len(schedule.seconds)} steps of {1000 * np.mean(schedule.seconds):.1f} ms, {', '.join(words)}"
 
 
-def share(verdicts: Sequence[Confidence], test: Callable[[Confidence], bool]) -> str:
+def share(verdicts: Sequence[Verdict], test: Callable[[Verdict], bool]) -> str:
     """Return the percentage that passes, with its binomial standard error."""
     if not verdicts:
         return f"{'-':>14s}"
@@ -286,7 +286,7 @@ def share(verdicts: Sequence[Confidence], test: Callable[[Confidence], bool]) ->
     return f"{100 * part:6.1f} +- {100 * math.sqrt(part * (1 - part) / len(verdicts)):4.1f}"
 
 
-def row(name: str, verdicts: Sequence[Confidence], *, is_launched: bool) -> str:
+def row(name: str, verdicts: Sequence[Verdict], *, is_launched: bool) -> str:
     """Return a line of the table."""
     judged = [each for each in verdicts if each.beyond is not None]
     in_time = [each for each in judged if not each.is_late]
@@ -302,7 +302,7 @@ def row(name: str, verdicts: Sequence[Confidence], *, is_launched: bool) -> str:
     return text + f"{sum(not each.has_interval for each in judged):8d}"
 
 
-def table(verdicts: Sequence[Confidence], *, is_launched: bool) -> list[str]:
+def table(verdicts: Sequence[Verdict], *, is_launched: bool) -> list[str]:
     """Return the rows of the families, of all that are stationary, and of those that stand apart."""
     parts = {name: [each for each in verdicts if each.family == name] for name in FAMILIES}
     stationary = [each for each in verdicts if each.family not in APART]
@@ -315,7 +315,7 @@ def table(verdicts: Sequence[Confidence], *, is_launched: bool) -> list[str]:
     return [head, *rows, *(row(name, parts[name], is_launched=is_launched) for name in APART if parts[name])]
 
 
-def launched_text(verdicts: Sequence[Confidence]) -> tuple[list[str], bool]:
+def launched_text(verdicts: Sequence[Verdict]) -> tuple[list[str], bool]:
     """Return what real trainings show, and whether the bounds hold."""
     right = sum(each.is_right for each in verdicts) / len(verdicts)
     worst = max((abs(each.off) for each in verdicts if each.off is not None), default=math.inf)
@@ -348,7 +348,7 @@ def launched_text(verdicts: Sequence[Confidence]) -> tuple[list[str], bool]:
     return lines, right >= SHARE_WITHIN and worst <= AT_MOST
 
 
-def out_of_bounds(verdicts: Sequence[Confidence]) -> list[str]:
+def out_of_bounds(verdicts: Sequence[Verdict]) -> list[str]:
     """Return the families whose coverage is beyond the bounds by more than two binomial standard errors."""
     found = []
     for name in FAMILIES:
@@ -360,7 +360,7 @@ def out_of_bounds(verdicts: Sequence[Confidence]) -> list[str]:
     return found
 
 
-def simulated_text(verdicts: Sequence[Confidence]) -> list[str]:
+def simulated_text(verdicts: Sequence[Verdict]) -> list[str]:
     """Return what drawn runs show."""
     return [
         f"Coverage by the recorder's estimator alone, over {len(verdicts)} drawn runs; per cent",
@@ -368,7 +368,7 @@ def simulated_text(verdicts: Sequence[Confidence]) -> list[str]:
     ]
 
 
-def run_all(names: Sequence[Name], folder: Path, jobs: int) -> list[Confidence]:
+def run_all(names: Sequence[Name], folder: Path, jobs: int) -> list[Verdict]:
     """Return the verdicts on trainings that are run, ``jobs`` at a time."""
     found = []
     with ThreadPoolExecutor(jobs) as pool:

@@ -95,9 +95,9 @@ class TestPickApart:
 
 
 def test_rows_of_choice_indices_are_scored_like_their_configs() -> None:
-    outlook = outlook_of(ran(1, 100.0), ran(2, 150.0), ran(4, 180.0), lost(16))
+    posterior = outlook_of(ran(1, 100.0), ran(2, 150.0), ran(4, 180.0), lost(16))
     configs = [config(batch, layers) for batch in (1, 8, 16, 32) for layers in ("FFFF", "FFNN")]
-    expected, found = outlook.forecast(configs), outlook.forecast_at(vectors_of(outlook.space, configs))
+    expected, found = posterior.forecast(configs), posterior.forecast_at(vectors_of(posterior.space, configs))
     np.testing.assert_allclose(found.logarithm, expected.logarithm)
     np.testing.assert_allclose(found.spread, expected.spread)
     np.testing.assert_allclose(found.fits, expected.fits)

@@ -78,7 +78,7 @@ class Guesses:
         n = len(rows)
         return Forecast(logarithm=np.log(100.0) + self.ahead * faster, spread=np.full(n, 0.1), fits=np.ones(n))
 
-    def doubts(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.bool_]:
+    def outliers(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.bool_]:
         return np.zeros(len(rows), dtype=np.bool_)
 
 
@@ -91,7 +91,7 @@ def test_what_nobody_has_seen_run_must_stand_far_above_what_was_measured(ahead: 
     ]
     space = SearchSpace(parameters=(*SMALL.parameters, numbers))
     study = Study.of(space, workload=WORKLOAD, current={"micro_batch_size": 1, "number": 0}, trials=trials)
-    best = replace(study, outlook=replace(study.outlook, knowledge=Guesses(ahead))).best_known()
+    best = replace(study, posterior=replace(study.posterior, knowledge=Guesses(ahead))).best_known()
     assert best is not None
     assert best.config["micro_batch_size"] == runs
 
@@ -403,9 +403,9 @@ def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: 
     seen: list[int] = []
     forecast_at = Posterior.forecast_at
 
-    def counted(outlook: Posterior, asked: NDArray[np.intp]) -> object:
+    def counted(posterior: Posterior, asked: NDArray[np.intp]) -> object:
         seen.append(len(asked))
-        return forecast_at(outlook, asked)
+        return forecast_at(posterior, asked)
 
     monkeypatch.setattr(Posterior, "forecast_at", counted)
     monkeypatch.setattr("torchx_cubicml.advisor.study._SAFE", 0.0)  # so that nothing untried is out of the question
@@ -445,5 +445,5 @@ def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:
 
 
 def test_where_every_config_of_the_space_is_doubted_one_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Posterior, "doubts", lambda outlook, configs: np.ones(len(configs), dtype=np.bool_))
+    monkeypatch.setattr(Posterior, "doubts", lambda posterior, configs: np.ones(len(configs), dtype=np.bool_))
     assert best_known(SPACE, workload=WORKLOAD, current=CURRENT, trials=tuned(9)) is not None

@@ -95,19 +95,19 @@ def test_what_is_pending_is_not_suggested_again(known: int, ten: list[Trial]) ->
 
 def test_what_is_pending_leaves_less_to_learn_beside_it(ten: list[Trial]) -> None:
     (first,) = asked(ten, count=1)
-    outlook = Posterior.of(
+    posterior = Posterior.of(
         SPACE.bind(workload=WORKLOAD, current=CURRENT),
         workload=WORKLOAD,
         current=CURRENT,
         trials=ten,
         rng=np.random.default_rng(0),
     )
-    after = outlook.fantasize([first.config])
-    assert after.forecast([first.config]).spread[0] < 0.7 * outlook.forecast([first.config]).spread[0]
+    after = posterior.fantasize([first.config])
+    assert after.forecast([first.config]).spread[0] < 0.7 * posterior.forecast([first.config]).spread[0]
 
 
 def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
-    outlook = Posterior.of(
+    posterior = Posterior.of(
         SPACE.bind(workload=WORKLOAD, current=CURRENT),
         workload=WORKLOAD,
         current=CURRENT,
@@ -115,9 +115,9 @@ def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
         rng=np.random.default_rng(0),
     )
     asked_for = [{"sharding_strategy": ("NO_SHARD",) + ("FULL_SHARD",) * 3, "micro_batch_size": 16}]
-    at = vectors_of(outlook.space, asked_for)
-    draws = [outlook.drawn(np.random.default_rng(seed))(at) for seed in range(60)]
-    believed = outlook.forecast(asked_for)
+    at = vectors_of(posterior.space, asked_for)
+    draws = [posterior.sample_function(np.random.default_rng(seed))(at) for seed in range(60)]
+    believed = posterior.forecast(asked_for)
     values = np.array([draw.logarithm[0] for draw in draws])
     # What is told at the anchors leaves little open: draws scatter nearly as widely as what is believed.
     assert 0.4 * believed.spread[0] < values.std() < 1.4 * believed.spread[0]

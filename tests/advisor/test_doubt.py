@@ -57,7 +57,7 @@ def test_a_run_that_sped_up_all_along_promises_no_more_than_it_knows() -> None:
     slow = trial(OWN, at_the_median(100.0, (0.49, 0.70, 0.94), -0.49))
     fast = trial(OTHER, at_the_median(359.0, (0.190, 0.195, 0.200), 0.01))
     choice = chosen(slow, fast)
-    gain = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=[slow, fast]).outlook.gains([OTHER], OWN)[0]
+    gain = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=[slow, fast]).posterior.gains([OTHER], OWN)[0]
     assert gain is not None
     assert gain.quantile(0.1) < 1.39 < gain.throughput
     assert choice.rejection_reason or choice.suggestion.gain_low < 1.39
@@ -79,7 +79,7 @@ def test_what_many_quiet_runs_show_is_claimed() -> None:
 def test_the_doubt_of_either_side_widens_a_gain() -> None:
     def width(own: float, other: float) -> float:
         trials = [run(OWN, 100.0, own), run(OTHER, 150.0, other)]
-        (gain,) = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=trials).outlook.gains([OTHER], OWN)
+        (gain,) = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=trials).posterior.gains([OTHER], OWN)
         assert gain is not None
         return gain.spread
 
@@ -156,7 +156,7 @@ def test_about_four_fifths_of_the_promised_intervals_hold() -> None:
             doubt = float(rng.choice([0.01, 0.05, 0.3]))
             speed = 100.0 * np.exp(log + rng.normal(0.0, between) + rng.normal(0.0, doubt))
             trials.append(run(config, float(speed), doubt))
-        (gain,) = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=trials).outlook.gains([OTHER], OWN)
+        (gain,) = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=trials).posterior.gains([OTHER], OWN)
         assert gain is not None
         held += gain.quantile(0.1) <= np.exp(true) <= gain.quantile(0.9)
     assert held >= 39

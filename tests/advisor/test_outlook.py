@@ -36,12 +36,12 @@ def outlook_of(*trials: Trial, space: SearchSpace = SPACE, current: dict[str, ob
 
 class TestRecords:
     def test_trials_of_one_config_make_one_record(self) -> None:
-        outlook = outlook_of(trial(2, 120.0), trial(2, 110.0), trial(4), trial(1, state=State.RUNNING))
-        records = {record.config["micro_batch_size"]: record for record in outlook.records.values()}
+        posterior = outlook_of(trial(2, 120.0), trial(2, 110.0), trial(4), trial(1, state=State.RUNNING))
+        records = {record.config["micro_batch_size"]: record for record in posterior.records.values()}
         assert records[2].measured == (110.0, 120.0)
         assert records[4].out_of_memory
         assert records[1].open
-        assert outlook.n_trials == 3
+        assert posterior.n_trials == 3
 
     def test_other_workloads_and_other_spaces_have_no_records(self) -> None:
         elsewhere = trial(2, 100.0, workload={"program": "b.py", "world_size": 1})
@@ -80,28 +80,28 @@ class TestRecords:
 
 class TestForecast:
     def test_measurements_move_the_belief(self) -> None:
-        outlook = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(2, 150.0))
-        beliefs = outlook.beliefs([{**CURRENT, "micro_batch_size": 2}])
+        posterior = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(2, 150.0))
+        beliefs = posterior.beliefs([{**CURRENT, "micro_batch_size": 2}])
         assert beliefs[0] is not None
         assert beliefs[0].throughput == pytest.approx(150.0, rel=0.05)
 
     def test_without_measurements_there_is_no_belief(self) -> None:
-        outlook = outlook_of(trial(4))
-        assert outlook.beliefs([CURRENT]) == [None]
-        assert np.isnan(outlook.forecast([CURRENT]).logarithm[0])
+        posterior = outlook_of(trial(4))
+        assert posterior.beliefs([CURRENT]) == [None]
+        assert np.isnan(posterior.forecast([CURRENT]).logarithm[0])
 
     def test_what_a_run_alone_knows_is_no_feature(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
-        outlook = outlook_of(*trials)
-        assert "peak" not in outlook.knowledge.history.columns.names
-        assert outlook.rows.of({})["n_params"] == 7
+        posterior = outlook_of(*trials)
+        assert "peak" not in posterior.knowledge.history.columns.names
+        assert posterior.rows.of({})["n_params"] == 7
 
     def test_a_new_software_version_is_kept_at_its_latest(self) -> None:
         old = trial(1, 100.0, observed={"torch_version": "2.4"}, started_at="2026-01-01T00:00:00Z")
         new = trial(2, 150.0, observed={"torch_version": "2.5"}, started_at="2026-02-01T00:00:00Z")
-        outlook = outlook_of(new, old)
-        assert outlook.rows.of({})["torch_version"] == "2.5"
-        assert "torch_version" in outlook.knowledge.history.columns.names
+        posterior = outlook_of(new, old)
+        assert posterior.rows.of({})["torch_version"] == "2.5"
+        assert "torch_version" in posterior.knowledge.history.columns.names
 
     def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]
@@ -117,18 +117,18 @@ class TestParametersWithoutEffect:
     )
 
     def test_they_are_named_and_not_tuned(self) -> None:
-        outlook = outlook_of(*self.TRIALS)
-        assert outlook.ineffective == ("sharding_strategy",)
-        assert {config["sharding_strategy"] for config in outlook.space.configs()} == {"FULL_SHARD"}
+        posterior = outlook_of(*self.TRIALS)
+        assert posterior.ineffective == ("sharding_strategy",)
+        assert {config["sharding_strategy"] for config in posterior.space.configs()} == {"FULL_SHARD"}
 
     def test_trials_that_differ_in_them_alone_are_of_one_config(self) -> None:
-        outlook = outlook_of(*self.TRIALS)
-        assert {record.config["micro_batch_size"] for record in outlook.records.values()} == {1, 2}
-        assert identity({**CURRENT, "micro_batch_size": 2}) in outlook.records
+        posterior = outlook_of(*self.TRIALS)
+        assert {record.config["micro_batch_size"] for record in posterior.records.values()} == {1, 2}
+        assert identity({**CURRENT, "micro_batch_size": 2}) in posterior.records
 
     def test_for_a_user_who_has_another_value_they_are_left_as_typed(self) -> None:
-        outlook = outlook_of(*self.TRIALS, current={"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
-        assert {config["sharding_strategy"] for config in outlook.space.configs()} == {"NO_SHARD"}
+        posterior = outlook_of(*self.TRIALS, current={"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
+        assert {config["sharding_strategy"] for config in posterior.space.configs()} == {"NO_SHARD"}
 
 
 @pytest.mark.parametrize(
@@ -173,8 +173,8 @@ def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
     )
     told = [replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)]
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
-        outlook = outlook_of(*told, space=replace(SPACE, statistic=statistic))
-        record = outlook.records[identity(CURRENT)]
+        posterior = outlook_of(*told, space=replace(SPACE, statistic=statistic))
+        record = posterior.records[identity(CURRENT)]
         assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
-        assert outlook.knowledge.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
-        assert outlook.knowledge.history.uncertainty.tolist() == [0.1] * 3
+        assert posterior.knowledge.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
+        assert posterior.knowledge.history.uncertainty.tolist() == [0.1] * 3

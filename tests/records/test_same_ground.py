@@ -141,6 +141,8 @@ def test_the_outlook_is_of_one_ground() -> None:
     trials = [ran(1, device="A100"), ran(2, device="H100"), open_trial(1, State.PLANNED)]
     space = SPACE.bind(workload=WORKLOAD, current=CURRENT)
     rng = np.random.default_rng(0)
-    outlook = Posterior.of(space, workload=WORKLOAD, current=CURRENT, trials=[*trials, ran(20, device="H100")], rng=rng)
-    assert outlook.n_trials == 2
-    assert outlook.advice == ("1 launch left out: the latest had device H100, not A100",)
+    posterior = Posterior.of(
+        space, workload=WORKLOAD, current=CURRENT, trials=[*trials, ran(20, device="H100")], rng=rng
+    )
+    assert posterior.n_trials == 2
+    assert posterior.advice == ("1 launch left out: the latest had device H100, not A100",)

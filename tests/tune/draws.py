@@ -40,29 +40,29 @@ flag = "--width"
 class Draws:
     """A quick advisor: draws what was not launched, and knows the best by its mean."""
 
-    def suggest(self, moment: Snapshot) -> list[Suggestion]:
-        taken = {config_key(trial.config) for trial in moment.trials}
-        rng = random.Random(moment.seed)
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+        taken = {config_key(trial.config) for trial in snapshot.trials}
+        rng = random.Random(snapshot.seed)
         while True:
             config = {"micro_batch_size": rng.randint(1, 64), "width": rng.randint(1, 64)}
             if config_key(config) not in taken:
                 return [hope(config)]
 
-    def best_known(self, moment: Snapshot) -> Suggestion | None:
-        measured = [trial for trial in moment.trials if trial.measurement is not None]
+    def best_known(self, snapshot: Snapshot) -> Suggestion | None:
+        measured = [trial for trial in snapshot.trials if trial.measurement is not None]
         best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
         return None if best is None else hope(best.config)
 
-    def expected_gain(self, moment: Snapshot) -> float | None:
-        del moment
+    def expected_gain(self, snapshot: Snapshot) -> float | None:
+        del snapshot
         return None
 
-    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
-        del moment, winner
+    def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
+        del snapshot, winner
         return []
 
-    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
-        del moment, winner
+    def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
+        del snapshot, winner
         return FinalReport()
 
 

@@ -151,8 +151,8 @@ def test_rounds_wait_for_all_in_flight(prepared: Prepared) -> None:
     # The last launches measure the winner again, so they wait until it is known.
     assert list(rounds.values())[:3] == [4] * 3
     assert max(rounds.values()) == 4
-    for moment in rounds:
-        assert all(job.ends <= moment for job in jobs if job.submitted < moment)
+    for snapshot in rounds:
+        assert all(job.ends <= snapshot for job in jobs if job.submitted < snapshot)
 
 
 def test_without_rounds_a_slot_is_filled_as_it_frees(prepared: Prepared) -> None:
@@ -169,12 +169,12 @@ class Gains(Draws):
 
     promise: float | None = None
 
-    def best_known(self, moment: Snapshot) -> Suggestion | None:
-        best = Draws.best_known(self, moment)
-        return None if best is None else replace(best, gain=speed(best.config) / speed(moment.current))
+    def best_known(self, snapshot: Snapshot) -> Suggestion | None:
+        best = Draws.best_known(self, snapshot)
+        return None if best is None else replace(best, gain=speed(best.config) / speed(snapshot.current))
 
-    def expected_gain(self, moment: Snapshot) -> float | None:
-        return None if self.promise is None else self.promise / len(moment.trials)
+    def expected_gain(self, snapshot: Snapshot) -> float | None:
+        return None if self.promise is None else self.promise / len(snapshot.trials)
 
 
 @pytest.mark.parametrize("kills", [0, 4], ids=["one-process", "killed"])

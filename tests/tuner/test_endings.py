@@ -11,12 +11,14 @@ NOW = SystemClock().now()
 
 
 def verdict(
-    end: JobEnd, state: State, *, doom: State | None = None, out_of_memory: bool = False
+    end: JobEnd, state: State, *, cancellation: State | None = None, out_of_memory: bool = False
 ) -> tuple[State, str] | None:
-    flight = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOW)
-    flight.doom = Cancellation(state=doom, reason="doomed", since=NOW) if doom is not None else None
+    pending = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=NOW)
+    pending.cancellation = (
+        Cancellation(state=cancellation, reason="doomed", since=NOW) if cancellation is not None else None
+    )
     trial = Trial(trial_id="t", workload={}, config={}, state=state)
-    return end_state_of(flight, JobState(phase=JobPhase.ENDED, end=end), trial, out_of_memory=out_of_memory)
+    return end_state_of(pending, JobState(phase=JobPhase.ENDED, end=end), trial, out_of_memory=out_of_memory)
 
 
 @pytest.mark.parametrize(
@@ -48,5 +50,5 @@ def test_evidence_of_memory_stands_before_what_ranks_saw(told: State) -> None:
 
 
 def test_what_was_cancelled_is_told_as_it_was_meant_unless_it_was_done_before() -> None:
-    assert verdict(JobEnd.CANCELLED, State.INFRASTRUCTURE, doom=State.TIMEOUT) == (State.TIMEOUT, "doomed")
-    assert verdict(JobEnd.CANCELLED, State.COMPLETED, doom=State.TIMEOUT) is None
+    assert verdict(JobEnd.CANCELLED, State.INFRASTRUCTURE, cancellation=State.TIMEOUT) == (State.TIMEOUT, "doomed")
+    assert verdict(JobEnd.CANCELLED, State.COMPLETED, cancellation=State.TIMEOUT) is None

@@ -32,9 +32,9 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     config = prepared.current if own else CHOSEN
     measured = Measurement(tokens_per_second=9.0, steps_counted=20) if state is State.COMPLETED else None
     trial = Trial(trial_id="t", workload={}, config=config, state=state, reason="why", measurement=measured)
-    flight = PendingLaunch(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
-    landed = FinishedLaunch(flight=flight, trial=trial, last_lines=("its last line",))
-    refuse_to_go_on(prepared, landed, [trial] * row, measured_before=False, awaits_own=awaits_own)
+    pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
+    finished = FinishedLaunch(pending=pending, trial=trial, last_lines=("its last line",))
+    refuse_to_go_on(prepared, finished, [trial] * row, measured_before=False, awaits_own=awaits_own)
 
 
 @pytest.mark.parametrize(

@@ -34,10 +34,10 @@ class Ponders(Draws):
     seconds: float
     known: list[tuple[int, int]]  # (launches, results of them)
 
-    def suggest(self, moment: Snapshot) -> list[Suggestion]:
-        self.known.append((len(moment.trials), sum(trial.state.ended for trial in moment.trials)))
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+        self.known.append((len(snapshot.trials), sum(trial.state.ended for trial in snapshot.trials)))
         self.cluster.sleep(self.seconds)
-        return Draws.suggest(self, moment)
+        return Draws.suggest(self, snapshot)
 
 
 def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **changes: object) -> tuple[float, Ponders]:

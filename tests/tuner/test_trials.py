@@ -41,9 +41,9 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
         (NOON + timedelta(minutes=each), NOON + timedelta(minutes=each + ran)) for each, ran in ((0, 10), (190, 2))
     )
     assert ledger.attempts(LAUNCH) == [first, second]
-    books = TuneState("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
-    flight = _flight(books, LAUNCH, "slurm://torchx/7")
-    assert flight.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
+    tune_state = TuneState("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
+    pending = _flight(tune_state, LAUNCH, "slurm://torchx/7")
+    assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 
 def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> None:

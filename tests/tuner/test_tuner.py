@@ -330,17 +330,17 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     studies.clear()
     advisor = StudyProposer(predictor="")
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
-    moment = Snapshot(space=prepared.space, trials=told, **facts)
-    best = advisor.best_known(moment)
-    (proposed,) = advisor.suggest(moment)
-    advisor.expected_gain(moment)
-    account = advisor.account(moment, best.config)
+    snapshot = Snapshot(space=prepared.space, trials=told, **facts)
+    best = advisor.best_known(snapshot)
+    (proposed,) = advisor.suggest(snapshot)
+    advisor.expected_gain(snapshot)
+    account = advisor.account(snapshot, best.config)
     assert account.worths
     assert len(studies) == 1
     assert best == best_known(prepared.space, trials=told, **facts)
     assert proposed == suggest(prepared.space, trials=told, **facts)[0]
     studies.clear()
-    advisor.suggest(replace(moment, trials=list(told)))  # other trials may have come
+    advisor.suggest(replace(snapshot, trials=list(told)))  # other trials may have come
     assert len(studies) == 1
 
 

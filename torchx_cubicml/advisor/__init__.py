@@ -1,6 +1,6 @@
 """Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
 
-``surrogates`` learn from history, ``outlook`` says what it expects of one workload's configs, ``acquisition`` what a
+``surrogates`` learn from history, ``posterior`` says what it expects of one workload's configs, ``acquisition`` what a
 config is worth trying, ``batch`` chooses (``roofline_starts`` before anything was measured, ``apart`` what differs).
 ``winner`` says which is the best known, ``promise`` what to expect and ``reasons`` why in words, ``confidence`` how
 sure the winner is and what another round may bring, ``sensitivity`` what each parameter is worth. A ``Study`` is

@@ -41,21 +41,23 @@ class Acquisition:
     """
 
     def __init__(
-        self, outlook: Posterior, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
+        self, posterior: Posterior, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
     ) -> None:
         if name not in ACQUISITIONS:
             raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
-        self._space = outlook.space
-        self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = outlook.forecast_at
-        beliefs = [belief.throughput for belief in outlook.beliefs(outlook.fastest(_CONTENDERS)) if belief is not None]
+        self._space = posterior.space
+        self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = posterior.forecast_at
+        beliefs = [
+            belief.throughput for belief in posterior.beliefs(posterior.fastest(_CONTENDERS)) if belief is not None
+        ]
         self._best = float(np.log(max(beliefs))) if beliefs else 0.0
         # Where nothing was measured there is nothing to improve on: the best of similar workloads comes first.
         self._worth = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
-        surplus = outlook.n_out_of_memory - _FAIR_SHARE * len(outlook.records)
+        surplus = posterior.n_out_of_memory - _FAIR_SHARE * len(posterior.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
-        self._settled = outlook.settled_rows()
+        self._settled = posterior.settled_rows()
         if name == "thompson" and rng is not None:
-            self._forecast_at = outlook.drawn(rng)
+            self._forecast_at = posterior.sample_function(rng)
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Return the score of each config, float64 ``[n]``; a ``Score``."""

@@ -86,23 +86,23 @@ def _places(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.float64
 _MOST_LISTED = 2000  # configs of which the fastest are looked for; of a larger space, as many drawn ones
 
 
-def roofline_starts(outlook: Posterior, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
+def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignPoint]) -> list[DesignPoint]:
     """Return up to ``count`` configs that the formulas, before any calibration, find fastest among what likely fits.
 
     They differ from one another and from ``taken``. None where a workload, or a value per layer, is not covered.
     """
-    space = outlook.space
+    space = posterior.space
     if any(dimension.positions for dimension in space.dimensions):
         return []
     try:
         vectors = _candidates(space)
     except SpaceError:  # nothing legal was found
         return []
-    speeds = Roofline().tokens_per_second(outlook.rows.at(vectors))
+    speeds = Roofline().tokens_per_second(posterior.rows.at(vectors))
     covered = np.isfinite(speeds)
     if not covered.any():
         return []
-    scores = weighed(np.log(speeds[covered]), outlook.forecast_at(vectors[covered]).fits)
+    scores = weighed(np.log(speeds[covered]), posterior.forecast_at(vectors[covered]).fits)
     configs = [config_at(space, vector) for vector in vectors[covered]]
     picked = diverse_subset(space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
@@ -164,41 +164,41 @@ class ProposalMethod:
 DEFAULT_METHOD = ProposalMethod()
 
 
-def designed(outlook: Posterior, current: Config) -> Iterator[tuple[Config, str]]:
+def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, str]]:
     """Yield what is worth measuring before anything is predicted, with the reason; see ``first_batch``.
 
     Where similar workloads or formulas teach how configs compare, only the user's own config stands before what they
     promise. Before anything was measured, what uncalibrated formulas favour comes next, where they cover the workload.
     """
-    measured = outlook.measured()
-    if _are_enough(outlook, len(measured)):
+    measured = posterior.measured()
+    if _are_enough(posterior, len(measured)):
         return
-    if outlook.taught_elsewhere:
-        if current in outlook.space and not outlook.settled(current) and not outlook.erred(current):
+    if posterior.taught_elsewhere:
+        if current in posterior.space and not posterior.settled(current) and not posterior.erred(current):
             yield current, "untried first guess: your own config"
         return
-    best = max(measured, key=lambda config: max(outlook.records[identity(config)].measured), default=None)
-    points = first_batch(outlook.space, current=current, best=best)
+    best = max(measured, key=lambda config: max(posterior.records[identity(config)].measured), default=None)
+    points = first_batch(posterior.space, current=current, best=best)
     if not measured:
-        points[1:1] = roofline_starts(outlook, count=_FAVOURITES, taken=points[:1])
-    points = [point for point in points if not outlook.settled(point.config)]
-    points.sort(key=lambda point: outlook.erred(point.config))  # what may fail again comes last
-    fits = outlook.forecast([point.config for point in points]).fits if points else np.empty(0)
+        points[1:1] = roofline_starts(posterior, count=_FAVOURITES, taken=points[:1])
+    points = [point for point in points if not posterior.settled(point.config)]
+    points.sort(key=lambda point: posterior.erred(point.config))  # what may fail again comes last
+    fits = posterior.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, chance in zip(points, fits, strict=True):
         if chance >= _TOO_RISKY:
             yield point.config, f"untried first guess: {point.why}"
 
 
-def _are_enough(outlook: Posterior, n_measured: int) -> bool:
+def _are_enough(posterior: Posterior, n_measured: int) -> bool:
     """Whether the predictor alone chooses from now on."""
-    if not screens(outlook.space):
-        return outlook.n_tried >= _DESIGNED
+    if not screens(posterior.space):
+        return posterior.n_tried >= _DESIGNED
     least = _SCREENED if n_measured >= _FEWEST_MEASURED else _MOST_SCREENED
-    return outlook.n_tried >= least
+    return posterior.n_tried >= least
 
 
 def searched(
-    outlook: Posterior, chosen: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
+    posterior: Posterior, chosen: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
     """Return up to ``count`` configs besides those ``chosen`` that ``method`` finds worth launching, best first.
 
@@ -207,28 +207,28 @@ def searched(
     Trees learn nothing from that: there a batch is picked from a pool so that it differs, by what several predictors
     agree on, or by each in turn where no other workload had one of the facts.
     """
-    under_way = [record.config for record in outlook.records.values() if record.open]
+    under_way = [record.config for record in posterior.records.values() if record.open]
     taken = [*chosen, *under_way]
-    if not isinstance(outlook.knowledge, JointSurrogate):
-        return _from_pool(outlook, taken, method, count=count, rng=rng)
-    outlook = outlook.optimistic().fantasize(taken)
-    measured = outlook.measured()
-    order = np.argsort(-outlook.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
+    if not isinstance(posterior.knowledge, JointSurrogate):
+        return _from_pool(posterior, taken, method, count=count, rng=rng)
+    posterior = posterior.optimistic().fantasize(taken)
+    measured = posterior.measured()
+    order = np.argsort(-posterior.forecast(measured).logarithm, kind="stable")[:_CLIMBED]
     tops = [measured[index] for index in order.tolist()]
     picked: list[Config] = []
     pool: list[Config] = []
     for _ in range(count):
         searcher = searcher_named(method.searcher or "climb", start=tuple(tops))
-        acquisition = Acquisition(outlook, method.acquisition, rng=rng)
+        acquisition = Acquisition(posterior, method.acquisition, rng=rng)
         if isinstance(searcher, WarmStartable):
-            found = searcher.search(outlook.space, acquisition, count=_CLIMBED, rng=rng)
+            found = searcher.search(posterior.space, acquisition, count=_CLIMBED, rng=rng)
         else:  # the tops of one search serve the whole batch
-            pool = pool or searcher.search(outlook.space, acquisition, count=_POOL * count, rng=rng)
+            pool = pool or searcher.search(posterior.space, acquisition, count=_POOL * count, rng=rng)
             found = _best_first(pool, acquisition)
         if not found:
             break
         picked.append(found[0])
-        outlook = outlook.fantasize(found[:1])
+        posterior = posterior.fantasize(found[:1])
         tops = [*tops[:_CLIMBED], *found[1:_CLIMBED]]
     return picked
 
@@ -242,19 +242,19 @@ def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:
 
 
 def _from_pool(
-    outlook: Posterior, taken: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
+    posterior: Posterior, taken: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
-    small = outlook.space.size(limit=_SMALL + 1) <= _SMALL
+    small = posterior.space.size(limit=_SMALL + 1) <= _SMALL
     name = method.searcher or ("exhaustive" if small else "evolution")
-    acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in outlook.ensemble(one=count == 1)]
+    acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in posterior.ensemble(one=count == 1)]
     known = {identity(config) for config in taken}
     pool: dict[Hashable, Config] = {}
     for acquisition in acquisitions:
-        searcher = searcher_named(name, start=tuple(outlook.fastest(_STARTS)))
-        found = searcher.search(outlook.space, acquisition, count=_POOL * count + len(taken), rng=rng)
+        searcher = searcher_named(name, start=tuple(posterior.fastest(_STARTS)))
+        found = searcher.search(posterior.space, acquisition, count=_POOL * count + len(taken), rng=rng)
         pool |= {identity(config): config for config in found if identity(config) not in known}
     configs = list(pool.values())
     if not configs:
         return []
     scores = np.stack([acquisition(configs) for acquisition in acquisitions])
-    return diverse_subset(outlook.space, configs, scores, count=count, taken=taken)
+    return diverse_subset(posterior.space, configs, scores, count=count, taken=taken)

@@ -55,12 +55,12 @@ def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
         winner: what they are compared with, measured or predicted; the one of highest posterior mean where none is
             given.
     """
-    outlook, rng = study.outlook, deepcopy(study.rng)
+    posterior, rng = study.posterior, deepcopy(study.rng)
     with one_thread():
-        compared = _compared(outlook, study.current, winner)
+        compared = _compared(posterior, study.current, winner)
         if not compared:
             return None
-        draws = outlook.draws(compared, count=_DRAWS, rng=rng)
+        draws = posterior.sample(compared, count=_DRAWS, rng=rng)
         ahead = draws[:, 1:] - draws[:, :1]  # of the winner
         chances = (ahead > 0.0).mean(axis=0)
         order = [place for place in np.argsort(-chances, kind="stable").tolist() if chances[place] >= _RIVAL]
@@ -68,7 +68,7 @@ def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
         own = keys.index(identity(study.current)) if identity(study.current) in keys else -1
         rivals = [compared[place + 1] for place in order[:_MOST_RIVALS]]
         told = build_suggestions(
-            outlook, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
+            posterior, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
         )
         return Confidence(
             winner=told[0],
@@ -93,28 +93,28 @@ def expected_gain(study: Study, *, count: int = 1, method: ProposalMethod = DEFA
         The share; 0.0 where nothing is left to launch. ``None`` where nothing was measured yet, or designed launches
         are left: they are made to learn what cannot be predicted yet.
     """
-    outlook, rng = study.outlook, deepcopy(study.rng)
+    posterior, rng = study.posterior, deepcopy(study.rng)
     with one_thread():
-        best = ranked(outlook).trusted[:1]
-        if not best or next(designed(outlook, study.current), None) is not None:
+        best = ranked(posterior).trusted[:1]
+        if not best or next(designed(posterior, study.current), None) is not None:
             return None
-        round_ = searched(outlook, [], method, count=count, rng=rng)
-        return _raised(outlook, best[0], round_, rng) if round_ else 0.0
+        round_ = searched(posterior, [], method, count=count, rng=rng)
+        return _raised(posterior, best[0], round_, rng) if round_ else 0.0
 
 
-def _raised(outlook: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
-    draws = outlook.draws([best, *launches], count=_DRAWS, rng=rng)
-    fit = rng.random((_DRAWS, len(launches))) < outlook.forecast(launches).fits
+def _raised(posterior: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
+    draws = posterior.sample([best, *launches], count=_DRAWS, rng=rng)
+    fit = rng.random((_DRAWS, len(launches))) < posterior.forecast(launches).fits
     ahead = np.where(fit, draws[:, 1:] - draws[:, :1], 0.0).max(axis=1)
     return float(np.expm1(np.maximum(ahead, 0.0)).mean())
 
 
-def _compared(outlook: Posterior, current: Config, winner: Config | None) -> list[Config]:
+def _compared(posterior: Posterior, current: Config, winner: Config | None) -> list[Config]:
     """Return the winner, then the fastest that were measured, those whose speed is doubted, and the user's own."""
-    measured = ranked(outlook)
+    measured = ranked(posterior)
     if not measured.trusted:
         return []
-    first = measured.trusted[0] if winner is None else as_recorded(outlook, winner)
+    first = measured.trusted[0] if winner is None else as_recorded(posterior, winner)
     own = [each for each in (*measured.trusted, *measured.doubted) if identity(each) == identity(current)]
     others = [*measured.trusted[:_COMPARED], *measured.doubted[:_COMPARED], *own]
     return list({identity(config): config for config in [first, *others]}.values())

@@ -67,12 +67,12 @@ def _change(name: str, value: Value, other: Value) -> str:
 
 
 def build_suggestions(
-    outlook: Posterior, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
+    posterior: Posterior, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
 ) -> list[Suggestion]:
     """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one.
 
     Args:
-        outlook: what is known.
+        posterior: what is known.
         chosen: configs, each with the reason.
         current: the user's own config.
         n_nearest: how many of the measured trials nearest to each are told, the nearest of them in words, too, where
@@ -81,34 +81,34 @@ def build_suggestions(
     if not chosen:
         return []
     configs = [config for config, _ in chosen]
-    *beliefs, baseline = outlook.beliefs([*configs, current])
-    gains = outlook.gains(configs, current)
-    fits = outlook.forecast(configs).fits.tolist()
+    *beliefs, baseline = posterior.beliefs([*configs, current])
+    gains = posterior.gains(configs, current)
+    fits = posterior.forecast(configs).fits.tolist()
     plain = [
-        _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=outlook.n_trials)
+        _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=posterior.n_trials)
         for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
     ]
     told = [
         replace(
             item,
-            nearest=_nearest(outlook, item.config, n_nearest),
-            doubt=max(_doubt(outlook, item.config), _doubt(outlook, current)),
+            nearest=_nearest(posterior, item.config, n_nearest),
+            doubt=max(_doubt(posterior, item.config), _doubt(posterior, current)),
         )
         for item in plain
     ]
-    return [replace(item, reason=_reason(outlook, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
+    return [replace(item, reason=_reason(posterior, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
 
 
-def _doubt(outlook: Posterior, config: Config) -> float:
-    record = outlook.records.get(identity(config))
+def _doubt(posterior: Posterior, config: Config) -> float:
+    record = posterior.records.get(identity(config))
     return min(record.uncertainties, default=0.0) if record else 0.0
 
 
-def _nearest(outlook: Posterior, config: Config, count: int) -> tuple[NearTrial, ...]:
+def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTrial, ...]:
     """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
     others = (
         (distance(config, record.config), -max(record.measured), record)
-        for record in outlook.records.values()
+        for record in posterior.records.values()
         if record.measured and identity(record.config) != identity(config)
     )
     return tuple(
@@ -140,7 +140,7 @@ def _suggestion(
     )
 
 
-def _reason(outlook: Posterior, suggestion: Suggestion, why: str) -> str:
+def _reason(posterior: Posterior, suggestion: Suggestion, why: str) -> str:
     parts = [why]
     if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
         told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
@@ -148,5 +148,5 @@ def _reason(outlook: Posterior, suggestion: Suggestion, why: str) -> str:
     if not why:
         near = [f"nearest run: {each.differs}" for each in suggestion.nearest[:1]]
         parts += near or ["chosen to cover what was not tried yet"]
-    parts += [without_effect(outlook.ineffective), *outlook.advice]
+    parts += [without_effect(posterior.ineffective), *posterior.advice]
     return "; ".join(part for part in parts if part)

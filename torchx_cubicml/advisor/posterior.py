@@ -58,22 +58,22 @@ class RankedConfigs:
     doubted: tuple[Config, ...]
 
 
-def ranked(outlook: Posterior) -> RankedConfigs:
+def ranked(posterior: Posterior) -> RankedConfigs:
     """Return the measured configs of a workload in order."""
-    measured = outlook.measured()
+    measured = posterior.measured()
     if not measured:
         return RankedConfigs(trusted=(), doubted=())
-    beliefs = [belief.throughput if belief else 0.0 for belief in outlook.beliefs(measured)]
+    beliefs = [belief.throughput if belief else 0.0 for belief in posterior.beliefs(measured)]
     order = np.argsort(-np.array(beliefs), kind="stable").tolist()
-    doubts = outlook.doubts(measured).tolist()
+    doubts = posterior.outliers(measured).tolist()
     trusted = tuple(measured[place] for place in order if not doubts[place])
     doubted = tuple(measured[place] for place in order if doubts[place])
     return RankedConfigs(trusted=trusted, doubted=doubted) if trusted else RankedConfigs(trusted=doubted, doubted=())
 
 
-def as_recorded(outlook: Posterior, config: Config) -> Config:
+def as_recorded(posterior: Posterior, config: Config) -> Config:
     """Return ``config`` as the outlook tells it: with the one choice that is left to parameters without effect."""
-    left = {item.name: item.choices[0] for item in outlook.space.parameters if item.name in outlook.ineffective}
+    left = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in posterior.ineffective}
     return with_choices(config, left)
 
 
@@ -202,22 +202,22 @@ class Posterior:
         """Return the outlook to search by; see ``Surrogate.optimistic``."""
         return replace(self, knowledge=self.knowledge.optimistic())
 
-    def drawn(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
+    def sample_function(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
         """Return ``forecast_at`` as if one function were true that is believed in: a Thompson draw."""
         moves = Neighbourhood(self.space.dimensions)
         around = vectors_of(self.space, self.fastest(_ANCHORS_AROUND))
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
         anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
-        draw = self.knowledge.drawn(self.rows.at(anchors), rng=rng)
+        draw = self.knowledge.sample_function(self.rows.at(anchors), rng=rng)
         return lambda vectors: draw.forecast(self.rows.at(vectors))
 
-    def draws(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def sample(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return logarithms of the true throughputs of few configs, drawn together, ``[count, n]``.
 
         Each must be known: predicted, or measured.
         """
         if isinstance(self.knowledge, JointSurrogate):
-            return self.knowledge.draws(self._rows(configs), count=count, rng=rng)
+            return self.knowledge.sample(self._rows(configs), count=count, rng=rng)
         beliefs = self.beliefs(configs)
         means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
         spreads = np.array([belief.spread if belief else math.nan for belief in beliefs])
@@ -271,9 +271,9 @@ class Posterior:
         """Return the configs of the space that ran and never ran out of memory."""
         return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
 
-    def doubts(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
+    def outliers(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
         """Return whether configs were slowed down by something else each time they were measured, ``[n]``."""
-        return self.knowledge.doubts(self._rows(configs))
+        return self.knowledge.outliers(self._rows(configs))
 
     def settled(self, config: Config) -> bool:
         """Return whether launching ``config`` would teach nothing new."""

@@ -85,24 +85,24 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
     Returns:
         Nothing where no legal config of the workload was measured yet, or ``winner`` is not legal.
     """
-    outlook = study.outlook
+    posterior = study.posterior
     with one_thread():
-        best = ranked(outlook).trusted[:1] if winner is None else (as_recorded(outlook, winner),)
-        if not outlook.measured() or best[0] not in outlook.space:
+        best = ranked(posterior).trusted[:1] if winner is None else (as_recorded(posterior, winner),)
+        if not posterior.measured() or best[0] not in posterior.space:
             return ()
-        names = dict.fromkeys(dimension.parameter for dimension in outlook.space.dimensions)
-        worths = [_worth(outlook, best[0], name, study.current) for name in names]
+        names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
+        worths = [_worth(posterior, best[0], name, study.current) for name in names]
     return tuple(sorted(worths, key=_weight))
 
 
-def _worth(outlook: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
-    others = list(_others(outlook, best, name, current).values())
-    gains = outlook.gains(others, best) if others else []
-    fits = outlook.forecast(others).fits.tolist() if others else []
-    base = _measured(outlook, best)
+def _worth(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
+    others = list(_others(posterior, best, name, current).values())
+    gains = posterior.gains(others, best) if others else []
+    fits = posterior.forecast(others).fits.tolist() if others else []
+    base = _measured(posterior, best)
     found = []
     for config, gain, chance in zip(others, gains, fits, strict=True):
-        speeds = _measured(outlook, config)
+        speeds = _measured(posterior, config)
         if gain is None:
             continue
         found.append(
@@ -121,14 +121,14 @@ def _worth(outlook: Posterior, best: Config, name: str, current: Config) -> Para
     return ParameterWorth(name=name, value=best[name], own=own, alternatives=ranked)
 
 
-def _measured(outlook: Posterior, config: Config) -> tuple[float, ...]:
-    record = outlook.records.get(identity(config))
+def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
+    record = posterior.records.get(identity(config))
     return record.measured if record else ()
 
 
-def _others(outlook: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
+def _others(posterior: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
     """Return legal configs that differ from ``best`` in one parameter: its choices, the user's own, measured ones."""
-    space = outlook.space
+    space = posterior.space
     home = space.encode(best)
     places = [place for place, dimension in enumerate(space.dimensions) if dimension.parameter == name]
     chosen = set(places)
@@ -139,7 +139,7 @@ def _others(outlook: Posterior, best: Config, name: str, current: Config) -> dic
     ]
     vectors += [
         vector
-        for vector in _encoded(space, [current, *outlook.measured()], home, chosen)
+        for vector in _encoded(space, [current, *posterior.measured()], home, chosen)
         if tuple(index for place, index in enumerate(vector) if place not in chosen) == rest
     ]
     found = (space.decode(vector) for vector in dict.fromkeys(vectors) if vector != home)

@@ -140,7 +140,7 @@ class Study:
         rng: as learning has left it; each question begins there.
     """
 
-    outlook: Posterior
+    posterior: Posterior
     current: Config
     rng: np.random.Generator
 
@@ -166,46 +166,46 @@ class Study:
         bound = space.bind(workload=workload, current=current)
         current = _completed(bound, current)
         with one_thread():
-            outlook = Posterior.of(
+            posterior = Posterior.of(
                 bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor
             )
-        return cls(outlook=outlook, current=current, rng=rng)
+        return cls(posterior=posterior, current=current, rng=rng)
 
     def suggest(self, *, count: int = 1, method: ProposalMethod = DEFAULT_METHOD) -> list[Suggestion]:
         """See ``suggest``."""
-        outlook, rng = self.outlook, deepcopy(self.rng)
-        method.check(outlook.space)
+        posterior, rng = self.posterior, deepcopy(self.rng)
+        method.check(posterior.space)
         with one_thread():
             reasons: dict[Hashable, tuple[Config, str]] = {}
-            for config, why in designed(outlook, self.current):
+            for config, why in designed(posterior, self.current):
                 reasons.setdefault(identity(config), (config, why))
             chosen = list(reasons.values())[:count]
             if len(chosen) < count:
                 before = [config for config, _ in chosen]
-                more = searched(outlook, before, method, count=count - len(before), rng=rng)
+                more = searched(posterior, before, method, count=count - len(before), rng=rng)
                 chosen += [(config, "") for config in more]
-            return build_suggestions(outlook, chosen, self.current, n_nearest=_NEAREST)
+            return build_suggestions(posterior, chosen, self.current, n_nearest=_NEAREST)
 
     def best_known(self) -> Suggestion | None:
         """See ``best_known``."""
         with one_thread():
-            return _best(self.outlook, self.current, deepcopy(self.rng))
+            return _best(self.posterior, self.current, deepcopy(self.rng))
 
 
-def _best(outlook: Posterior, current: Config, rng: np.random.Generator) -> Suggestion | None:
-    measured = ranked(outlook).trusted  # which may be of an older space file
+def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Suggestion | None:
+    measured = ranked(posterior).trusted  # which may be of an older space file
     if not measured:
         return None
-    best = outlook.beliefs(measured[:1])[0]
-    bold = _beyond(outlook, best, rng) if best is not None else None
+    best = posterior.beliefs(measured[:1])[0]
+    bold = _beyond(posterior, best, rng) if best is not None else None
     why = "the fastest of the configs measured so far, by prediction and measurements together"
     candidates = [(config, why) for config in measured]
     if bold is not None:
         candidates.insert(0, (bold, "not run yet, but predicted faster than all that was measured even at the low end"))
-    gains = outlook.gains([config for config, _ in candidates], current)
+    gains = posterior.gains([config for config, _ in candidates], current)
     sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
     staying = current, "your own config: nothing known is surely faster by a per cent"
-    return build_suggestions(outlook, sure[:1] or [staying], current)[0]
+    return build_suggestions(posterior, sure[:1] or [staying], current)[0]
 
 
 def _is_claimed(gain: Belief) -> bool:
@@ -233,26 +233,26 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
     ]
 
 
-def _quick_searcher(outlook: Posterior) -> Searcher:
-    if outlook.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
+def _quick_searcher(posterior: Posterior) -> Searcher:
+    if posterior.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
         return Exhaustive()
-    return Evolution(start=tuple(outlook.fastest(_STARTS)), population=40, children=250, generations=3, climbs=2)
+    return Evolution(start=tuple(posterior.fastest(_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
-def _beyond(outlook: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
+def _beyond(posterior: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
     """Return the config never run whose low end stands highest, if that is above ``best`` and it surely fits."""
-    if outlook.n_tried < _ENOUGH_TO_EXTRAPOLATE:
+    if posterior.n_tried < _ENOUGH_TO_EXTRAPOLATE:
         return None
-    low_end = _LowerBound(outlook)
-    found = _quick_searcher(outlook).search(outlook.space, low_end, count=1, rng=rng)
+    low_end = _LowerBound(posterior)
+    found = _quick_searcher(posterior).search(posterior.space, low_end, count=1, rng=rng)
     return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
 
 
 class _LowerBound:
     """The low end of the 98 % interval of configs that were not run and surely fit: a ``VectorScore``."""
 
-    def __init__(self, outlook: Posterior) -> None:
-        self._outlook, self._settled = outlook, outlook.settled_rows()
+    def __init__(self, posterior: Posterior) -> None:
+        self._outlook, self._settled = posterior, posterior.settled_rows()
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         return self.of_vectors(vectors_of(self._outlook.space, configs))

@@ -129,10 +129,16 @@ def waiting_table(step: Waiting, space: SearchSpace) -> Table:
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
     for name in ("", "why", "config", "state", "for", "predicted", "measured"):
         table.add_column(name, no_wrap=name != "config", justify="right" if name in {"for", "predicted"} else "left")
-    for flight in step.in_flight:
-        cells = [f"{flight.number}", flight.purpose, config_text(flight.config), flight.phase, _span(flight.since_s)]
-        measured = " ".join(filter(None, (_number(flight.measured), doubt_text(flight.uncertainty))))
-        table.add_row(*map(Text, [*cells, _number(flight.expected), measured]))
+    for pending in step.in_flight:
+        cells = [
+            f"{pending.number}",
+            pending.purpose,
+            config_text(pending.config),
+            pending.phase,
+            _span(pending.since_s),
+        ]
+        measured = " ".join(filter(None, (_number(pending.measured), doubt_text(pending.uncertainty))))
+        table.add_row(*map(Text, [*cells, _number(pending.expected), measured]))
     return table
 
 

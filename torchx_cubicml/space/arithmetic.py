@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torchx_cubicml.records.trial import Value
+    from torchx_cubicml.space.decision_diagram import Symbolic
 
     Number: TypeAlias = int | float | Fraction
-    Operand: TypeAlias = "Value | Fraction | Unknown"
+    Operand: TypeAlias = "Value | Fraction | Symbolic"
 
 MAX_EXPONENT = 64
 MAX_BITS = 1024  # of a whole number on the way to a result

@@ -40,7 +40,7 @@ class LegalChoices:
 
     @property
     def ties(self) -> list[tuple[tuple[int, ...], list[list[list[int]]] | None]]:
-        """Tied dimensions in order, and the node after each of a level's nodes and choices (see ``DecisionDiagram``)."""
+        """Tied dimensions in order, and the node after each node and choice of a level of their diagram."""
         tied = [part for part in self._parts if isinstance(part, _Tied)]
         return [(part.dimensions, part.targets) for part in tied]
 

@@ -1,10 +1,12 @@
 """CubicML's outer loop (arXiv 2409.04585, section 3): suggest, launch, record, refit, round after round.
 
-The truth is in the store and on the scheduler. ``request`` checks what the user asks; ``lease`` says which tune a
-process leads; ``trials`` and ``journal`` are what the store holds, ``state`` both for one tune; ``resume`` takes over
-what a process that died has left, ``outage`` asks a store again; ``plan`` says what to launch next, ``foresight``
-before a slot is free; ``flights`` launches and watches, with ``patience``; ``endings`` says how a launch ended,
-``glance`` what is shown; ``failures`` and ``hopeless`` say when to stop; ``tuner`` is the loop.
+The store and the scheduler hold the truth; a tune that dies goes on from them.
+
+``request`` checks what the user asks. ``lease`` decides which process leads a tune. ``trials`` and ``journal`` read the
+store, and ``state`` holds both for one tune. ``resume`` takes over the launches of a process that died. ``plan`` chooses
+the next launch, ``foresight`` before a slot is free. ``launches`` submits and polls; ``launch_state`` says how a launch
+ended. ``polling`` reads new objects and retries. ``stopping`` decides when to stop early or to abort. ``progress`` is
+what a display shows. ``loop`` is the loop itself.
 """
 
 from __future__ import annotations

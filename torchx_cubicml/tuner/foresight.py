@@ -51,9 +51,9 @@ class Prefetch:
         """Remember what was thought of; ``None`` where no search is next."""
         self.suggestion, self.has_thought = suggestion, True
 
-    def hear(self, landed: FinishedLaunch) -> None:
+    def hear(self, finished: FinishedLaunch) -> None:
         """Forget what was thought where a launch ended otherwise than it was expected to."""
-        if landed.trial.state is not State.COMPLETED or landed.trial.measurement is None:
+        if finished.trial.state is not State.COMPLETED or finished.trial.measurement is None:
             self.suggestion = None
         self.has_thought = self.suggestion is not None
 

@@ -23,14 +23,14 @@ _BY_THE_MACHINES = {
 
 
 def end_state_of(
-    flight: PendingLaunch, state: JobState, trial: Trial, *, out_of_memory: bool
+    pending: PendingLaunch, state: JobState, trial: Trial, *, out_of_memory: bool
 ) -> tuple[State, str] | None:
     """Return what the tuner tells of the end of a trial; ``None`` where the training has told it all."""
     cut_off = not trial.state.ended or trial.state in {State.UNKNOWN, State.INFRASTRUCTURE}
     why = f" ({state.why})" if state.why else ""
-    if flight.doom is not None:
+    if pending.cancellation is not None:
         done = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
-        return None if done else (flight.doom.state, flight.doom.reason)
+        return None if done else (pending.cancellation.state, pending.cancellation.reason)
     if out_of_memory and cut_off:
         return State.OUT_OF_MEMORY, f"the scheduler ended the job for want of memory{why}"
     if state.end is JobEnd.TIMED_OUT and cut_off:
@@ -108,7 +108,7 @@ class PendingLaunch:
     unknown_since: datetime | None = None
     ended: tuple[JobState, datetime] | None = None
     given_up: bool = False
-    doom: Cancellation | None = None
+    cancellation: Cancellation | None = None
     asked_at: datetime | None = None
     look_at: datetime = _AT_ONCE
 
@@ -135,7 +135,7 @@ class FinishedLaunch:
         refused: whether the scheduler refused the job.
     """
 
-    flight: PendingLaunch
+    pending: PendingLaunch
     trial: Trial
     last_lines: tuple[str, ...] = field(default=())
     refused: bool = False

@@ -44,9 +44,9 @@ class PendingLaunches:
         clock: of the tune.
     """
 
-    def __init__(self, prepared: Prepared, books: TuneState, jobs: JobRunner, clock: Clock) -> None:
+    def __init__(self, prepared: Prepared, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> None:
         self._prepared = prepared
-        self._books = books
+        self._books = tune_state
         self._jobs = jobs
         self._clock = clock
         self.under_way: list[PendingLaunch] = []
@@ -73,7 +73,7 @@ class PendingLaunches:
             scratch=self._prepared.scratch,
         )
         app = self._prepared.component.build(placed.launch, placed.contract)
-        flight = PendingLaunch(
+        pending = PendingLaunch(
             launch_id=launch_id,
             number=self._books.number(launch_id),
             purpose=purpose,
@@ -82,22 +82,22 @@ class PendingLaunches:
             suggestion=suggestion,
         )
         self._books.plan(launch_id, suggestion, self._prepared.workload)
-        self.under_way.append(flight)
+        self.under_way.append(pending)
         try:
-            flight.handle = self._jobs.submit(app, launch_id=launch_id)
+            pending.handle = self._jobs.submit(app, launch_id=launch_id)
         except LaunchError as error:
             # A scheduler that answers late may have taken the job all the same.
-            flight.handle = self._jobs.find([launch_id]).get(launch_id, "")
-            if not flight.handle:
-                return self._refused(flight, str(error))
-        self._books.submitted(launch_id, flight.handle, purpose, self._jobs.image)
-        return flight
+            pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
+            if not pending.handle:
+                return self._refused(pending, str(error))
+        self._books.submitted(launch_id, pending.handle, purpose, self._jobs.image)
+        return pending
 
-    def adopt(self, flight: PendingLaunch) -> None:
+    def adopt(self, pending: PendingLaunch) -> None:
         """Watch a launch that another process began."""
-        if flight.handle:
-            self._books.submitted(flight.launch_id, flight.handle, flight.purpose, self._jobs.image)
-        self.under_way.append(flight)
+        if pending.handle:
+            self._books.submitted(pending.launch_id, pending.handle, pending.purpose, self._jobs.image)
+        self.under_way.append(pending)
 
     def drop(self, launch_id: str, reason: str) -> None:
         """Close a launch that was planned, and of which it is sure that there never was a job."""
@@ -106,157 +106,159 @@ class PendingLaunches:
 
     def watch(self) -> Iterator[FinishedLaunch]:
         """Look at each flight once, and yield those that are over."""
-        due = [flight for flight in self.under_way if self._is_due(flight)]
-        for flight in due:
-            if not flight.given_up:
-                self._look(flight)
-        if any(flight.ended is not None for flight in due):
+        due = [pending for pending in self.under_way if self._is_due(pending)]
+        for pending in due:
+            if not pending.given_up:
+                self._look(pending)
+        if any(pending.ended is not None for pending in due):
             self._books.ledger.refresh()
-        for flight in due:
-            if flight.ended is not None and self._is_told(flight, *flight.ended):
-                yield self._land(flight, flight.ended[0])
+        for pending in due:
+            if pending.ended is not None and self._is_told(pending, *pending.ended):
+                yield self._land(pending, pending.ended[0])
 
     def next_look_s(self) -> float:
         """Return the seconds until a job is to be looked at again."""
         now = self._clock.now()
-        return min(((flight.look_at - now).total_seconds() for flight in self.under_way), default=0.0)
+        return min(((pending.look_at - now).total_seconds() for pending in self.under_way), default=0.0)
 
     def running_s(self) -> list[float]:
         """Return how long each flight has run that runs, or ran before it was requeued."""
         now = self._clock.now()
-        return [ran_s for flight in self.under_way if (ran_s := flight.ran_s(now)) is not None]
+        return [ran_s for pending in self.under_way if (ran_s := pending.ran_s(now)) is not None]
 
-    def doom(self, flight: PendingLaunch, state: State, reason: str) -> None:
+    def cancellation(self, pending: PendingLaunch, state: State, reason: str) -> None:
         """Cancel a flight; when its job is gone it is recorded so."""
-        if flight.doom is None and flight.ended is None:
-            flight.doom = Cancellation(state=state, reason=reason, since=self._clock.now())
-            flight.look_at = self._clock.now()
-        self._ask_to_end(flight)
+        if pending.cancellation is None and pending.ended is None:
+            pending.cancellation = Cancellation(state=state, reason=reason, since=self._clock.now())
+            pending.look_at = self._clock.now()
+        self._ask_to_end(pending)
 
     def end_all(self, reason: str) -> None:
         """Cancel all flights and close their trials at once."""
-        for flight in list(self.under_way):
-            if flight.handle and flight.ended is None:
-                self._jobs.cancel(flight.handle)
-        for flight in list(self.under_way):
-            flight.doom = flight.doom or Cancellation(state=State.STOPPED_EARLY, reason=reason, since=self._clock.now())
-            self._land(flight, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+        for pending in list(self.under_way):
+            if pending.handle and pending.ended is None:
+                self._jobs.cancel(pending.handle)
+        for pending in list(self.under_way):
+            pending.cancellation = pending.cancellation or Cancellation(
+                state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
+            )
+            self._land(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
 
-    def _look(self, flight: PendingLaunch) -> None:
+    def _look(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
-        trial = self._books.ledger.of_launch(flight.launch_id)
-        state = self._jobs.look(flight.handle) if flight.handle else state_by_trial(trial)
-        flight.state = state
+        trial = self._books.ledger.of_launch(pending.launch_id)
+        state = self._jobs.look(pending.handle) if pending.handle else state_by_trial(trial)
+        pending.state = state
         if state.phase is JobPhase.ENDED:
-            flight.ended = flight.ended or (state, now)
+            pending.ended = pending.ended or (state, now)
             return
-        if flight.ended is not None and state.phase in {JobPhase.QUEUED, JobPhase.RUNNING}:
-            flight.ended = None  # a job that is requeued looks for a moment as if it had ended
-        if flight.ended is not None:
+        if pending.ended is not None and state.phase in {JobPhase.QUEUED, JobPhase.RUNNING}:
+            pending.ended = None  # a job that is requeued looks for a moment as if it had ended
+        if pending.ended is not None:
             return
-        self._mind_phase(flight, state, trial)
-        flight.unknown_since = (flight.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
-        if flight.unknown_since is not None and now - flight.unknown_since > _LOST_AFTER:
-            self._jobs.cancel(flight.handle)
-            self._give_up(flight, state.why)
-        elif flight.doom is None:
-            self._mind_deadlines(flight, now)
-        elif now - flight.doom.since > _GIVE_UP:
-            self._give_up(flight, "it does not end when cancelled")
+        self._mind_phase(pending, state, trial)
+        pending.unknown_since = (pending.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
+        if pending.unknown_since is not None and now - pending.unknown_since > _LOST_AFTER:
+            self._jobs.cancel(pending.handle)
+            self._give_up(pending, state.why)
+        elif pending.cancellation is None:
+            self._mind_deadlines(pending, now)
+        elif now - pending.cancellation.since > _GIVE_UP:
+            self._give_up(pending, "it does not end when cancelled")
         else:
-            self._ask_to_end(flight)
+            self._ask_to_end(pending)
 
-    def _mind_phase(self, flight: PendingLaunch, state: JobState, trial: Trial | None) -> None:
+    def _mind_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:
         now = self._clock.now()
-        if state.phase is JobPhase.RUNNING and flight.running_since is None:
-            flight.running_since = now
-        elif state.phase is JobPhase.QUEUED and flight.running_since is not None:
-            told = self._books.ledger.last_event_at(flight.launch_id) if trial and trial.state.ended else None
-            flight.ran_before_s += max(0.0, (min(told or now, now) - flight.running_since).total_seconds())
-            flight.running_since, flight.requeued_at = None, now
+        if state.phase is JobPhase.RUNNING and pending.running_since is None:
+            pending.running_since = now
+        elif state.phase is JobPhase.QUEUED and pending.running_since is not None:
+            told = self._books.ledger.last_event_at(pending.launch_id) if trial and trial.state.ended else None
+            pending.ran_before_s += max(0.0, (min(told or now, now) - pending.running_since).total_seconds())
+            pending.running_since, pending.requeued_at = None, now
 
-    def _is_due(self, flight: PendingLaunch) -> bool:
+    def _is_due(self, pending: PendingLaunch) -> bool:
         """Whether it is time to look at a job."""
         now = self._clock.now()
-        if now < flight.look_at:
+        if now < pending.look_at:
             return False
-        age_s = (now - flight.since).total_seconds()
-        eager = self._jobs.is_local or flight.ended is not None or flight.doom is not None
-        usual_s = self._books.usual_run_s() if flight.running_since is not None else None
-        flight.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
+        age_s = (now - pending.since).total_seconds()
+        eager = self._jobs.is_local or pending.ended is not None or pending.cancellation is not None
+        usual_s = self._books.usual_run_s() if pending.running_since is not None else None
+        pending.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
         return True
 
-    def _give_up(self, flight: PendingLaunch, why: str) -> None:
-        flight.given_up = True
-        flight.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=why), self._clock.now()
+    def _give_up(self, pending: PendingLaunch, why: str) -> None:
+        pending.given_up = True
+        pending.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=why), self._clock.now()
 
-    def _mind_deadlines(self, flight: PendingLaunch, now: datetime) -> None:
+    def _mind_deadlines(self, pending: PendingLaunch, now: datetime) -> None:
         request = self._prepared.request
-        if flight.running_since is not None:
-            if (flight.ran_s(now) or 0.0) > request.trial_timeout_s:
-                self.doom(flight, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
-        elif (now - flight.since).total_seconds() > request.queue_timeout_s:
-            why = f" ({flight.state.why})" if flight.state is not None and flight.state.why else ""
+        if pending.running_since is not None:
+            if (pending.ran_s(now) or 0.0) > request.trial_timeout_s:
+                self.cancellation(pending, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
+        elif (now - pending.since).total_seconds() > request.queue_timeout_s:
+            why = f" ({pending.state.why})" if pending.state is not None and pending.state.why else ""
             reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
-            self.doom(flight, State.INFRASTRUCTURE, reason)
+            self.cancellation(pending, State.INFRASTRUCTURE, reason)
 
-    def _ask_to_end(self, flight: PendingLaunch) -> None:
+    def _ask_to_end(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
-        if flight.handle and (flight.asked_at is None or now - flight.asked_at >= _ASK_AGAIN):
-            flight.asked_at = now
-            self._jobs.cancel(flight.handle)
+        if pending.handle and (pending.asked_at is None or now - pending.asked_at >= _ASK_AGAIN):
+            pending.asked_at = now
+            self._jobs.cancel(pending.handle)
 
-    def _is_told(self, flight: PendingLaunch, state: JobState, since: datetime) -> bool:
+    def _is_told(self, pending: PendingLaunch, state: JobState, since: datetime) -> bool:
         """Whether the trial has its end, or has had time enough to tell it."""
-        trial = self._books.ledger.of_launch(flight.launch_id)
+        trial = self._books.ledger.of_launch(pending.launch_id)
         begun = trial is not None and trial.state is not State.PLANNED
         if trial is not None and trial.state.ended:
-            cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and flight.doom is None
+            cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and pending.cancellation is None
             return not cut_off or self._clock.now() - since >= _CONFIRMED
         return self._clock.now() - since >= (_LAST_WORDS if begun else _NO_WORDS)
 
-    def _land(self, flight: PendingLaunch, state: JobState) -> FinishedLaunch:
-        books = self._books
-        books.ledger.refresh()
-        trial = self._trial(flight)
-        lines = self._jobs.last_lines(flight.handle, self._role()) if flight.handle else ()
-        verdict = end_state_of(flight, state, trial, out_of_memory=self._is_out_of_memory(flight, state, lines))
+    def _land(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
+        tune_state = self._books
+        tune_state.ledger.refresh()
+        trial = self._trial(pending)
+        lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
+        verdict = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
         if verdict is not None:
-            books.end(flight.launch_id, *verdict)
-            trial = self._trial(flight)
-        books.settled(flight.launch_id, self._cost(flight), str(state.end))
-        self.under_way.remove(flight)
+            tune_state.end(pending.launch_id, *verdict)
+            trial = self._trial(pending)
+        tune_state.settled(pending.launch_id, self._cost(pending), str(state.end))
+        self.under_way.remove(pending)
         if not self._prepared.request.scratch:
-            shutil.rmtree(Path(self._prepared.scratch) / flight.launch_id, ignore_errors=True)
-        return FinishedLaunch(flight=flight, trial=trial, last_lines=lines)
+            shutil.rmtree(Path(self._prepared.scratch) / pending.launch_id, ignore_errors=True)
+        return FinishedLaunch(pending=pending, trial=trial, last_lines=lines)
 
-    def _refused(self, flight: PendingLaunch, why: str) -> FinishedLaunch:
-        self._books.end(flight.launch_id, State.INFRASTRUCTURE, why)
-        self._books.settled(flight.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
-        self.under_way.remove(flight)
-        return FinishedLaunch(flight=flight, trial=self._trial(flight), refused=True)
+    def _refused(self, pending: PendingLaunch, why: str) -> FinishedLaunch:
+        self._books.end(pending.launch_id, State.INFRASTRUCTURE, why)
+        self._books.settled(pending.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
+        self.under_way.remove(pending)
+        return FinishedLaunch(pending=pending, trial=self._trial(pending), refused=True)
 
-    def _is_out_of_memory(self, flight: PendingLaunch, state: JobState, lines: tuple[str, ...]) -> bool:
+    def _is_out_of_memory(self, pending: PendingLaunch, state: JobState, lines: tuple[str, ...]) -> bool:
         if state.end is JobEnd.OUT_OF_MEMORY:
             return True
-        if state.end not in {JobEnd.FAILED, JobEnd.CANCELLED} or flight.doom is not None:
+        if state.end not in {JobEnd.FAILED, JobEnd.CANCELLED} or pending.cancellation is not None:
             return False
-        return is_out_of_memory(lines) or is_out_of_memory(self._jobs.scheduler_lines(flight.handle))
+        return is_out_of_memory(lines) or is_out_of_memory(self._jobs.scheduler_lines(pending.handle))
 
-    def _cost(self, flight: PendingLaunch) -> Cost:
+    def _cost(self, pending: PendingLaunch) -> Cost:
         """Return run time and queue time; of a launch that ended unwatched, as its own clock told."""
         ledger, now = self._books.ledger, self._clock.now()
-        run_s, end = flight.ran_s(now), now
+        run_s, end = pending.ran_s(now), now
         if run_s is None:
-            attempts = ledger.attempts(flight.launch_id)
-            end = ledger.last_event_at(flight.launch_id) or now
+            attempts = ledger.attempts(pending.launch_id)
+            end = ledger.last_event_at(pending.launch_id) or now
             run_s = sum((last - first).total_seconds() for first, last in attempts)
-        return Cost(run_s=run_s, queue_s=max(0.0, (end - flight.submitted_at).total_seconds() - run_s))
+        return Cost(run_s=run_s, queue_s=max(0.0, (end - pending.submitted_at).total_seconds() - run_s))
 
-    def _trial(self, flight: PendingLaunch) -> Trial:
-        trial = self._books.ledger.of_launch(flight.launch_id)
+    def _trial(self, pending: PendingLaunch) -> Trial:
+        trial = self._books.ledger.of_launch(pending.launch_id)
         if trial is None:
-            raise LaunchError(f"the launch {flight.launch_id} is missing from the store")
+            raise LaunchError(f"the launch {pending.launch_id} is missing from the store")
         return trial
 
     def _role(self) -> str:

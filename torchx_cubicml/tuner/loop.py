@@ -17,7 +17,7 @@ from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
-from torchx_cubicml.tuner.plan import moment_of, next_launch, winner_of
+from torchx_cubicml.tuner.plan import next_launch, snapshot_of, winner_of
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
 from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, glance, throughput_of
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
@@ -75,8 +75,8 @@ def tune(
     try:
         with runner:
             ledger = TrialLog(prepared.store_url, patience, statistic=prepared.space.statistic)
-            books = TuneState(lease.tune_id, ledger, journal, clock)
-            yield from _Loop(prepared, books, runner, clock, advisor or StudyProposer.serving(prepared)).run(
+            tune_state = TuneState(lease.tune_id, ledger, journal, clock)
+            yield from _Loop(prepared, tune_state, runner, clock, advisor or StudyProposer.serving(prepared)).run(
                 resumed=lease.resumed
             )
     finally:
@@ -86,13 +86,15 @@ def tune(
 class _Loop:
     """One process's lead of a tune."""
 
-    def __init__(self, prepared: Prepared, books: TuneState, jobs: JobRunner, clock: Clock, advisor: Proposer) -> None:
+    def __init__(
+        self, prepared: Prepared, tune_state: TuneState, jobs: JobRunner, clock: Clock, advisor: Proposer
+    ) -> None:
         self._prepared = prepared
-        self._books = books
+        self._books = tune_state
         self._jobs = jobs
         self._clock = clock
         self._advisor = advisor
-        self._flights = PendingLaunches(prepared, books, jobs, clock)
+        self._flights = PendingLaunches(prepared, tune_state, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
         self._foresight = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
@@ -135,11 +137,11 @@ class _Loop:
 
     def _rounds(self) -> Iterator[Step]:
         while True:
-            for landed in self._flights.watch():
+            for finished in self._flights.watch():
                 self._idle = False
-                self._foresight.hear(landed)
-                yield self._ended(landed)
-                self._refuse(landed)
+                self._foresight.hear(finished)
+                yield self._ended(finished)
+                self._refuse(finished)
             self._end_with_budget()
             yield from self._refill()
             if not self._flights.under_way:
@@ -164,10 +166,10 @@ class _Loop:
             purpose, suggestion = planned
             number = self._books.number(self._books.next_launch_id())
             yield Launching(number=number, purpose=purpose, suggestion=suggestion)
-            landed = self._flights.launch(suggestion, purpose)
-            if isinstance(landed, FinishedLaunch):
-                yield self._ended(landed)
-                self._refuse(landed)
+            finished = self._flights.launch(suggestion, purpose)
+            if isinstance(finished, FinishedLaunch):
+                yield self._ended(finished)
+                self._refuse(finished)
                 self._clock.sleep(_AFTER_REFUSAL_S)
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
@@ -188,7 +190,7 @@ class _Loop:
 
         The ranks of a job that is requeued tell an end, and the job goes on: while it is in flight it is not over.
         """
-        found = [self._books.ledger.of_launch(flight.launch_id) for flight in self._flights.under_way]
+        found = [self._books.ledger.of_launch(pending.launch_id) for pending in self._flights.under_way]
         now = self._books.now().isoformat()
         waiting = {trial.trial_id: replace(trial, started_at=now) for trial in found if trial and not trial.state.ended}
         waiting |= {
@@ -206,21 +208,21 @@ class _Loop:
             planned = self._next(left)
             self._foresight.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
-    def _refuse(self, landed: FinishedLaunch) -> None:
+    def _refuse(self, finished: FinishedLaunch) -> None:
         measured = (
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None
-            and trial.trial_id != landed.trial.trial_id
+            and trial.trial_id != finished.trial.trial_id
             and matches(trial, self._prepared.workload)
             for trial in self._books.ledger.trials()
         )
         own = config_key(self._prepared.current)
         refuse_to_go_on(
             self._prepared,
-            landed,
+            finished,
             self._books.settled_trials(),
             measured_before=any(measured),
-            awaits_own=any(config_key(flight.config) == own for flight in self._flights.under_way),
+            awaits_own=any(config_key(pending.config) == own for pending in self._flights.under_way),
         )
 
     def _spent(self) -> Spent:
@@ -229,8 +231,8 @@ class _Loop:
     def _end_with_budget(self) -> None:
         budget = self._prepared.request.budget
         if budget.is_used_up(self._spent()):
-            for flight in self._flights.under_way:
-                self._flights.doom(flight, State.STOPPED_EARLY, f"the budget of {budget} was spent")
+            for pending in self._flights.under_way:
+                self._flights.cancellation(pending, State.STOPPED_EARLY, f"the budget of {budget} was spent")
 
     def _end_hopeless(self) -> None:
         now = self._clock.now()
@@ -238,15 +240,17 @@ class _Loop:
             return
         self._read_store = now
         self._books.ledger.refresh()
-        candidates = [flight for flight in self._flights.under_way if flight.purpose == "search" and not flight.doom]
-        for flight in candidates:
-            trial = self._books.ledger.of_launch(flight.launch_id)
+        candidates = [
+            pending for pending in self._flights.under_way if pending.purpose == "search" and not pending.cancellation
+        ]
+        for pending in candidates:
+            trial = self._books.ledger.of_launch(pending.launch_id)
             if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
                 continue
-            others = [other for other in self._books.own_trials() if other.launch_id != flight.launch_id]
+            others = [other for other in self._books.own_trials() if other.launch_id != pending.launch_id]
             why = early_stop_reason(trial, others, objective=self._prepared.space.objective)
             if why:
-                self._flights.doom(flight, State.STOPPED_EARLY, why)
+                self._flights.cancellation(pending, State.STOPPED_EARLY, why)
 
     def _sleep(self) -> None:
         self._clock.sleep(max(_POLL_S, self._flights.next_look_s()))
@@ -254,11 +258,11 @@ class _Loop:
             self._told_alive = self._clock.now()
             self._books.alive()
 
-    def _ended(self, landed: FinishedLaunch) -> Ended:
-        flight, trial = landed.flight, landed.trial
-        expected = flight.suggestion.throughput if flight.suggestion is not None else None
+    def _ended(self, finished: FinishedLaunch) -> Ended:
+        pending, trial = finished.pending, finished.trial
+        expected = pending.suggestion.throughput if pending.suggestion is not None else None
         self._note_best(trial)
-        return Ended(number=flight.number, trial=trial, throughput=self._throughput(trial), expected=expected)
+        return Ended(number=pending.number, trial=trial, throughput=self._throughput(trial), expected=expected)
 
     def _note_best(self, trial: Trial) -> None:
         best, value = self._throughput(self._best), self._throughput(trial)
@@ -274,8 +278,8 @@ class _Loop:
         best, comparison = winner_of(self._prepared, trials, known=self._books.others(), advisor=self._advisor)
         account = FinalReport()
         if best is not None:
-            moment = moment_of(self._prepared, trials, seed=self._prepared.request.seed)
-            account = self._advisor.account(moment, best.config)
+            snapshot = snapshot_of(self._prepared, trials, seed=self._prepared.request.seed)
+            account = self._advisor.account(snapshot, best.config)
         return TuneResult(
             comparison=comparison,
             best=best,

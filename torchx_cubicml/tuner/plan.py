@@ -85,17 +85,17 @@ def next_launch(
     if again is not None:
         return "again", again
     seed = prepared.request.seed + len(trials)
-    moment = moment_of(prepared, _with_given_up(trials, evidence), seed=seed)
-    best = advisor.best_known(moment)
+    snapshot = snapshot_of(prepared, _with_given_up(trials, evidence), seed=seed)
+    best = advisor.best_known(snapshot)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
     if enough and not repeats and _confirms(prepared, evidence, best):
         return None
     spare = 0 if enough else launches_left - len(repeats)
-    to_repeat = partial(_lacking_rivals, prepared, evidence, best, partial(advisor.rivals, moment))
+    to_repeat = partial(_lacking_rivals, prepared, evidence, best, partial(advisor.rivals, snapshot))
     rivals = to_repeat()[:spare] if 0 < spare <= _MOST_RIVALS else []
     searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
-    found = advisor.suggest(moment) if searches and not _is_idle(prepared, moment, advisor) else []
+    found = advisor.suggest(snapshot) if searches and not _is_idle(prepared, snapshot, advisor) else []
     if found:
         return "search", found[0]
     if spare > _MOST_RIVALS:
@@ -106,7 +106,7 @@ def next_launch(
     return ("confirm", repeats[0]) if repeats else None
 
 
-def moment_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
+def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
     """Return what an advisor is asked about."""
     return Snapshot(
         space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
@@ -121,7 +121,7 @@ def winner_of(
     Where it was not measured again and another was, the fastest of those.
     """
     advisor = advisor or StudyProposer.serving(prepared)
-    best = advisor.best_known(moment_of(prepared, trials, seed=prepared.request.seed))
+    best = advisor.best_known(snapshot_of(prepared, trials, seed=prepared.request.seed))
     if best is None:
         return None, None
     evidence = Evidence.of(prepared, trials, known)
@@ -241,10 +241,10 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
     return target is not None and best is not None and best.gain is not None and best.gain >= target
 
 
-def _is_idle(prepared: Prepared, moment: Snapshot, advisor: Proposer) -> bool:
+def _is_idle(prepared: Prepared, snapshot: Snapshot, advisor: Proposer) -> bool:
     """Whether another launch is expected to bring less than the user wants to wait for."""
     least = prepared.request.stop_under
-    expected = advisor.expected_gain(moment) if least is not None else None
+    expected = advisor.expected_gain(snapshot) if least is not None else None
     return least is not None and expected is not None and expected < least
 
 

@@ -19,16 +19,17 @@ if TYPE_CHECKING:
 
 
 def glance(
-    prepared: Prepared, books: TuneState, flights: PendingLaunches, *, spent: Spent, best: Trial | None
+    prepared: Prepared, tune_state: TuneState, pending_launches: PendingLaunches, *, spent: Spent, best: Trial | None
 ) -> Waiting:
     """Return what is to be seen while a tune waits; ``best`` is the fastest trial so far."""
-    budget, parallel, now = prepared.request.budget, prepared.request.parallel, books.now()
+    budget, parallel, now = prepared.request.budget, prepared.request.parallel, tune_state.now()
     objective = prepared.space.objective
     left = budget.launches_left(spent, parallel=parallel) if spent.launch_hours else 0
-    waves = (left + len(flights.under_way)) / parallel
+    waves = (left + len(pending_launches.under_way)) / parallel
     return Waiting(
         in_flight=tuple(
-            _shown(flight, now, books.ledger.of_launch(flight.launch_id), objective) for flight in flights.under_way
+            _shown(pending, now, tune_state.ledger.of_launch(pending.launch_id), objective)
+            for pending in pending_launches.under_way
         ),
         best=throughput_of(best, objective),
         best_config=best.config if best is not None else None,
@@ -42,14 +43,18 @@ def throughput_of(trial: Trial | None, objective: str) -> float | None:
     return trial.measurement.throughput(objective) if trial is not None and trial.measurement else None
 
 
-def _shown(flight: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
+def _shown(pending: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
     return InFlight(
-        number=flight.number,
-        purpose=flight.purpose,
-        config=flight.config,
-        phase="ending" if flight.doom or flight.ended else str(flight.state.phase) if flight.state else "submitted",
-        since_s=(now - flight.since).total_seconds(),
-        expected=flight.suggestion.throughput if flight.suggestion is not None else None,
+        number=pending.number,
+        purpose=pending.purpose,
+        config=pending.config,
+        phase="ending"
+        if pending.cancellation or pending.ended
+        else str(pending.state.phase)
+        if pending.state
+        else "submitted",
+        since_s=(now - pending.since).total_seconds(),
+        expected=pending.suggestion.throughput if pending.suggestion is not None else None,
         measured=throughput_of(trial, objective),
         uncertainty=trial.measurement.uncertainty if trial is not None and trial.measurement else 0.0,
     )

@@ -53,19 +53,19 @@ class Snapshot:
 class Proposer(Protocol):
     """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
 
-    def suggest(self, moment: Snapshot) -> list[Suggestion]:
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
         """Return what to launch next, the most telling first."""
 
-    def best_known(self, moment: Snapshot) -> Suggestion | None:
+    def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """Return the best config surely faster than the own, else that; ``None`` where nothing was measured."""
 
-    def expected_gain(self, moment: Snapshot) -> float | None:
+    def expected_gain(self, snapshot: Snapshot) -> float | None:
         """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
 
-    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
+    def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
         """Return measured configs that may well be faster than ``winner``, the likeliest first."""
 
-    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
+    def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
         """Return what is to be said of ``winner`` at the end."""
 
 
@@ -88,43 +88,43 @@ class StudyProposer:
         """Return the advisor that a tune asks."""
         return cls(predictor=prepared.predictor, method=prepared.request.method)
 
-    def suggest(self, moment: Snapshot) -> list[Suggestion]:
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
         """See ``Proposer``."""
-        return self._studied(moment).suggest(method=self.method)
+        return self._studied(snapshot).suggest(method=self.method)
 
-    def best_known(self, moment: Snapshot) -> Suggestion | None:
+    def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
-        if not any(trial.measurement is not None and matches(trial, moment.workload) for trial in moment.trials):
+        if not any(trial.measurement is not None and matches(trial, snapshot.workload) for trial in snapshot.trials):
             return None  # without the time that learning takes
-        return self._studied(moment).best_known()
+        return self._studied(snapshot).best_known()
 
-    def expected_gain(self, moment: Snapshot) -> float | None:
+    def expected_gain(self, snapshot: Snapshot) -> float | None:
         """See ``Proposer``."""
-        return expected_gain(self._studied(moment), method=self.method)
+        return expected_gain(self._studied(snapshot), method=self.method)
 
-    def rivals(self, moment: Snapshot, winner: Config) -> list[Suggestion]:
+    def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
         """See ``Proposer``."""
-        found = verdict(self._studied(moment), winner=winner)
+        found = verdict(self._studied(snapshot), winner=winner)
         return list(found.rivals) if found is not None else []
 
-    def account(self, moment: Snapshot, winner: Config) -> FinalReport:
+    def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
         """See ``Proposer``."""
-        study = self._studied(moment)
+        study = self._studied(snapshot)
         found = verdict(study, winner=winner)
         return FinalReport(
             confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
         )
 
-    def _studied(self, moment: Snapshot) -> Study:
+    def _studied(self, snapshot: Snapshot) -> Study:
         asked = self._asked
-        if self._study is None or asked is None or asked.trials is not moment.trials or asked.seed != moment.seed:
+        if self._study is None or asked is None or asked.trials is not snapshot.trials or asked.seed != snapshot.seed:
             self._study = Study.of(
-                moment.space,
-                workload=moment.workload,
-                current=moment.current,
-                trials=moment.trials,
-                seed=moment.seed,
+                snapshot.space,
+                workload=snapshot.workload,
+                current=snapshot.current,
+                trials=snapshot.trials,
+                seed=snapshot.seed,
                 predictor=self.predictor,
             )
-            self._asked = moment
+            self._asked = snapshot
         return self._study

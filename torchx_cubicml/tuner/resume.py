@@ -21,47 +21,47 @@ _SURE_AFTER_BLINDLY = timedelta(seconds=120)  # on a scheduler that cannot be as
 NEVER_MADE = "the tuner ended before it submitted this launch"
 
 
-def adopt_all(flights: PendingLaunches, books: TuneState, jobs: JobRunner, clock: Clock) -> int:
+def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> int:
     """Watch each launch of the tune that has a job, close those that never had one; return how many are watched."""
-    lost = _adopt_noted(flights, books, jobs)
+    lost = _adopt_noted(pending_launches, tune_state, jobs)
     began = clock.now()
     while lost:
         found = jobs.find(lost)
         for launch_id in lost:
-            if launch_id in found or _has_begun(books, launch_id):
-                flights.adopt(_flight(books, launch_id, found.get(launch_id, "")))
-        lost = [launch_id for launch_id in lost if launch_id not in found and not _has_begun(books, launch_id)]
+            if launch_id in found or _has_begun(tune_state, launch_id):
+                pending_launches.adopt(_flight(tune_state, launch_id, found.get(launch_id, "")))
+        lost = [launch_id for launch_id in lost if launch_id not in found and not _has_begun(tune_state, launch_id)]
         patience = _SURE_AFTER if jobs.finds else _SURE_AFTER_BLINDLY
         if not lost or (clock.now() - began >= patience and not jobs.submitting(lost)):
             break
         clock.sleep(_LOOK_S)
-        books.ledger.refresh()
+        tune_state.ledger.refresh()
     for launch_id in lost:
-        flights.drop(launch_id, NEVER_MADE)
-    return len(flights.under_way)
+        pending_launches.drop(launch_id, NEVER_MADE)
+    return len(pending_launches.under_way)
 
 
-def _adopt_noted(flights: PendingLaunches, books: TuneState, jobs: JobRunner) -> list[str]:
+def _adopt_noted(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner) -> list[str]:
     """Watch the launches whose job was noted, and return the others."""
-    noted = {launch_id: books.handle(launch_id) for launch_id in books.open_launches()}
+    noted = {launch_id: tune_state.handle(launch_id) for launch_id in tune_state.open_launches()}
     local = jobs.find([launch_id for launch_id, handle in noted.items() if handle]) if jobs.is_local else {}
     for launch_id, handle in noted.items():
         if handle:
             # Only the process that started a local job can ask TorchX for it.
             known = local.get(launch_id, f"local_cwd://adopted/{launch_id}") if jobs.is_local else handle
-            flights.under_way.append(_flight(books, launch_id, known))
+            pending_launches.under_way.append(_flight(tune_state, launch_id, known))
     return [launch_id for launch_id, handle in noted.items() if not handle]
 
 
-def _flight(books: TuneState, launch_id: str, handle: str) -> PendingLaunch:
-    plan = books.ledger.planned(launch_id)
+def _flight(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch:
+    plan = tune_state.ledger.planned(launch_id)
     planned_at = instant(plan.time) if plan is not None else None
-    submitted_at = planned_at or books.now()
-    attempts = books.ledger.attempts(launch_id)
+    submitted_at = planned_at or tune_state.now()
+    attempts = tune_state.ledger.attempts(launch_id)
     return PendingLaunch(
         launch_id=launch_id,
-        number=books.number(launch_id),
-        purpose=books.purpose(launch_id) or "search",
+        number=tune_state.number(launch_id),
+        purpose=tune_state.purpose(launch_id) or "search",
         config=plan.config if plan is not None else {},
         submitted_at=submitted_at,
         handle=handle,
@@ -70,6 +70,6 @@ def _flight(books: TuneState, launch_id: str, handle: str) -> PendingLaunch:
     )
 
 
-def _has_begun(books: TuneState, launch_id: str) -> bool:
-    trial = books.ledger.of_launch(launch_id)
+def _has_begun(tune_state: TuneState, launch_id: str) -> bool:
+    trial = tune_state.ledger.of_launch(launch_id)
     return trial is not None and trial.state is not State.PLANNED

@@ -34,13 +34,13 @@ _DIAGNOSIS = {
 
 
 def refuse_to_go_on(
-    prepared: Prepared, landed: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
+    prepared: Prepared, finished: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
 ) -> None:
     """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
 
     Args:
         prepared: the request.
-        landed: what ended just now.
+        finished: what ended just now.
         own: trials of this tune, in the order of their ends; of a refused launch none.
         measured_before: whether the workload was ever measured.
         awaits_own: whether the user's own config is in flight.
@@ -48,14 +48,14 @@ def refuse_to_go_on(
     Raises:
         LaunchError: with the script's own last lines.
     """
-    trial = landed.trial
+    trial = finished.trial
     if trial.state is State.STOPPED_EARLY:
         return
     if not measured_before:
-        _refuse_first(prepared, landed, awaits_own=awaits_own)
+        _refuse_first(prepared, finished, awaits_own=awaits_own)
     row = _in_a_row(own, trial.state)
-    if trial.state not in _DIAGNOSIS or landed.refused:
-        _refuse_refusals(landed, own)
+    if trial.state not in _DIAGNOSIS or finished.refused:
+        _refuse_refusals(finished, own)
         return
     # One node that breaks takes all in flight with it; and where launches succeed, chance makes rows of failures too.
     patience = max(_IN_A_ROW, prepared.request.parallel) * (2 if measured_before else 1)
@@ -63,7 +63,7 @@ def refuse_to_go_on(
         patience *= 3
     if row >= patience and not (measured_before and trial.state is State.OUT_OF_MEMORY):
         sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
-        raise LaunchError(with_last_lines(sentence, landed.last_lines))
+        raise LaunchError(with_last_lines(sentence, finished.last_lines))
 
 
 def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
@@ -75,13 +75,13 @@ def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
 
 
-def _refuse_first(prepared: Prepared, landed: FinishedLaunch, *, awaits_own: bool) -> None:
+def _refuse_first(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: bool) -> None:
     """Judge the command by the user's own config: of another, the tuner chose the values, and a row of them tells."""
-    first = landed.trial
-    if landed.refused:
+    first = finished.trial
+    if finished.refused:
         raise LaunchError(first.reason)
-    if config_key(landed.flight.config) == config_key(prepared.current):
-        _refuse_own(first, landed)
+    if config_key(finished.pending.config) == config_key(prepared.current):
+        _refuse_own(first, finished)
     elif awaits_own:
         return
     if first.state is not State.COMPLETED:
@@ -98,17 +98,17 @@ def _refuse_first(prepared: Prepared, landed: FinishedLaunch, *, awaits_own: boo
     )
 
 
-def _refuse_own(first: Trial, landed: FinishedLaunch) -> None:
+def _refuse_own(first: Trial, finished: FinishedLaunch) -> None:
     if first.state is State.USER_ERROR:
-        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", landed.last_lines))
+        raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", finished.last_lines))
     if first.state is State.UNKNOWN and not first.observed:
         reason = first.reason.replace(", and its training said no more", " and left no record of itself")
-        raise LaunchError(with_last_lines(reason, landed.last_lines))
+        raise LaunchError(with_last_lines(reason, finished.last_lines))
 
 
-def _refuse_refusals(landed: FinishedLaunch, own: Sequence[Trial]) -> None:
-    if landed.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
-        raise LaunchError(f"the scheduler refuses one launch after the other: {landed.trial.reason}")
+def _refuse_refusals(finished: FinishedLaunch, own: Sequence[Trial]) -> None:
+    if finished.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
+        raise LaunchError(f"the scheduler refuses one launch after the other: {finished.trial.reason}")
 
 
 def _in_a_row(own: Sequence[Trial], state: State) -> int:

@@ -32,7 +32,7 @@ def doubted_of(made: list[Trial]) -> tuple[list[float], GaussianProcess]:
     """Return the throughputs that are doubted, the lowest first."""
     history = History.from_trials(made, objective="tokens_per_second")
     process = GaussianProcess().fit(history, rng=np.random.default_rng(0))
-    return sorted(history.throughput[process.doubts(history.features)].tolist()), process
+    return sorted(history.throughput[process.outliers(history.features)].tolist()), process
 
 
 def speeds(made: list[Trial]) -> list[float]:

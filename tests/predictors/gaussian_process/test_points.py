@@ -62,4 +62,4 @@ def test_points_can_be_joined() -> None:
 
 def test_how_often_two_divides_a_number_beyond_all_whole_ones_is_told_without_a_warning() -> None:
     rows = [{"batch": size} for size in (1, 3, 5, 6, 7, 12, 2**64, 1e30)]
-    assert placed(rows, [*rows, {"batch": -8}, {}]).twos[:, 0].tolist() == [0, 0, 0, 1, 0, 2, 6, 6, 0, 0]
+    assert placed(rows, [*rows, {"batch": -8}, {}]).power_of_two[:, 0].tolist() == [0, 0, 0, 1, 0, 2, 6, 6, 0, 0]

@@ -78,32 +78,33 @@ def fullness(row: Mapping[str, object]) -> float:
 
 
 def crowding_of(history: History) -> Callable[[np.ndarray], np.ndarray]:
-    def crowding(features: np.ndarray) -> np.ndarray:
+    def memory_pressure(features: np.ndarray) -> np.ndarray:
         found = [np.flatnonzero((history.features == row).all(axis=1))[0] for row in features]
         return np.clip([[10.0 * (fullness_of[index] - 0.9)] for index in found], 0.0, 1.0)
 
     fullness_of = [fullness(row) for row in history.rows]
-    return crowding
+    return memory_pressure
 
 
 def test_the_variance_of_a_point_holds_its_crowding() -> None:
     history = history_of(some(30))
-    process = GaussianProcess(crowding=crowding_of(history)).fit(history, rng=np.random.default_rng(0))
+    process = GaussianProcess(memory_pressure=crowding_of(history)).fit(history, rng=np.random.default_rng(0))
     points = process.points_
-    assert points.crowding.any()
+    assert points.memory_pressure.any()
     assert process.kernel_.alone(points) == pytest.approx(np.diag(process.kernel_.between(points, points)), rel=1e-6)
 
 
 def test_it_learns_what_configs_lose_near_the_memory_wall() -> None:
     history = history_of(some(120))
-    crowding = crowding_of(history)
-    slowed = history.throughput * (1.0 - 0.15 * crowding(history.features)[:, 0])
+    memory_pressure = crowding_of(history)
+    slowed = history.throughput * (1.0 - 0.15 * memory_pressure(history.features)[:, 0])
     known = np.arange(120) % 2 == 0
     told = replace(history, throughput=np.where(known, slowed, np.nan))
     missed = [
         np.std(process.latent(history.features)[0][~known] - np.log(slowed[~known]))
         for process in (
-            GaussianProcess(crowding=each).fit(told, rng=np.random.default_rng(0)) for each in (crowding, None)
+            GaussianProcess(memory_pressure=each).fit(told, rng=np.random.default_rng(0))
+            for each in (memory_pressure, None)
         )
     ]
     assert missed[0] < 0.8 * missed[1]
@@ -223,5 +224,5 @@ def test_beside_layers_jumps_are_believed_where_measurements_show_them(jump: flo
         word, batch = "".join(rng.choice(list("FN"), LAYERS)), int(rng.integers(1, 13))
         trials.append(trial(word, batch, noise=jumps[batch] + float(rng.normal(0.0, 0.005))))
     process, _ = fitted(trials)
-    assert bool(process.kernel_.rough) is (jump > 0)
+    assert bool(process.kernel_.stepwise) is (jump > 0)
     assert process.noise_ < 0.02

@@ -150,7 +150,7 @@ def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
     assert wall.knows_peaks_
     assert not WorkloadFeasibility(tuned=TUNED).fit(history).knows_peaks_
     asked = [config("FFFFFFFF", batch) for batch in (4, 16)] + [config("SSSSFFFF", batch) for batch in (13, 14, 15)]
-    empty, roomy, *nearer = wall.crowding(history.columns.encode(asked))[:, 0]
+    empty, roomy, *nearer = wall.memory_pressure(history.columns.encode(asked))[:, 0]
     assert empty == roomy == 0.0
     assert nearer == sorted(nearer)
     assert nearer[0] < 0.75 < nearer[-1]

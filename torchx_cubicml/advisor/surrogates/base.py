@@ -88,7 +88,7 @@ class Forecaster(Protocol):
 class Surrogate(Forecaster, Protocol):
     """What trials teach of the configs of one workload."""
 
-    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+    def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return whether rows were measured, but each time slowed down by something else than their config, ``[n]``."""
 
     def ensemble(self, *, one: bool) -> list[Surrogate]:
@@ -103,7 +103,7 @@ class Surrogate(Forecaster, Protocol):
     def optimistic(self) -> Self:
         """Return this knowledge with what is usual expected where nothing is known: to search by, never to claim by."""
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
+    def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """Return who tells one function that this knowledge believes in as if it were true, drawn as it is at ``rows``.
 
         What it forecasts of a row is always the same.
@@ -117,7 +117,7 @@ class JointSurrogate(Surrogate, Protocol):
     A forecast already weighs what was measured of the very config.
     """
 
-    def draws(
+    def sample(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """Return logarithms of true values of few ``rows`` drawn together from what is believed, ``[count, n]``."""

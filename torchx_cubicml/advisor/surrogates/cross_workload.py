@@ -100,7 +100,7 @@ class CrossWorkloadSurrogate:
         fits = self.feasibility.probability(features, rows)
         return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
 
-    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+    def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Trees smooth over many configs, and each measurement is believed."""
         return np.zeros(len(rows), dtype=np.bool_)
 
@@ -130,7 +130,7 @@ class CrossWorkloadSurrogate:
         """Trees over all workloads know what is usual."""
         return self
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
+    def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """Each config is drawn for itself: trees do not say what two configs have in common."""
         del rows
         return ThompsonSample(source=self, seed=int(rng.integers(2**31)))

@@ -45,9 +45,9 @@ class PerWorkloadSurrogate:
             logarithm = logarithm + self.elsewhere.logarithms(rows)
         return Forecast(logarithm=logarithm, spread=spread, fits=self.memory.probability(features, rows))
 
-    def doubts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
+    def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """See ``Surrogate``."""
-        return self.process.doubts(encoded(self.history.columns, rows))
+        return self.process.outliers(encoded(self.history.columns, rows))
 
     def ensemble(self, *, one: bool) -> list[Surrogate]:
         """What the workload's own measurements say needs no other."""
@@ -69,11 +69,11 @@ class PerWorkloadSurrogate:
         """See ``Surrogate``: larger micro batches waste less, and memory buys speed."""
         return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
 
-    def drawn(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
+    def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """See ``Surrogate``."""
-        return replace(self, process=self.process.drawn(encoded(self.history.columns, rows), rng=rng))
+        return replace(self, process=self.process.sample_function(encoded(self.history.columns, rows), rng=rng))
 
-    def draws(
+    def sample(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """See ``JointSurrogate``: of all shares of noise that are likely."""

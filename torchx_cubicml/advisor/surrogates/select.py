@@ -41,8 +41,8 @@ def learn(lesson: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     others = lesson.history(nearest(strange, lesson.workload, count=MOST_LEARNED))
     wall = WorkloadFeasibility(compare=lesson.compare, tuned=lesson.tuned).fit(own)
     feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = wall
-    crowding = wall.crowding if wall.knows_peaks_ else None
-    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, crowding=crowding)
+    memory_pressure = wall.memory_pressure if wall.knows_peaks_ else None
+    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, memory_pressure=memory_pressure)
     process = make().fit(own, rng=rng)
     elsewhere = None
     if int(np.isfinite(others.throughput).sum()) >= FEWEST_ELSEWHERE:

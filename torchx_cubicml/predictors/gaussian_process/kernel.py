@@ -85,9 +85,9 @@ class Prior:
         return cls(places, np.array(medians), np.array(deviations), jumps=not places.layered)
 
     @property
-    def rough(self) -> tuple[int, ...]:
+    def stepwise(self) -> tuple[int, ...]:
         """Places of the numbers that may jump."""
-        return tuple(at for at, each in enumerate(self.places.numbers) if each.rough)
+        return tuple(at for at, each in enumerate(self.places.numbers) if each.stepwise)
 
     def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
         """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
@@ -104,7 +104,7 @@ class Prior:
             correlation=float(values[9] / (1.0 + values[9])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
-            rough=self.rough if self.jumps else (),
+            stepwise=self.stepwise if self.jumps else (),
             fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
         )
 
@@ -121,7 +121,7 @@ class Kernel:
     correlation: float
     plain: NDArray[np.float64]
     shares: NDArray[np.float64]
-    rough: tuple[int, ...]
+    stepwise: tuple[int, ...]
     fact_of: NDArray[np.intp]
 
     def noise_of(self, own_noise: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -132,12 +132,12 @@ class Kernel:
         """Return the covariance of each two points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
-        smooth, linear, matching, alone, crowded, rough = self.variances
+        smooth, linear, matching, alone, crowded, stepwise = self.variances
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
-        if left.crowding.shape[1]:
-            total += crowded * _matern(_squares(left.crowding, right.crowding) / _CROWDED_LENGTH**2)
-        if self.rough:
-            total += rough * self._roughly(left, right)
+        if left.memory_pressure.shape[1]:
+            total += crowded * _matern(_squares(left.memory_pressure, right.memory_pressure) / _CROWDED_LENGTH**2)
+        if self.stepwise:
+            total += stepwise * self._roughly(left, right)
         if not self.layered:
             return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
         near, wide = _matern(plain), _matern(0.25 * plain)
@@ -150,10 +150,10 @@ class Kernel:
 
     def alone(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
-        smooth, linear, matching, alone, crowded, rough = self.variances
+        smooth, linear, matching, alone, crowded, stepwise = self.variances
         by_itself = alone if len(self.fact_of) and not self.layered else 0.0
-        by_itself += rough if self.rough else 0.0
-        total = np.full(len(points), smooth + by_itself + crowded * points.crowding.shape[1])
+        by_itself += stepwise if self.stepwise else 0.0
+        total = np.full(len(points), smooth + by_itself + crowded * points.memory_pressure.shape[1])
         for layered, members in zip(self.layered, points.members, strict=True):
             missing = 1.0 - members.sum(axis=1) @ layered.weights
             total += matching * np.exp(-missing / self.match_length)
@@ -175,10 +175,10 @@ class Kernel:
     def _roughly(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
         """Return the covariance of what makes throughput jump: the very value, and how often two divides it."""
         total = np.zeros((len(left), len(right)))
-        for column, at in enumerate(self.rough):
+        for column, at in enumerate(self.stepwise):
             alike = left.numbers[:, [at]] == right.numbers[:, at]
-            twos = _matern(_squares(left.twos[:, [column]], right.twos[:, [column]]))
-            total += 0.5 * (alike + twos) / len(self.rough)
+            power_of_two = _matern(_squares(left.power_of_two[:, [column]], right.power_of_two[:, [column]]))
+            total += 0.5 * (alike + power_of_two) / len(self.stepwise)
         return total
 
     def _layers(self, layered: LayerColumn) -> NDArray[np.float64]:
@@ -239,7 +239,7 @@ def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tup
         return prior.kernel(shifts), _log_posterior(prior, shifts, sample)
     shifts, best = _climbed(prior, shifts, sample, rng)
     jumping = replace(prior, jumps=True)
-    if prior.jumps or not prior.rough:
+    if prior.jumps or not prior.stepwise:
         return prior.kernel(shifts), best
     started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, sample))
     if _log_posterior(jumping, started, sample) < best + _SURE_OF_JUMPS:
@@ -249,9 +249,9 @@ def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tup
 
 
 def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    for rough, noise in product(_JUMPS, _QUIET):
+    for stepwise, noise in product(_JUMPS, _QUIET):
         other = shifts.copy()
-        other[_AT_ROUGH], other[_AT_NOISE] = rough, shifts[_AT_NOISE] + noise
+        other[_AT_ROUGH], other[_AT_NOISE] = stepwise, shifts[_AT_NOISE] + noise
         yield other
 
 

@@ -49,9 +49,9 @@ class Number:
     low: float
     width: float
     logarithmic: bool
-    rough: bool
+    stepwise: bool
 
-    def twos(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def power_of_two(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how often two divides the number of each row, ``[n]``: tiles and warps are powers of two."""
         whole = np.clip(np.nan_to_num(features[:, self.column], nan=1.0), 1.0, _MOST_WHOLE).astype(np.int64)
         return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_TWOS), dtype=np.float64)
@@ -113,8 +113,8 @@ class EncodedConfigs:
     categories: NDArray[np.float64]
     members: tuple[NDArray[np.float64], ...]
     shares: tuple[NDArray[np.float64], ...]
-    twos: NDArray[np.float64]
-    crowding: NDArray[np.float64]
+    power_of_two: NDArray[np.float64]
+    memory_pressure: NDArray[np.float64]
 
     def __len__(self) -> int:
         return len(self.numbers)
@@ -126,8 +126,8 @@ class EncodedConfigs:
             categories=np.vstack([self.categories, other.categories]),
             members=tuple(np.concatenate(pair) for pair in zip(self.members, other.members, strict=True)),
             shares=tuple(np.concatenate(pair) for pair in zip(self.shares, other.shares, strict=True)),
-            twos=np.vstack([self.twos, other.twos]),
-            crowding=np.vstack([self.crowding, other.crowding]),
+            power_of_two=np.vstack([self.power_of_two, other.power_of_two]),
+            memory_pressure=np.vstack([self.memory_pressure, other.memory_pressure]),
         )
 
 
@@ -184,7 +184,7 @@ class ConfigEncoder:
     def points(self, features: NDArray[np.float64]) -> EncodedConfigs:
         """Return encoded rows as points."""
         numbers = [number.scaled(features) for number in self.numbers]
-        twos = [number.twos(features) for number in self.numbers if number.rough]
+        power_of_two = [number.power_of_two(features) for number in self.numbers if number.stepwise]
         at, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
         members = tuple(layered.members(features) for layered in self.layered)
         nothing = np.empty((len(features), 0))
@@ -193,8 +193,8 @@ class ConfigEncoder:
             categories=np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
             members=members,
             shares=tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
-            twos=np.column_stack([nothing, *twos]),
-            crowding=nothing,
+            power_of_two=np.column_stack([nothing, *power_of_two]),
+            memory_pressure=nothing,
         )
 
 
@@ -237,8 +237,8 @@ def _number(name: str, column: int, values: list[float]) -> Number:
     if logarithmic:
         low, high = math.log(low), math.log(high)
     whole = all(value.is_integer() and value > 0 for value in finite)
-    rough = whole and len(set(finite)) >= _FEWEST_ROUGH and any(int(value) & (int(value) - 1) for value in finite)
-    return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic, rough=rough)
+    stepwise = whole and len(set(finite)) >= _FEWEST_ROUGH and any(int(value) & (int(value) - 1) for value in finite)
+    return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic, stepwise=stepwise)
 
 
 def _numbers(choices: Sequence[Scalar]) -> list[float]:

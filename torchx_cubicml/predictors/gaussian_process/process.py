@@ -66,12 +66,12 @@ class GaussianProcess:
         tuned: Mapping[str, Sequence[Scalar]] | None = None,
         noise: float | None = None,
         hopeful: bool = False,
-        crowding: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
+        memory_pressure: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> None:
         self.tuned = dict(tuned or {})
         self.noise = noise
         self.hopeful = hopeful
-        self.crowding = crowding
+        self.memory_pressure = memory_pressure
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
         """Learn from the measured rows of ``history``; see ``Predictor``."""
@@ -108,7 +108,7 @@ class GaussianProcess:
             likeliest = max(likeliest, told, key=lambda process: process.evidence_)
         vars(self).update(vars(likeliest))
 
-    def doubts(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
+    def outliers(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
         """Return whether rows were measured and no measurement of them is trusted, ``[n]``."""
         if not self.n_measured_:
             return np.zeros(len(features), dtype=np.bool_)
@@ -138,7 +138,9 @@ class GaussianProcess:
 
     def _points(self, features: NDArray[np.float64]) -> EncodedConfigs:
         points = self.places_.points(features)
-        return points if self.crowding is None else replace(points, crowding=self.crowding(features))
+        return (
+            points if self.memory_pressure is None else replace(points, memory_pressure=self.memory_pressure(features))
+        )
 
     def _trend(self, points: EncodedConfigs) -> NDArray[np.float64]:
         """Return what is expected before anything is measured, ``[n]``."""
@@ -192,14 +194,14 @@ class GaussianProcess:
         """
         return self._given(features, self.latent(features)[0])
 
-    def drawn(self, features: NDArray[np.float64], *, rng: np.random.Generator) -> Self:
+    def sample_function(self, features: NDArray[np.float64], *, rng: np.random.Generator) -> Self:
         """Return this process as if the rows of ``features`` had been measured at values drawn from what it believes.
 
         Its mean is then one function that the measurements allow: a Thompson draw, told at those rows.
         """
-        return self._given(features, self.draws(features, count=1, rng=rng)[0])
+        return self._given(features, self.sample(features, count=1, rng=rng)[0])
 
-    def draws(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    def sample(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return logarithms of true throughputs of few rows, drawn together from what is believed, ``[count, n]``."""
         return drawn_from(*self.joint(features), count=count, rng=rng)
 

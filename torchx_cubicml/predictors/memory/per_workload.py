@@ -71,11 +71,11 @@ class WorkloadFeasibility:
         trust = np.where(np.arange(len(features)) < len(history.rows), 1.0, _UNKNOWN_CAUSE)
         self.appetite_ = MemoryUsage.of(ConfigEncoder.of(features, history.columns, tuned=self.tuned), history.columns)
         with one_thread():
-            meal = self.appetite_.meal(features)
+            terms = self.appetite_.terms(features)
             room = _Room.of(peaks, _device_memory_gib([*history.rows, *history.failures]))
             observations = _Observations(
-                appetite=self.appetite_,
-                meal=meal,
+                usage=self.appetite_,
+                terms=terms,
                 fitted=fitted,
                 trust=trust,
                 peaks=peaks,
@@ -99,13 +99,13 @@ class WorkloadFeasibility:
         """Whether recorded peaks, rather than outcomes alone, say what configs take."""
         return int(np.isfinite(self.observations_.peaks).sum()) >= _FEWEST_PEAKS
 
-    def crowding(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+    def memory_pressure(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return how far into the last tenth of the memory rows reach, ``[n, 1]``: 0 before it, 1 at the wall.
 
         An allocator that finds little room frees what it had kept and asks again, which takes time.
         """
         with one_thread():
-            taken, _, roomy = self.appetite_.taken(self.appetite_.meal(features), self.theta_[:-1])
+            taken, _, roomy = self.appetite_.taken(self.appetite_.terms(features), self.theta_[:-1])
         fullness = np.exp(taken - roomy @ self.theta_[:-1])
         return np.asarray(np.clip((fullness - _CROWDED) / (1.0 - _CROWDED), 0.0, _MOST_CROWDED)[:, None])
 
@@ -119,18 +119,18 @@ class WorkloadFeasibility:
         told = copy(self)
         told.features_ = np.vstack([self.features_, features])
         with one_thread():
-            told.observations_ = self.observations_.with_failures(self.appetite_.meal(told.features_))
+            told.observations_ = self.observations_.with_failures(self.appetite_.terms(told.features_))
             told.theta_, told.covariance_ = _most_probable(told.observations_, self.theta_)
         return told
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to; see ``CrossWorkloadFeasibility``."""
+        """Return the probability to fit, float64 ``[n]``; 0.0 exactly where a config is known not to fit."""
         known = np.full(len(features), np.nan)
         # Only rows that are encoded alike can be alike, which is cheaper to see than the rows themselves.
         near = [place for place, row in enumerate(features[:, self.compared_]) if row.tobytes() in self.known_]
         known[near] = self.limits_.verdicts([rows[place] for place in near])
         with one_thread():
-            taken, grows, roomy = self.appetite_.taken(self.appetite_.meal(features), self.theta_[:-1])
+            taken, grows, roomy = self.appetite_.taken(self.appetite_.terms(features), self.theta_[:-1])
             slope = roomy - grows
             margin = roomy @ self.theta_[:-1] - taken
             covariance = self.covariance_[:-1, :-1]
@@ -172,8 +172,8 @@ def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
 class _Observations:
     """Outcomes and peaks; ``theta`` is the appetite's and, last, the memory that there is in the unit of peaks."""
 
-    appetite: MemoryUsage
-    meal: UsageTerms
+    usage: MemoryUsage
+    terms: UsageTerms
     fitted: NDArray[np.float64]
     trust: NDArray[np.float64]
     peaks: NDArray[np.float64]
@@ -182,12 +182,12 @@ class _Observations:
     peak_sd: float
     steepness: float
 
-    def with_failures(self, meal: UsageTerms) -> _Observations:
-        """Return the observations of ``meal``, whose first configs are those known, and of which the others failed."""
-        more = len(meal.batch) - len(self.fitted)
+    def with_failures(self, terms: UsageTerms) -> _Observations:
+        """Return the observations of ``terms``, whose first configs are those known, and of which the others failed."""
+        more = len(terms.batch) - len(self.fitted)
         return replace(
             self,
-            meal=meal,
+            terms=terms,
             fitted=np.concatenate([self.fitted, np.zeros(more)]),
             trust=np.concatenate([self.trust, np.ones(more)]),
             peaks=np.concatenate([self.peaks, np.full(more, np.nan)]),
@@ -199,7 +199,7 @@ class _Observations:
         The step of expectation and maximisation for a Student-t prior of one degree of freedom on each of them.
         """
         squares = theta**2 + np.diag(covariance)
-        unknown = self.appetite.unknown
+        unknown = self.usage.unknown
         precision = self.precision.copy()
         for group in range(int(unknown.max()) + 1):
             at = np.flatnonzero(unknown == group)
@@ -219,7 +219,7 @@ class _Observations:
 
     def _peaks_off(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return how far recorded peaks stand off, ``[n_peaks]``, and how what is made of them moves, in deviations."""
-        taken, grows, _ = self.appetite.taken(self.meal, theta[:-1])
+        taken, grows, _ = self.usage.taken(self.terms, theta[:-1])
         seen = np.isfinite(self.peaks)
         last = np.full((len(taken), 1), self.room.deviation)
         return (self.peaks - self.room.at(float(theta[-1])) - taken)[seen] / self.peak_sd, np.hstack([grows, last])[
@@ -227,7 +227,7 @@ class _Observations:
         ] / self.peak_sd
 
     def log_posterior(self, theta: NDArray[np.float64]) -> float:
-        taken, _, roomy = self.appetite.taken(self.meal, theta[:-1])
+        taken, _, roomy = self.usage.taken(self.terms, theta[:-1])
         logit = self.steepness * (roomy @ theta[:-1] - taken)
         off, _ = self._peaks_off(theta)
         loss = (self.trust * np.logaddexp(0.0, np.where(self.fitted > 0.5, -logit, logit))).sum()
@@ -235,7 +235,7 @@ class _Observations:
 
     def slope(self, theta: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the gradient of the log posterior, ``[m]``, and its negative Gauss-Newton curvature, ``[m, m]``."""
-        taken, grows, roomy = self.appetite.taken(self.meal, theta[:-1])
+        taken, grows, roomy = self.usage.taken(self.terms, theta[:-1])
         last = np.zeros((len(taken), 1))
         design = self.steepness * np.hstack([roomy - grows, last])
         logit = self.steepness * (roomy @ theta[:-1] - taken)
@@ -250,7 +250,7 @@ def _most_probable(
     observations: _Observations, start: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Return the parameters of highest posterior density and their covariance, by damped Newton steps."""
-    theta = np.zeros(observations.appetite.n_theta + 1) if start is None else start
+    theta = np.zeros(observations.usage.n_theta + 1) if start is None else start
     value = observations.log_posterior(theta)
     for _ in range(_STEPS):
         gradient, curvature = observations.slope(theta)

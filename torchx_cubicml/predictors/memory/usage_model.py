@@ -113,7 +113,7 @@ class MemoryUsage:
         told = [-1] * (self.n_theta - 2 * len(groups)) + groups + [len(found) + group for group in groups]
         return np.array(told, dtype=np.intp)
 
-    def meal(self, features: NDArray[np.float64]) -> UsageTerms:
+    def terms(self, features: NDArray[np.float64]) -> UsageTerms:
         """Return what encoded rows take, ``[n, n_columns]``."""
         points = self.places.points(features)
         batch, plain = np.ones(len(features)), []
@@ -138,22 +138,22 @@ class MemoryUsage:
         return UsageTerms(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
 
     def taken(
-        self, meal: UsageTerms, theta: NDArray[np.float64]
+        self, terms: UsageTerms, theta: NDArray[np.float64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
         """Return the logarithm of the memory taken, ``[n]``, and how it and the room for it move with ``theta``.
 
         The first Jacobian, ``[n, n_theta]``, is of the memory taken, the second of the logarithm of the room.
         """
-        parts, layers, codes, hungry, unknown, room = self._split(theta, meal)
+        parts, layers, codes, hungry, unknown, room = self._split(theta, terms)
         always, per_batch, states = np.log([_ALWAYS, _BATCH, _STATES]) + _PART_SD * parts
-        grows = meal.hungry @ (_PER_HUNGER + _HUNGER_SD * hungry)
-        batch = np.exp(per_batch + grows) * meal.batch
+        grows = terms.hungry @ (_PER_HUNGER + _HUNGER_SD * hungry)
+        batch = np.exp(per_batch + grows) * terms.batch
         keeps = np.exp(states) * np.exp(self.kept + _STEP_SD * codes)
         each = self.layers * np.exp(self._layer_sd * layers)
-        held = meal.kept * keeps[:, None] * each  # [n, n_codes, n_layers]
+        held = terms.kept * keeps[:, None] * each  # [n, n_codes, n_layers]
         total = np.exp(always) + batch + held.sum(axis=(1, 2))
         share = (1.0 / total)[:, None]
-        factor = _UNKNOWN_SD * meal.unknown
+        factor = _UNKNOWN_SD * terms.unknown
         jacobian = np.hstack(
             [
                 _PART_SD[0] * share * np.exp(always),
@@ -161,20 +161,20 @@ class MemoryUsage:
                 _PART_SD[2] * share * held.sum(axis=(1, 2))[:, None],
                 self._layer_sd * share * held.sum(axis=1),
                 _STEP_SD * share * held.sum(axis=2),
-                _HUNGER_SD * share * batch[:, None] * meal.hungry,
+                _HUNGER_SD * share * batch[:, None] * terms.hungry,
                 factor,
-                np.zeros_like(meal.unknown),
+                np.zeros_like(terms.unknown),
             ]
         )
-        roomy = np.hstack([np.zeros((len(total), len(theta) - len(room))), _ROOM_SD * meal.unknown])
+        roomy = np.hstack([np.zeros((len(total), len(theta) - len(room))), _ROOM_SD * terms.unknown])
         return np.log(total) + factor @ unknown, jacobian, roomy
 
     @property
     def _layer_sd(self) -> float:
         return _LAYER_SD if len(self.layers) > 1 else 0.0
 
-    def _split(self, theta: NDArray[np.float64], meal: UsageTerms) -> list[NDArray[np.float64]]:
-        n_hungry, n_unknown = meal.hungry.shape[1], meal.unknown.shape[1]
+    def _split(self, theta: NDArray[np.float64], terms: UsageTerms) -> list[NDArray[np.float64]]:
+        n_hungry, n_unknown = terms.hungry.shape[1], terms.unknown.shape[1]
         return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_hungry, n_unknown]))
 
 

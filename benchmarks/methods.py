@@ -37,7 +37,7 @@ class Told:
     high: NDArray[np.float64] | None = None
 
 
-ProposalMethod: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
+Method: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
 Judge: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], NDArray[np.float64]]"
 
 
@@ -154,8 +154,8 @@ _MAKES: dict[str, Callable[[int], tuple[Learner, Classifier]]] = {
     "LightGBM": _lightgbm,
     "XGBoost": _xgboost,
 }
-OURS: dict[str, ProposalMethod] = {name: partial(ours, name=name) for name in PREDICTORS}
-LIBRARIES: dict[str, ProposalMethod] = {name: partial(library, make=make) for name, make in _MAKES.items()}
+OURS: dict[str, Method] = {name: partial(ours, name=name) for name in PREDICTORS}
+LIBRARIES: dict[str, Method] = {name: partial(library, make=make) for name, make in _MAKES.items()}
 JUDGES: dict[str, Judge] = {
     "ours": our_judge,
     **{name: partial(library_judge, make=make) for name, make in _MAKES.items()},

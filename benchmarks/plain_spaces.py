@@ -38,7 +38,7 @@ FAILING = (0.1, 0.4)  # share of all configs that run out of memory
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class EventGroup:
+class Family:
     """Knobs and the physics behind them.
 
     Args:
@@ -173,14 +173,14 @@ _LLM_CURRENT: Config = {
 }
 _NAMES = {f"p{place}": name for place, name in enumerate(_LLM, start=1)}
 
-FAMILIES: dict[str, EventGroup] = {
-    "llm": EventGroup(
+FAMILIES: dict[str, Family] = {
+    "llm": Family(
         choices=_LLM,
         current=_LLM_CURRENT,
         draw=plain_physics.llm,
         constraint=f"{GPUS} // (tp_degree * pp_degree) * micro_batch_size <= {GLOBAL_BATCH}",
     ),
-    "vision": EventGroup(
+    "vision": Family(
         choices={
             "batch": (16, 32, 64, 128, 256, 512),
             "workers": (0, 1, 2, 4, 8, 16),
@@ -207,7 +207,7 @@ FAMILIES: dict[str, EventGroup] = {
         },
         draw=plain_physics.vision,
     ),
-    "variables": EventGroup(
+    "variables": Family(
         choices={
             "NCCL_ALGO": ("auto", "Ring", "Tree"),
             "NCCL_PROTO": ("auto", "LL", "LL128", "Simple"),
@@ -235,13 +235,13 @@ FAMILIES: dict[str, EventGroup] = {
         draw=plain_physics.variables,
         fits_always=True,
     ),
-    "renamed": EventGroup(
+    "renamed": Family(
         choices={name: _LLM[other] for name, other in _NAMES.items()},
         current={name: _LLM_CURRENT[other] for name, other in _NAMES.items()},
         draw=plain_physics.called(plain_physics.llm, _NAMES),
         constraint=f"{GPUS} // (p1 * p2) * p3 <= {GLOBAL_BATCH}",
     ),
-    "batch": EventGroup(
+    "batch": Family(
         choices={"micro_batch_size": tuple(range(1, 65))}, current={"micro_batch_size": 5}, draw=plain_physics.batch
     ),
 }

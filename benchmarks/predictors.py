@@ -31,13 +31,13 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from methods import ProposalMethod
+    from methods import Method
     from numpy.typing import NDArray
     from splits import Split
 
     from torchx_cubicml.records.trial import Trial
 
-METHODS: dict[str, ProposalMethod] = {**OURS, **LIBRARIES}
+METHODS: dict[str, Method] = {**OURS, **LIBRARIES}
 PAIRED = (DEFAULT_PREDICTOR, *LIBRARIES)
 Found: TypeAlias = "list[tuple[str, str, float]]"
 CEILING = "ceiling"

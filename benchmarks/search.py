@@ -159,7 +159,7 @@ class Models(Protocol):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LayerColumn:
+class Layered:
     """Layer-wise FSDP; a ``Models``.
 
     Args:
@@ -230,11 +230,11 @@ _SIMULATED = ("random", "tpe", "tpe + first batch", "ours", "paper")
 _GP = ("gp", "gp + first batch")
 _PLAIN = ("random", "tpe", "tpe + first batch", "ours")
 TABLES = {
-    "black-box": (Plan(models=LayerColumn(), methods=(*_SIMULATED, *_GP), marks=MARKS, seeds=range(10), last=GP_LAST),),
-    "known": (Plan(models=LayerColumn(facts=True), methods=("ours",), marks=MARKS, seeds=range(10)),),
+    "black-box": (Plan(models=Layered(), methods=(*_SIMULATED, *_GP), marks=MARKS, seeds=range(10), last=GP_LAST),),
+    "known": (Plan(models=Layered(facts=True), methods=("ours",), marks=MARKS, seeds=range(10)),),
     "layers": tuple(
         Plan(
-            models=LayerColumn(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25)
+            models=Layered(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25)
         )
         for n_layers in (16, 32, 64)
         for facts in (False, True)
@@ -361,7 +361,7 @@ def main() -> None:
     """Print the tables."""
     args = _arguments()
     plans = [plan for name, each in TABLES.items() if args.table in {None, name} for plan in each]
-    models: Models | None = LayerColumn(n_layers=args.layers, facts=args.sizes) if args.layers is not None else None
+    models: Models | None = Layered(n_layers=args.layers, facts=args.sizes) if args.layers is not None else None
     if args.plain is not None:
         models = Plain(facts=args.sizes, families=args.plain.split(","))
     if models is not None:

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE / "generated"), str(HERE / "tune")]
-from cases import ODD_NUMBERS, ODD_SPEEDS, ODD_TEXTS, DecisionContext, cases, laid_out, measurement  # noqa: E402 - it lies there
+from cases import ODD_NUMBERS, ODD_SPEEDS, ODD_TEXTS, Case, cases, laid_out, measurement  # noqa: E402 - it lies there
 from cluster import FATES, SimulatedCluster, runner_of  # noqa: E402 - likewise
 
 CASES = int(os.environ.get("CUBICML_CASES", "12"))  # of each command
@@ -161,7 +161,7 @@ METHODS = st.tuples(st.sampled_from([None, None, *SEARCHERS]), st.sampled_from([
 
 
 @generated(cases(), METHODS, st.sampled_from(["1", "2", "5"]), st.booleans())
-def test_suggest(folder, case: DecisionContext, method: list[str], count: str, as_json: bool) -> None:
+def test_suggest(folder, case: Case, method: list[str], count: str, as_json: bool) -> None:
     with folder() as path, laid_out(case, path):
         words = ["--space", "space.toml", "--count", count, *method, *(["--json"] if as_json else [])]
         told = answer("suggest", *words, "--", *case.component)
@@ -189,7 +189,7 @@ def test_suggest(folder, case: DecisionContext, method: list[str], count: str, a
 @generated(
     cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES), n_cases=max(CASES // 3, 1)
 )
-def test_predictors(case: DecisionContext, name: str, objective: str) -> None:
+def test_predictors(case: Case, name: str, objective: str) -> None:
     """Each on the trials of a case as one table, and on the rows of those trials that taught nothing."""
     tuned = {"micro_batch_size": (1, 2, 4), "mode": ("a", "b")} if len(case.trials) % 2 else {}
     history = History.from_trials(case.trials, objective=objective, choices=tuned)
@@ -221,7 +221,7 @@ def test_predictors(case: DecisionContext, name: str, objective: str) -> None:
     ),
     st.booleans(),
 )
-def test_evaluate(folder, case: DecisionContext, split: str, names: list[str], more: list[str], as_json: bool) -> None:
+def test_evaluate(folder, case: Case, split: str, names: list[str], more: list[str], as_json: bool) -> None:
     with folder() as path, laid_out(case, path):
         asked = ["--predictor", *names] if names else []
         told = answer("evaluate", "--split", split, *asked, *more, *(["--json"] if as_json else []))
@@ -235,7 +235,7 @@ def test_evaluate(folder, case: DecisionContext, split: str, names: list[str], m
 
 
 @generated(cases(), st.integers(0, 2**32))
-def test_history(folder, case: DecisionContext, number: int) -> None:
+def test_history(folder, case: Case, number: int) -> None:
     rng = random.Random(number)
     with folder() as path, laid_out(case, path):
         before = strictly(answer("history", "list", "--json", "--limit", "0").out)
@@ -251,7 +251,7 @@ def test_history(folder, case: DecisionContext, number: int) -> None:
         assert strictly(answer("history", "list", "--json", "--limit", "0").out) == known
 
 
-def _of_past_days(store: TrialStore, case: DecisionContext, rng: random.Random) -> None:
+def _of_past_days(store: TrialStore, case: Case, rng: random.Random) -> None:
     """Add to the store what old recorders wrote, and what no recorder did."""
     for place, trial in enumerate(case.trials):
         for event in trial_events(replace(trial, trial_id=f"old-{trial.trial_id}")):
@@ -317,7 +317,7 @@ def test_history_import(
         assert answer("evaluate", "--split", "workload", "--no-choose").status in {0, 2}
 
 
-EMPTY = DecisionContext(space="", files={}, nnodes=1, nproc_per_node=1, words=(), env={}, trials=())
+EMPTY = Case(space="", files={}, nnodes=1, nproc_per_node=1, words=(), env={}, trials=())
 MAPPINGS = (
     'workload = ["n_gpus"]\nparameters = ["tp"]\nthroughput = "speed"\n',
     'workload = {a = "n_gpus"}\nparameters = {b = "tp"}\nthroughput = "speed"\ncompleted = [1]\n',
@@ -342,7 +342,7 @@ def _print_trials(path: Path, rng: random.Random) -> None:
 
 
 @generated(cases(most_trials=0), st.sampled_from(["", "parser", "parser", "none"]))
-def test_init(folder, case: DecisionContext, script: str) -> None:
+def test_init(folder, case: Case, script: str) -> None:
     flags = [word for word in case.words if word.startswith("--")]
     with folder() as path, laid_out(case, path):
         if script == "parser" and random.Random(len(flags)).random() < 0.3:  # it is run for its --help
@@ -363,7 +363,7 @@ def test_init(folder, case: DecisionContext, script: str) -> None:
 
 
 @generated(cases(), st.sampled_from(["", "", "", "record", "off", "wrong"]))
-def test_launch(folder, case: DecisionContext, mode: str) -> None:
+def test_launch(folder, case: Case, mode: str) -> None:
     with folder() as path, laid_out(case, path):
         options = Options(space="space.toml", store=str(path / "store"), mode=mode)
         told = [_launched(case, options) for _ in range(2)]
@@ -373,7 +373,7 @@ def test_launch(folder, case: DecisionContext, mode: str) -> None:
             _check_contract(contract, case)
 
 
-def _launched(case: DecisionContext, options: Options) -> tuple[object, Contract | None]:
+def _launched(case: Case, options: Options) -> tuple[object, Contract | None]:
     err = io.StringIO()
     with redirect_stderr(err):
         app = rewrite_component(case.component, options)
@@ -383,7 +383,7 @@ def _launched(case: DecisionContext, options: Options) -> tuple[object, Contract
     return (role.args, role.env, err.getvalue()), decode_contract(encoded) if encoded else None
 
 
-def _check_contract(contract: Contract, case: DecisionContext) -> None:
+def _check_contract(contract: Contract, case: Case) -> None:
     if contract.suggestion is not None:
         check_promise(dict(contract.suggestion))
         space = load_space("space.toml")
@@ -396,7 +396,7 @@ def _check_contract(contract: Contract, case: DecisionContext) -> None:
 
 
 @generated(cases(), st.sampled_from([[], [], ["--cubicml-mode", "record"], ["--cubicml-mode=wrong"]]), st.booleans())
-def test_cubicrun(folder, case: DecisionContext, mode: list[str], sized: bool) -> None:
+def test_cubicrun(folder, case: Case, mode: list[str], sized: bool) -> None:
     with folder() as path, laid_out(case, path):
         words = ["--cubicml-space", "space.toml", "--cubicml-store", str(path / "store"), *mode, *case.torchrun]
         given_options, args = own_options(words if sized else [word for word in words if "proc" not in word])
@@ -419,7 +419,7 @@ def test_cubicrun(folder, case: DecisionContext, mode: list[str], sized: bool) -
 )
 def test_tune(
     folder,
-    case: DecisionContext,
+    case: Case,
     method: list[str],
     more: list[str],
     size: tuple[int, int, int],
@@ -460,7 +460,7 @@ def test_the_cases_are_of_every_kind() -> None:
     @settings(max_examples=60, deadline=None, database=None, suppress_health_check=[HealthCheck.too_slow])
     @seed(1)
     @given(cases())
-    def count(case: DecisionContext) -> None:
+    def count(case: Case) -> None:
         kinds.update(trial.trial_id.partition("-")[2] for trial in case.trials)
         kinds["teaches"] += sum(trial.measurement is not None for trial in case.trials) > 2
         kinds["bound"] += "[parameters." in case.space

@@ -1,14 +1,13 @@
-"""Remembers what each PyTorch training launch was and how fast it ran, and hands the next launch a better config.
+"""Autotuning of PyTorch training launches: records the throughput of each, and gives the next a better config.
 
-The public names are loaded when they are first used: importing the package costs next to nothing and brings neither
-torch nor scikit-learn.
+Public names are imported on first use: importing the package is cheap and loads neither torch nor scikit-learn.
 """
 
 from __future__ import annotations
 
 from importlib import import_module
 
-TYPE_CHECKING = False  # as typing has it; in a job that module may be looked for among the program's own
+TYPE_CHECKING = False  # in place of typing's: in a job, the program's folder may hide the module typing
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import ProposalMethod, suggest
     from torchx_cubicml.errors import CubicMLError
@@ -37,7 +36,7 @@ __all__ = [
     "suggest",
 ]
 
-_HOMES = {
+_MODULES = {
     "CubicMLError": "errors",
     "Measurement": "records.trial",
     "ProposalMethod": "advisor",
@@ -56,9 +55,9 @@ _HOMES = {
 
 
 def __getattr__(name: str) -> object:
-    if name not in _HOMES:
+    if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
 
 
 def __dir__() -> list[str]:

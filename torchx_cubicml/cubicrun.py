@@ -1,7 +1,8 @@
-"""``cubicrun``: torchrun, recorded and rewritten. Same arguments, same exit code, same signals, no scheduler of TorchX.
+"""Entry point ``cubicrun``: a drop-in replacement for torchrun that records and rewrites the launch.
 
-This process decides, then becomes torchrun. Whatever fails here is told in one line, and torchrun runs as typed. Where
-the size of the job is known only in the job, and on several nodes, rank 0 decides there (``rewrite.in_job``).
+It takes the same arguments, returns the same exit code, passes the same signals and needs no TorchX scheduler. The
+process decides on the config, then replaces itself with torchrun (``execve``). A failure is reported in one line, and
+torchrun runs as typed. On several nodes, or where only the job knows its size, rank 0 decides (``rewrite.in_job``).
 """
 
 from __future__ import annotations
@@ -26,8 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.rewrite.rewriter import Options
 
-DECISION = "torchx_cubicml.rewrite.in_job"
-FLAGS = "--cubicml-"  # no option of torchrun begins so, and none of ours is taken for an abbreviation of its
+_IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
+FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 HELP = """\
 usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] TORCHRUN ARGUMENTS
 
@@ -37,17 +38,17 @@ TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE. What follows is torchrun's own hel
 
 """
 _OPTIONS = ("space", "store", "mode")
-_PROBE_S = 30.0  # a Python on a slow file system
+_PROBE_TIMEOUT_S = 30.0  # enough to start Python on a slow file system
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """What this process is about to become.
+    """Torchrun command that replaces this process.
 
     Args:
         args: arguments of torchrun.
-        env: environment variables that are set besides.
-        lines: what is told on stderr before.
+        env: environment variables to set in addition.
+        lines: lines to print on stderr first.
     """
 
     args: tuple[str, ...]
@@ -56,24 +57,24 @@ class Plan:
 
 
 def main() -> NoReturn:
-    """Become torchrun."""
+    """Decide on the config, then replace this process with torchrun."""
     given, args = own_options(sys.argv[1:])
     if args[:1] in (["-h"], ["--help"]):
-        _say(sys.stdout, HELP)
+        _write(sys.stdout, HELP)
     typed = Plan(args=tuple(args))
     plan = plan_of(given, args) if args else typed
-    _say(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
+    _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     try:
-        _become(plan)
-    except OSError as error:  # what was added to the command makes it too long for the system
-        _say(sys.stderr, f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
-        _become(typed)
+        _execute(plan)
+    except OSError as error:  # the added arguments or variables exceed the system's limit
+        _write(sys.stderr, f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
+        _execute(typed)
 
 
 def own_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Return our options in front of torchrun's, and torchrun's arguments.
+    """Split the arguments into our leading options and torchrun's arguments.
 
-    What only looks like one of ours is left for torchrun to refuse.
+    An unknown option with our prefix is left for torchrun to refuse.
 
     >>> own_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
     ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
@@ -90,10 +91,10 @@ def own_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
 
 def plan_of(given: Mapping[str, str], args: Sequence[str]) -> Plan:
-    """Return what to become: torchrun with the recorder in front of the program, or torchrun as typed.
+    """Return the command to run: torchrun with the recorder in front of the program, or torchrun as typed.
 
     Args:
-        given: our options on the command line.
+        given: our options from the command line.
         args: arguments of torchrun.
     """
     typed = Plan(args=tuple(args))
@@ -107,21 +108,21 @@ def plan_of(given: Mapping[str, str], args: Sequence[str]) -> Plan:
         if options.mode == "off":
             return typed
         command = TorchrunLaunch.parse(args, env=child_environment({}))
-        _ask_python(command)
-        return _decided_in_job(command, options) if _is_left_to_job(command, options) else _decided(command, options)
+        _check_python(command)
+        return _plan_in_job(command, options) if _needs_job(command, options) else _plan_here(command, options)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
         return replace(typed, lines=(told(f"launched as typed and not recorded: {why}"),))
 
 
-def _decided(command: TorchrunLaunch, options: Options) -> Plan:
+def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
     from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.rewrite.rewriter import rewrite
 
     rewritten = rewrite(command.launch, options)
     if rewritten.contract is None:
         return Plan(args=command.args, lines=rewritten.lines)
-    # On several nodes every cubicrun comes here, and only rank 0 can choose a name for all of them.
+    # On several nodes each runs cubicrun, and only rank 0 can choose a trial id for all of them.
     trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
@@ -136,35 +137,35 @@ def _decided(command: TorchrunLaunch, options: Options) -> Plan:
     )
 
 
-def _is_left_to_job(command: TorchrunLaunch, options: Options) -> bool:
-    """Whether something may be rewritten that only the job can decide; elastic sizes are not rewritten at all."""
+def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
+    """Return whether only the job can decide on the rewrite; a job of elastic size is never rewritten."""
     nnodes = command.parts.nnodes
     open_size = nnodes is not None and (nnodes > 1 or command.parts.nproc_per_node is None)
     return open_size and bool(options.space) and options.mode in {"", "rewrite"}
 
 
-def _decided_in_job(command: TorchrunLaunch, options: Options) -> Plan:
+def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     from torchx_cubicml.settings import default_store_url
     from torchx_cubicml.store import absolute_url
 
-    settled = {
+    options_in_job = {
         "space": str(Path(options.space).absolute()),
         "store": absolute_url(options.store or default_store_url(), for_launch=True),
         "mode": "rewrite",
     }
-    variables = {f"{PREFIX}{name.upper()}": value for name, value in settled.items()}
+    variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
     return Plan(
-        args=tuple(command.wrapped(command.launch.script_args, recorder=DECISION)),
+        args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         env={**variables, CONTRACT_VARIABLE: ""},
         lines=(told("rank 0 decides for all ranks, when they have met"),),
     )
 
 
-def _ask_python(command: TorchrunLaunch) -> None:
-    """Check that the program's Python has the recorder, where it may be another than this one.
+def _check_python(command: TorchrunLaunch) -> None:
+    """Check that the program's Python can load the recorder, if it is another Python than this one.
 
     Raises:
-        LaunchError: it has not.
+        LaunchError: the recorder cannot be loaded.
     """
     python = command.python(torchrun_python=(sys.executable,))
     if python == (sys.executable,):
@@ -172,32 +173,32 @@ def _ask_python(command: TorchrunLaunch) -> None:
     from torchx_cubicml.launch.recorder_fallback import PROBE
 
     try:
-        asked = subprocess.run(
+        probe = subprocess.run(
             [*python, "-c", PROBE],
             capture_output=True,
             text=True,
-            timeout=_PROBE_S,
+            timeout=_PROBE_TIMEOUT_S,
             check=False,
             stdin=subprocess.DEVNULL,
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise LaunchError(f"{python[0]} does not start: {error}") from error
-    if asked.returncode:
+    if probe.returncode:
         raise LaunchError(
-            f"{python[0]} cannot load the recorder: {asked.stdout.strip() or asked.stderr.strip()[-200:]}"
+            f"{python[0]} cannot load the recorder: {probe.stdout.strip() or probe.stderr.strip()[-200:]}"
         )
 
 
-def _say(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO, text: str) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # the stream is closed
         stream.write(text)
         stream.flush()
 
 
-def _become(plan: Plan) -> NoReturn:
-    # -P, for the working directory is on the path of `python -m` and not on that of the command torchrun.
+def _execute(plan: Plan) -> NoReturn:
+    # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
     argv = [sys.executable, "-P", "-m", "torch.distributed.run", *plan.args]
-    os.execve(sys.executable, argv, child_environment(plan.env))  # noqa: S606 - a shell would come between signals
+    os.execve(sys.executable, argv, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The errors that this package raises for a caller to handle.
+"""Error types that this package raises for a caller to handle.
 
 ::
 
@@ -7,14 +7,14 @@
     ├── RecordError (ValueError)    a trial, a measurement or an event breaks a rule
     ├── StoreError (OSError)        a store cannot be reached, read or written
     ├── LaunchError (ValueError)    a command cannot be read, or a value cannot be written into it
-    └── ContractError (ValueError)  what passed from launcher to job is unreadable, too large or of another version
+    └── ContractError (ValueError)  a launch contract is unreadable, too large or of another version
 """
 
 from __future__ import annotations
 
 
 class CubicMLError(Exception):
-    """Root of all errors raised on purpose; its text is one sentence: what, where, which values are legal."""
+    """Root of all deliberate errors; the message is one sentence: the problem, its place and the legal values."""
 
 
 class SpaceError(CubicMLError, ValueError):
@@ -34,4 +34,4 @@ class LaunchError(CubicMLError, ValueError):
 
 
 class ContractError(CubicMLError, ValueError):
-    """What passed from launcher to job is unreadable, too large or of another version."""
+    """A launch contract is unreadable, too large or of another version."""

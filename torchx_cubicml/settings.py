@@ -1,4 +1,4 @@
-"""The one reader of the process environment."""
+"""Settings from environment variables: the only module that reads the process environment."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ DEFAULT_STORE = "~/.torchx-cubicml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobEnvironment:
-    """What torchrun, TorchX and the scheduler tell a process of its job.
+    """Environment of a job's process, as torchrun, TorchX and the scheduler set it.
 
     Args:
         contract: encoded contract of the launch; empty where there is none.
@@ -28,16 +28,17 @@ class JobEnvironment:
         world_size: processes of the job.
         nnodes: nodes of the job.
         torchx_job_id: ``<scheduler>://<session>/<app id>`` as TorchX sets it; empty without TorchX.
-        scheduler_job_id: the scheduler's own name of the job, such as ``slurm-1234``; empty where unknown.
+        scheduler_job_id: the scheduler's name of the job, such as ``slurm-1234``; empty where unknown.
         attempt: scheduler restart count, torchelastic restart count.
-        store_address: host and port of the agent's TCPStore; ``None`` where torchrun hosts none.
-        cluster: the scheduler's name of the cluster, whose job numbers are its own, or else the host that submitted the
-            job, which is one and the same for all of its processes; empty where unknown.
+        store_address: host and port of the agent's TCPStore (rendezvous); ``None`` where torchrun hosts none.
+        cluster: the scheduler's name of the cluster, as job numbers are unique only within it; else the host that
+            submitted the job, the same for all its processes; empty where unknown.
         run_id: torchrun's name of the launch; empty without torchrun.
-        run_folder: that this node's agent has made for the launch and keeps at each attempt; empty where unknown.
-        stderr_file: in which torchrun keeps what this process writes there, if it was told to; empty without torchrun.
-        ends_at: seconds since 1970 at which the scheduler's time limit ends the job, as it stood when the job began; 0
-            where unknown.
+        run_folder: log folder of the launch that this node's agent keeps across attempts; empty where unknown.
+        stderr_file: file to which torchrun redirects this process's stderr, if redirection is on; empty without
+            torchrun.
+        ends_at: end of the job by the scheduler's time limit, as set at its start, in seconds since 1970; 0 where
+            unknown.
     """
 
     contract: str
@@ -57,15 +58,15 @@ class JobEnvironment:
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
-    """Return what the environment tells of this process's job.
+    """Read the job environment of this process.
 
     Args:
-        environment: in place of the process's own.
+        environment: replaces the environment of the process.
     """
     source = environment if environment is not None else os.environ
     host, port = source.get("MASTER_ADDR", ""), _count(source, "MASTER_PORT", 0)
-    # Elsewhere the training itself opens the store, at a time that nobody outside of it knows.
-    is_agents = source.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    # Otherwise the training opens the store itself, at a time unknown outside of it.
+    is_agent_store = source.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
     slurm_job = source.get("SLURM_JOB_ID", "")
     error_file = source.get("TORCHELASTIC_ERROR_FILE", "")
     return JobEnvironment(
@@ -77,7 +78,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         torchx_job_id=source.get("TORCHX_JOB_ID", ""),
         scheduler_job_id=f"slurm-{slurm_job}" if slurm_job else "",
         attempt=(_count(source, "SLURM_RESTART_COUNT", 0), _count(source, "TORCHELASTIC_RESTART_COUNT", 0)),
-        store_address=(host, port) if host and port and is_agents else None,
+        store_address=(host, port) if host and port and is_agent_store else None,
         cluster=source.get("SLURM_CLUSTER_NAME", "") or source.get("SLURM_SUBMIT_HOST", ""),
         run_id=source.get("TORCHELASTIC_RUN_ID", ""),
         run_folder=_run_folder(error_file),
@@ -87,7 +88,7 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
 
 
 def option(name: str, environment: Mapping[str, str] | None = None) -> str | None:
-    """Return ``TORCHX_CUBICML_<NAME>``, which sets an option where the command line does not; ``None`` where unset.
+    """Return ``TORCHX_CUBICML_<NAME>``, the fallback of a command-line option; ``None`` where unset.
 
     >>> option("store", {"TORCHX_CUBICML_STORE": "s3://team/cubicml"})
     's3://team/cubicml'
@@ -97,7 +98,7 @@ def option(name: str, environment: Mapping[str, str] | None = None) -> str | Non
 
 
 def seconds_option(name: str, default: float, environment: Mapping[str, str] | None = None) -> float:
-    """Return an option as seconds between 0 and an hour; the default where it is unset or none such.
+    """Return an option as seconds, between 0 and an hour; the default where it is unset or out of range.
 
     >>> seconds_option("think_deadline_s", 10.0, {"TORCHX_CUBICML_THINK_DEADLINE_S": "30"})
     30.0
@@ -110,23 +111,23 @@ def seconds_option(name: str, default: float, environment: Mapping[str, str] | N
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
-    """Return this process's environment with ``changes``, for a process that it starts."""
+    """Return this process's environment with ``changes``, for a child process."""
     return {**os.environ, **changes}
 
 
 def export(changes: Mapping[str, str]) -> None:
-    """Set variables in this process's own environment, for the program that it is about to run."""
+    """Set variables in this process's environment, for the program that it runs next."""
     os.environ.update(changes)
 
 
 def unset(names: Iterable[str]) -> None:
-    """Remove variables from this process's own environment."""
+    """Remove variables from this process's environment."""
     for name in names:
         os.environ.pop(name, None)
 
 
 def default_store_url() -> str:
-    """Return the path of the store that serves where none is named.
+    """Return the path of the default store.
 
     Raises:
         StoreError: this process has no home directory.
@@ -138,17 +139,17 @@ def default_store_url() -> str:
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:
-    """Return where what can be read or worked out again is kept for the next launch; ``None`` for nowhere.
+    """Return the cache folder, for results that can be recomputed; ``None`` for no cache.
 
-    It is ``TORCHX_CUBICML_CACHE`` (``off`` for nowhere), else a folder of ours in the user's folder for caches.
+    It is ``TORCHX_CUBICML_CACHE`` (``off`` for no cache), else this package's folder in the user's cache folder.
 
     >>> str(cache_folder({"XDG_CACHE_HOME": "/data/cache"})), cache_folder({"TORCHX_CUBICML_CACHE": "off"})
     ('/data/cache/torchx-cubicml', None)
     """
     source = environment if environment is not None else os.environ
-    chosen = option("cache", source)
-    if chosen is not None:
-        return None if chosen == "off" else Path(chosen).absolute()
+    named = option("cache", source)
+    if named is not None:
+        return None if named == "off" else Path(named).absolute()
     caches = Path(source.get("XDG_CACHE_HOME", ""))
     try:
         return (caches if caches.is_absolute() else Path("~/.cache").expanduser()) / "torchx-cubicml"

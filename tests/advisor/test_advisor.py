@@ -445,5 +445,5 @@ def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:
 
 
 def test_where_every_config_of_the_space_is_doubted_one_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Posterior, "doubts", lambda posterior, configs: np.ones(len(configs), dtype=np.bool_))
+    monkeypatch.setattr(Posterior, "outliers", lambda posterior, configs: np.ones(len(configs), dtype=np.bool_))
     assert best_known(SPACE, workload=WORKLOAD, current=CURRENT, trials=tuned(9)) is not None

@@ -107,7 +107,7 @@ class Knob:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DecisionContext:
+class Case:
     """A space, a command and a store.
 
     Args:
@@ -142,7 +142,7 @@ class DecisionContext:
 
 
 @contextmanager
-def laid_out(case: DecisionContext, folder: Path) -> Iterator[Path]:
+def laid_out(case: Case, folder: Path) -> Iterator[Path]:
     """Make ``folder`` the working folder of the case, with its own store and cache; yield the folder."""
     (folder / "space.toml").write_text(case.space, encoding="utf-8")
     for name, text in {"train.py": "", **case.files}.items():
@@ -363,7 +363,7 @@ def _rewrite_rules(draw: st.DrawFn, names: Sequence[str]) -> list[str]:
 
 
 @st.composite
-def cases(draw: st.DrawFn, *, most_trials: int = 16) -> DecisionContext:
+def cases(draw: st.DrawFn, *, most_trials: int = 16) -> Case:
     """Draw a space, a command and up to ``most_trials`` trials of every kind, measured and not, of it and of others."""
     space, parameters, facts, sizes = draw(spaces())
     file_keys = {key: value for each in parameters for key, value in each.file_keys.items()}
@@ -378,7 +378,7 @@ def cases(draw: st.DrawFn, *, most_trials: int = 16) -> DecisionContext:
     if crowd:  # as many of one kind as it takes to learn from them
         first, n_alike = draw(seeds), draw(st.sampled_from([3, 5, 10, 24]))
         chosen += [(crowd, first + place) for place in range(n_alike)]
-    return DecisionContext(
+    return Case(
         space=space,
         files=files,
         words=tuple(words),

@@ -81,7 +81,7 @@ def session(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Session
     torch._dynamo.reset()
     torch._dynamo.utils.counters.clear()  # what other tests have compiled is not of this training
     yield made
-    made._off = True
+    made._is_disabled = True
     optimizers._global_optimizer_post_hooks.clear()
     optimizers._global_optimizer_post_hooks.update(before)
 
@@ -113,7 +113,7 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
     "broken",
     [
         "ranks.peers:Peers",
-        "steps.scripting:keep_out_of_scripts",
+        "steps.torch_hooks:keep_out_of_scripts",
         "steps.deferred_hooks:make_step_hook",
         "steps.clipping:Clipping.install",
         "steps.clipping:Clipping.watch_fsdp",
@@ -128,31 +128,31 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
         "steps.forwards:Forwards._begin_backward",
         "steps.forwards:Forwards.take",
         "steps.forwards:Forwards.settle",
-        "steps.sampling:Watching.saw",
-        "steps.sampling:Watching.plan",
+        "steps.sampling:StepSampling.saw",
+        "steps.sampling:StepSampling.plan",
         "steps.forwards:Forwards.work_of",
         "steps.forwards:Forwards.look_again",
         "steps.forwards:NotingHook",
         "model.precision:autocast_type",
         "model.precision:in_backward",
-        "model.inspection:Probe",
+        "model.inspection:PrecisionProbe",
         "model.inspection:repeated_blocks",
         "model.inspection:attention_kernel",
         "model.inspection:autocast_type",
         "model.inspection:observe",
         "model.inspection:read_pipeline",
         "steps.step_times:make_clock",
-        "model.observe:read_sharding",
-        "model.observe:read_widths",
-        "model.observe:read_optimizer",
-        "model.observe:hardware_facts",
-        "model.observe:compile_facts",
-        "model.observe:count_float8_modules",
+        "model.facts:read_sharding",
+        "model.facts:read_widths",
+        "model.facts:read_optimizer",
+        "model.facts:hardware_facts",
+        "model.facts:compile_facts",
+        "model.facts:count_float8_modules",
         "steps.deferred_hooks:Notes.open",
         "steps.deferred_hooks:Notes.end_step",
         "steps.deferred_hooks:Notes.take",
-        "steps.clocks:HostClock.steps",
-        "steps.clocks:paused_s",
+        "steps.step_clock:HostClock.steps",
+        "steps.step_clock:paused_s",
         "steps.evaluation:on_every_mode_switch",
         "steps.evaluation:EvaluationWatch.switched",
         "steps.pauses:Pauses.evaluate",
@@ -160,7 +160,7 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
         "steps.pauses:Pause",
         "steps.saving:watch_saving",
         "steps.steady_state:EvaluationKinds.of",
-        "model.batch:Batch.sizes",
+        "model.batch:BatchReader.sizes",
     ],
 )
 def test_one_warning_and_nothing_else(

@@ -68,9 +68,9 @@ def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
     "broken",
     [
         "steps.training:Training.step",
-        "model.batch:Batch.read",
-        "model.precision:Probe.release",
-        "steps.clocks:HostClock.tick",
+        "model.batch:BatchReader.read",
+        "model.precision:PrecisionProbe.release",
+        "steps.step_clock:HostClock.tick",
         "model.sharding:read_layout",
         "steps.forwards:read_pipeline",
         "logs.stream:LogLines.listen",

@@ -65,7 +65,7 @@ def ran(batch: int, mode: str = "a", *, program: str = "train.py", throughput: f
     return Trial.completed(workload=workload, config=config(batch, mode), tokens_per_second=throughput)
 
 
-class BindingIO:
+class Place:
     """A store and a cache, and how often something was worked out."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -93,18 +93,18 @@ class BindingIO:
 
 
 @pytest.fixture
-def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> BindingIO:
-    return BindingIO(tmp_path, monkeypatch)
+def place(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Place:
+    return Place(tmp_path, monkeypatch)
 
 
 @pytest.fixture
-def filled(place: BindingIO) -> BindingIO:
+def filled(place: Place) -> Place:
     place.add(*(ran(batch, mode) for batch, mode in product([1, 2, 4, 8], "ab") if (batch, mode) != (8, "b")))
     place.add(*(ran(1, program="other.py", throughput=1000.0 + number) for number in range(33)))
     return place
 
 
-def test_a_second_launch_of_the_same_command_works_nothing_out(filled: BindingIO) -> None:
+def test_a_second_launch_of_the_same_command_works_nothing_out(filled: Place) -> None:
     first, second = filled.decide(), filled.decide()
     assert first == second
     assert first.choice is not None
@@ -114,7 +114,7 @@ def test_a_second_launch_of_the_same_command_works_nothing_out(filled: BindingIO
 
 
 @pytest.mark.parametrize("news", [0, 1], ids=["nothing new", "a launch elsewhere since"])
-def test_a_kept_decision_loads_no_library(filled: BindingIO, news: int) -> None:
+def test_a_kept_decision_loads_no_library(filled: Place, news: int) -> None:
     """It takes a few milliseconds, where NumPy alone takes eighty to load."""
     filled.decide()
     filled.add(*(ran(1, program="other.py", throughput=9.0 + number) for number in range(news)))
@@ -124,12 +124,12 @@ for name in ("numpy", "scipy", "sklearn", "torch", "fsspec", "pandas"):
     sys.modules[name] = None
 from datetime import UTC, datetime
 from pathlib import Path
-from torchx_cubicml.rewrite.choice import Case
-from torchx_cubicml.rewrite.decide import Limits, decide
+from torchx_cubicml.rewrite.choice import DecisionContext
+from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 from torchx_cubicml.space.toml import parse_space
 space = parse_space(sys.argv[3], where="space.toml")
-case = Case(space=space, workload={WORKLOAD!r}, current={dict(CASE.current)!r})
-limits = Limits(read_s=60, think_s=60, cache=Path(sys.argv[2]))
+case = DecisionContext(space=space, workload={WORKLOAD!r}, current={dict(CASE.current)!r})
+limits = DecisionLimits(read_s=60, think_s=60, cache=Path(sys.argv[2]))
 print(decide(case, sys.argv[1], limits=limits, now=datetime.now(UTC)).choice.config["micro_batch_size"])
 """
     text = "\n".join(
@@ -169,7 +169,7 @@ print(decide(case, sys.argv[1], limits=limits, now=datetime.now(UTC)).choice.con
         "a twentieth more",
     ],
 )
-def test_only_what_can_matter_is_learned_from(filled: BindingIO, news: list[Trial], learned: bool) -> None:
+def test_only_what_can_matter_is_learned_from(filled: Place, news: list[Trial], learned: bool) -> None:
     before = filled.decide()
     filled.add(*(replace(trial, trial_id=f"news{number}") for number, trial in enumerate(news)))
     after = filled.decide()
@@ -180,7 +180,7 @@ def test_only_what_can_matter_is_learned_from(filled: BindingIO, news: list[Tria
     assert filled.n_learned == 1 + learned
 
 
-def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled: BindingIO) -> None:
+def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled: Place) -> None:
     """So that a decision kept and one worked out anew are the same."""
     filled.add(replace(ran(8, "a"), state=State.RUNNING, measurement=None))
     with_it = chosen(replace(CASE, trials=list(filled.store)))
@@ -199,15 +199,13 @@ def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled:
     ],
     ids=["other config", "other size", "frozen", "higher wants", "other objective"],
 )
-def test_another_command_or_space_has_its_own(filled: BindingIO, changed: DecisionContext) -> None:
+def test_another_command_or_space_has_its_own(filled: Place, changed: DecisionContext) -> None:
     assert filled.kept() != filled.kept(changed)
     filled.decide()
     assert filled.decide(changed).choice == chosen(replace(changed, trials=list(filled.store)))
 
 
-def test_the_name_of_what_is_kept_is_the_same_in_every_process(
-    filled: BindingIO, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets are told in one order, whatever the seed of the hashes."""
     code = "import sys; sys.path.insert(0, sys.argv[1]); import test_decide as t; from pathlib import Path; "
     code += "from torchx_cubicml.rewrite.cache import cache_path; print(cache_path(Path('x'), t.CASE, 'y').name)"
@@ -219,7 +217,7 @@ def test_the_name_of_what_is_kept_is_the_same_in_every_process(
     assert len(names) == 1
 
 
-def test_another_predictor_chosen_for_the_store_is_asked(filled: BindingIO) -> None:
+def test_another_predictor_chosen_for_the_store_is_asked(filled: Place) -> None:
     filled.decide()
     add_choice(filled.store.url, "boosting", why={})
     filled.decide()
@@ -230,7 +228,7 @@ def test_another_predictor_chosen_for_the_store_is_asked(filled: BindingIO) -> N
 def test_a_remote_store_is_listed_once_for_a_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from torchx_cubicml.store.remote import RemoteBackend
 
-    place = BindingIO(tmp_path, monkeypatch)
+    place = Place(tmp_path, monkeypatch)
     place.store = TrialStore(f"memory://{tmp_path.name}")
     place.add(ran(2), ran(2), ran(8), ran(8))
     first, listed = place.decide(), []
@@ -241,12 +239,12 @@ def test_a_remote_store_is_listed_once_for_a_launch(tmp_path: Path, monkeypatch:
     assert len([url for url in listed if not url.endswith("choices")]) == 1
 
 
-def test_one_is_neither_true_nor_a_text(filled: BindingIO) -> None:
+def test_one_is_neither_true_nor_a_text(filled: Place) -> None:
     values: list[Value] = [1, True, "1", (1,)]
     assert len({filled.kept(replace(CASE, workload={**WORKLOAD, "n": value})) for value in values}) == 4
 
 
-def test_without_a_measurement_nothing_is_kept_for_good(place: BindingIO) -> None:
+def test_without_a_measurement_nothing_is_kept_for_good(place: Place) -> None:
     assert place.decide().choice is None
     assert place.decide().choice is None
     assert place.n_learned == 0
@@ -254,13 +252,13 @@ def test_without_a_measurement_nothing_is_kept_for_good(place: BindingIO) -> Non
     assert place.decide().choice is not None
 
 
-def test_without_a_folder_for_it_nothing_is_kept(filled: BindingIO) -> None:
+def test_without_a_folder_for_it_nothing_is_kept(filled: Place) -> None:
     filled.limits = replace(filled.limits, cache=None)
     assert filled.decide() == filled.decide()
     assert filled.n_learned == 2
 
 
-def test_a_kept_decision_is_judged_again(filled: BindingIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
     for name, told in (("rejection_reason", "no"), ("changed_batch", "another batch")):
         with monkeypatch.context() as patch:
@@ -273,14 +271,14 @@ def test_a_kept_decision_is_judged_again(filled: BindingIO, monkeypatch: pytest.
     assert filled.n_learned <= 2
 
 
-def test_warnings_of_the_store_are_told_with_a_kept_decision_too(filled: BindingIO) -> None:
+def test_warnings_of_the_store_are_told_with_a_kept_decision_too(filled: Place) -> None:
     (Path(filled.store.url) / "events" / "bad.json").write_text("{")
     first, second = filled.decide(), filled.decide()
     assert first == second
     assert "bad.json" in second.lines[0]
 
 
-def test_an_exploring_launch_is_drawn_although_something_is_kept(filled: BindingIO) -> None:
+def test_an_exploring_launch_is_drawn_although_something_is_kept(filled: Place) -> None:
     rules = RewriteRules(explore=1.0, explore_budget_device_hours=10.0, min_fit=0.1)
     case = replace(CASE, space=replace(SPACE, rewrite=rules))
     for _ in range(2):
@@ -291,7 +289,7 @@ def test_an_exploring_launch_is_drawn_although_something_is_kept(filled: Binding
     assert any("this launch explores" in line for line in found.lines)
 
 
-def test_a_full_budget_leaves_the_kept_decision(filled: BindingIO) -> None:
+def test_a_full_budget_leaves_the_kept_decision(filled: Place) -> None:
     case = replace(CASE, space=replace(SPACE, rewrite=RewriteRules(explore=1.0, explore_budget_device_hours=0.0)))
     first, second = filled.decide(case), filled.decide(case)
     assert first == second
@@ -301,7 +299,7 @@ def test_a_full_budget_leaves_the_kept_decision(filled: BindingIO) -> None:
     assert filled.n_learned == 1
 
 
-def test_a_store_that_cannot_be_listed_is_told(filled: BindingIO, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_listed_is_told(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
 
     def refuse(*_: object, **__: object) -> None:
@@ -322,7 +320,7 @@ def places_of(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[ob
         yield from places_of(item, (*path, key))
 
 
-def test_whatever_a_kept_decision_says_every_word_is_the_users(filled: BindingIO) -> None:
+def test_whatever_a_kept_decision_says_every_word_is_the_users(filled: Place) -> None:
     """Any one or two values of it replaced by any others: a legal config of the user's space, or learned anew."""
     filled.add(ran(8, "b"))
     filled.decide()
@@ -356,7 +354,7 @@ def test_whatever_a_kept_decision_says_every_word_is_the_users(filled: BindingIO
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "NaN", '{"suggestion": NaN}', "x" * 10_000_000], ids=str.__len__)
-def test_a_damaged_file_is_learned_anew(filled: BindingIO, text: str) -> None:
+def test_a_damaged_file_is_learned_anew(filled: Place, text: str) -> None:
     first = filled.decide()
     filled.kept().write_text(text)
     assert filled.decide() == first

@@ -75,7 +75,7 @@ def test_what_is_tied_beyond_counting_is_legal_too(rng: np.random.Generator) -> 
     )
     bound = space.bind(workload={"world_size": 8}, current={})
     policies = Policies(bound, n_searches=2, learning_rate=0.1)
-    policies._untold, policies._diagrams, policies._alike = [list(range(30))], [], []
+    policies._without_diagram, policies._diagrams, policies._free = [list(range(30))], [], []
     drawn = policies.draw(60, rng).reshape(120, -1)
     assert legal_rows(bound, drawn).all()
     assert len(np.unique(drawn, axis=0)) > 110

@@ -272,8 +272,8 @@ def test_reading_says_the_same_with_segments_and_without(
     folder = tmp_path_factory.mktemp("stores")
     plain, folded = TrialStore(str(folder / "plain")), TrialStore(str(folder / "folded"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("torchx_cubicml.store.reader._ALWAYS_KEPT", 0)
-        patch.setattr("torchx_cubicml.store.reader._WORTH_KEEPING", 0)
+        patch.setattr("torchx_cubicml.store.reader._MIN_SAVED_OBJECTS", 0)
+        patch.setattr("torchx_cubicml.store.reader._MIN_SAVED_SHARE", 0)
         for index, step in enumerate(steps):
             if isinstance(step, int):
                 compact(folded, before=f"2026-01-0{step}")

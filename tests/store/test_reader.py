@@ -34,8 +34,8 @@ def settled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def keep_always(monkeypatch: pytest.MonkeyPatch) -> None:
     """Whatever is new is kept, were it one object."""
-    monkeypatch.setattr("torchx_cubicml.store.reader._ALWAYS_KEPT", 0)
-    monkeypatch.setattr("torchx_cubicml.store.reader._WORTH_KEEPING", 0)
+    monkeypatch.setattr("torchx_cubicml.store.reader._MIN_SAVED_OBJECTS", 0)
+    monkeypatch.setattr("torchx_cubicml.store.reader._MIN_SAVED_SHARE", 0)
 
 
 def read(store: Path, cache: Path) -> StoreSnapshot:

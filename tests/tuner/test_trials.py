@@ -10,7 +10,7 @@ from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.polling import SystemClock
-from torchx_cubicml.tuner.resume import _flight
+from torchx_cubicml.tuner.resume import _pending_launch
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.trials import TrialLog
 
@@ -42,7 +42,7 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
     )
     assert ledger.attempts(LAUNCH) == [first, second]
     tune_state = TuneState("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
-    pending = _flight(tune_state, LAUNCH, "slurm://torchx/7")
+    pending = _pending_launch(tune_state, LAUNCH, "slurm://torchx/7")
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 

@@ -1,10 +1,9 @@
-"""Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
+"""Advisor: trials in, suggestions out (Bayesian optimization).
 
-``surrogates`` learn from history, ``posterior`` says what it expects of one workload's configs, ``acquisition`` what a
-config is worth trying, ``batch`` chooses (``roofline_starts`` before anything was measured, ``apart`` what differs).
-``winner`` says which is the best known, ``promise`` what to expect and ``reasons`` why in words, ``confidence`` how
-sure the winner is and what another round may bring, ``sensitivity`` what each parameter is worth. A ``Study`` is
-learned once for as many of these questions as are asked.
+``surrogates`` are fitted to the history, ``posterior`` combines them with the workload's own measurements and ranks
+what was measured, ``acquisition`` scores configs, and ``batch`` selects the next launches. ``explain`` builds
+suggestions with reasons, ``confidence`` computes how certain the winner is and the expected gain of another round, and
+``sensitivity`` the effect of each parameter. A ``Study`` is fitted once and serves any number of these queries.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a next launch is worth: what it promises by an acquisition, and how likely it fits."""
+"""Acquisition functions: scores of configs from predicted gain and probability to fit in memory."""
 
 from __future__ import annotations
 
@@ -18,26 +18,27 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Forecast
     from torchx_cubicml.records.trial import Config
 
-Worth: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
-"""Maps log gains over the best measured config and their spreads to a logarithm of worth, ``[n]`` each."""
+AcquisitionFunction: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
+"""Acquisition function: maps log gains over the incumbent and their spreads to log utility, ``[n]`` each."""
 
-# The best configs lie on the memory wall, where a large gain times a small chance wins over any sure step: without a
-# floor on the chance half of the launches run out of memory. The floor rises with those that do and falls with others.
+# The best configs lie close to the memory limit. There a large gain times a small probability to fit exceeds any safe
+# gain, so that without a floor on the probability half of the launches run out of memory. The floor rises with each
+# config out of memory and falls with the others.
 _FLOOR, _LOWEST_FLOOR, _HIGHEST_FLOOR = 0.3, 0.1, 0.6
-_FLOOR_STEP = 0.05  # for each config out of memory beyond the share that is fair
-_FAIR_SHARE = 0.25  # of configs out of memory
-_UNDER_FLOOR = 1000.0  # penalty that no improvement outweighs
-_CONTENDERS = 300  # highest measurements among which the best config is
-_BOUND = 1.5  # spreads above the mean at which ``upper_bound`` stands
+_FLOOR_STEP = 0.05  # for each config out of memory beyond the accepted share
+_ACCEPTED_SHARE = 0.25  # of configs that may run out of memory
+_FLOOR_PENALTY = 1000.0  # log penalty per unit of probability below the floor; exceeds any improvement
+_INCUMBENT_CANDIDATES = 300  # fastest measured configs among which the incumbent is sought
+_UPPER_BOUND_SPREADS = 1.5  # spreads above the mean of ``upper_bound``
 
 
 class Acquisition:
-    """The score of configs that were not run; ``-inf`` for those whose outcome is known or under way.
+    """Acquisition score of configs that were not run; ``-inf`` for configs already decided or under way.
 
     Args:
-        outlook: what is expected of configs.
+        posterior: predicted throughput and fit of configs.
         name: key of ``ACQUISITIONS``.
-        rng: of the draws; only ``thompson`` draws.
+        rng: source of the Thompson sample; only ``thompson`` uses it.
     """
 
     def __init__(
@@ -48,14 +49,16 @@ class Acquisition:
         self._space = posterior.space
         self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = posterior.forecast_at
         beliefs = [
-            belief.throughput for belief in posterior.beliefs(posterior.fastest(_CONTENDERS)) if belief is not None
+            belief.throughput
+            for belief in posterior.beliefs(posterior.fastest(_INCUMBENT_CANDIDATES))
+            if belief is not None
         ]
         self._best = float(np.log(max(beliefs))) if beliefs else 0.0
-        # Where nothing was measured there is nothing to improve on: the best of similar workloads comes first.
-        self._worth = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
-        surplus = posterior.n_out_of_memory - _FAIR_SHARE * len(posterior.records)
-        self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * surplus, _LOWEST_FLOOR, _HIGHEST_FLOOR))
-        self._settled = posterior.settled_rows()
+        # Without a measurement there is no incumbent to improve on, so the highest predicted mean comes first.
+        self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
+        excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.records)
+        self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * excess, _LOWEST_FLOOR, _HIGHEST_FLOOR))
+        self._decided_rows = posterior.settled_rows()
         if name == "thompson" and rng is not None:
             self._forecast_at = posterior.sample_function(rng)
 
@@ -67,23 +70,23 @@ class Acquisition:
         """Return the score of each legal row of choice indices, float64 ``[n]``; a ``VectorScore``."""
         forecast = self._forecast_at(vectors)
         gain, spread = np.nan_to_num(forecast.logarithm - self._best), np.nan_to_num(forecast.spread)
-        worth = self._worth(gain, spread)
-        score = weighed(worth, forecast.fits, floor=self._floor)
-        settled = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
-        return np.asarray(np.where(settled, -np.inf, score), dtype=np.float64)
+        utility = self._utility(gain, spread)
+        score = weighed(utility, forecast.fits, floor=self._floor)
+        decided = np.array([row.tobytes() in self._decided_rows for row in vectors], dtype=np.bool_)
+        return np.asarray(np.where(decided, -np.inf, score), dtype=np.float64)
 
 
-def weighed(worth: NDArray[np.float64], fits: NDArray[np.float64], *, floor: float = _FLOOR) -> NDArray[np.float64]:
-    """Return what launches are worth by how likely they fit, a logarithm as ``worth`` is, of its shape.
+def weighed(utility: NDArray[np.float64], fits: NDArray[np.float64], *, floor: float = _FLOOR) -> NDArray[np.float64]:
+    """Return log utility weighted by the probability to fit in memory, of the shape of ``utility``.
 
     Args:
-        worth: logarithm of what those that fit are worth, ``[n]``, or by several opinions, ``[n_opinions, n]``.
+        utility: logarithm of the utility of configs that fit, ``[n]``, or one row per surrogate, ``[n_surrogates, n]``.
         fits: probability to fit, ``[n]``.
-        floor: probability under which no worth is enough; by default where nothing is known of the memory wall.
+        floor: probability below which no utility suffices; the default applies where no memory limit is known.
     """
     with np.errstate(divide="ignore"):
-        score = worth + np.log(fits)
-    return np.asarray(score - _UNDER_FLOOR * np.maximum(floor - fits, 0.0), dtype=np.float64)
+        score = utility + np.log(fits)
+    return np.asarray(score - _FLOOR_PENALTY * np.maximum(floor - fits, 0.0), dtype=np.float64)
 
 
 def _mean(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -92,11 +95,14 @@ def _mean(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.
 
 
 def _upper_bound(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    return np.asarray(gain + _BOUND * spread, dtype=np.float64)
+    return np.asarray(gain + _UPPER_BOUND_SPREADS * spread, dtype=np.float64)
 
 
 def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the logarithm of the expected positive part of a normal with mean ``gain`` and ``spread`` > 0, ``[n]``."""
+    """Return the logarithm of expected improvement, ``[n]``.
+
+    Expected improvement is the mean of the positive part of a normal with mean ``gain`` and ``spread`` > 0.
+    """
     from scipy.special import log_ndtr, ndtr
 
     z = gain / spread
@@ -109,13 +115,13 @@ def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float
     return np.asarray(np.log(spread) + np.select([z > -1.0, z > -30.0], [direct, relative], far), dtype=np.float64)
 
 
-ACQUISITIONS: dict[str, Worth] = {
+ACQUISITIONS: dict[str, AcquisitionFunction] = {
     "expected_improvement": log_expected_improvement,
     "mean": _mean,
     "upper_bound": _upper_bound,
     "thompson": _mean,
 }
-"""What a config that fits is worth: ``mean`` is the paper's, ``thompson`` the mean of one function that is drawn."""
+"""Acquisition functions by name: ``mean`` is the paper's, ``thompson`` the mean of one sampled function."""
 
 
 def _log_density(z: NDArray[np.float64]) -> NDArray[np.float64]:

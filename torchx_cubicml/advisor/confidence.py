@@ -1,4 +1,4 @@
-"""How sure the winner is, which rivals to measure again before it is named, and what another round may still bring."""
+"""Confidence in the winner, the rivals to measure again before a claim, and the expected gain of another round."""
 
 from __future__ import annotations
 
@@ -23,22 +23,22 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config
 
-_AS_GOOD = 1.01  # a rival faster by less is no loss
-_RIVAL = 0.1  # probability to be faster than the winner from which a config is a rival
-_MOST_RIVALS = 3
-_COMPARED = 40  # measured configs of each kind, the fastest by belief
+_TIE_RATIO = 1.01  # a rival faster by less counts as a tie
+_RIVAL_PROBABILITY = 0.1  # least probability to be faster than the winner that makes a config a rival
+_MAX_RIVALS = 3
+_MAX_COMPARED = 40  # trusted configs, and outliers, compared: those of highest posterior mean
 _DRAWS = 2000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Confidence:
-    """What is to be said of the measured configs.
+    """Posterior comparison of the measured configs.
 
     Args:
-        winner: what was asked about, or the one of highest posterior mean, never of highest measurement.
+        winner: the config compared with, by default that of highest posterior mean (not of highest measurement).
         confidence: probability that none of the others is faster by more than a per cent, 0..1.
         faster: probability that it is faster than the user's own config at all; ``None`` where that is not known.
-        rivals: others that may well be faster, the likeliest first: to be measured again before a claim is made.
+        rivals: others that may well be faster, the likeliest first; to be measured again before a claim.
     """
 
     winner: Suggestion
@@ -48,50 +48,54 @@ class Confidence:
 
 
 def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
-    """Return how the measured configs of a workload compare; ``None`` where none was measured.
+    """Return the confidence in the winner among a workload's measured configs; ``None`` where none was measured.
 
     Args:
-        study: what was learned.
-        winner: what they are compared with, measured or predicted; the one of highest posterior mean where none is
-            given.
+        study: fitted to the trials.
+        winner: config that the others are compared with, measured or predicted; by default the measured config of
+            highest posterior mean.
     """
     posterior, rng = study.posterior, deepcopy(study.rng)
     with one_thread():
-        compared = _compared(posterior, study.current, winner)
+        compared = _compared_configs(posterior, study.current, winner)
         if not compared:
             return None
         draws = posterior.sample(compared, count=_DRAWS, rng=rng)
         ahead = draws[:, 1:] - draws[:, :1]  # of the winner
-        chances = (ahead > 0.0).mean(axis=0)
-        order = [place for place in np.argsort(-chances, kind="stable").tolist() if chances[place] >= _RIVAL]
+        probabilities = (ahead > 0.0).mean(axis=0)
+        order = [
+            index
+            for index in np.argsort(-probabilities, kind="stable").tolist()
+            if probabilities[index] >= _RIVAL_PROBABILITY
+        ]
         keys = [identity(config) for config in compared]
         own = keys.index(identity(study.current)) if identity(study.current) in keys else -1
-        rivals = [compared[place + 1] for place in order[:_MOST_RIVALS]]
-        told = build_suggestions(
+        rivals = [compared[index + 1] for index in order[:_MAX_RIVALS]]
+        suggestions = build_suggestions(
             posterior, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
         )
         return Confidence(
-            winner=told[0],
-            confidence=float((ahead <= np.log(_AS_GOOD)).all(axis=1).mean()),
+            winner=suggestions[0],
+            confidence=float((ahead <= np.log(_TIE_RATIO)).all(axis=1).mean()),
             faster=float((draws[:, 0] > draws[:, own]).mean()) if own >= 0 else None,
-            rivals=tuple(told[1:]),
+            rivals=tuple(suggestions[1:]),
         )
 
 
 def expected_gain(study: Study, *, count: int = 1, method: ProposalMethod = DEFAULT_METHOD) -> float | None:
-    """Return by which share another round is expected to raise the best throughput known: 0.01 is a per cent.
+    """Return the relative gain in the best known throughput expected of another round: 0.01 is a per cent.
 
-    A tune stops where that falls under a threshold of its user. The round is what ``suggest`` would launch; it counts
-    what each of its configs gains if it fits, and what the best of them then is.
+    A tune stops where this falls below a threshold of its user. The round consists of the configs that ``suggest``
+    would launch. The gain is the expected improvement of the fastest of them; a config that does not fit gains nothing.
 
     Args:
-        study: what was learned.
+        study: fitted to the trials.
         count: launches of the round, >= 1.
-        method: how they are chosen.
+        method: acquisition and searcher that choose them.
 
     Returns:
-        The share; 0.0 where nothing is left to launch. ``None`` where nothing was measured yet, or designed launches
-        are left: they are made to learn what cannot be predicted yet.
+        The relative gain; 0.0 where no config is left to launch. ``None`` where no config is measured yet, or launches
+        of the initial design are left: they are made to learn what cannot be predicted yet.
     """
     posterior, rng = study.posterior, deepcopy(study.rng)
     with one_thread():
@@ -99,22 +103,22 @@ def expected_gain(study: Study, *, count: int = 1, method: ProposalMethod = DEFA
         if not best or next(designed(posterior, study.current), None) is not None:
             return None
         round_ = searched(posterior, [], method, count=count, rng=rng)
-        return _raised(posterior, best[0], round_, rng) if round_ else 0.0
+        return _mean_gain(posterior, best[0], round_, rng) if round_ else 0.0
 
 
-def _raised(posterior: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
+def _mean_gain(posterior: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:
     draws = posterior.sample([best, *launches], count=_DRAWS, rng=rng)
     fit = rng.random((_DRAWS, len(launches))) < posterior.forecast(launches).fits
     ahead = np.where(fit, draws[:, 1:] - draws[:, :1], 0.0).max(axis=1)
     return float(np.expm1(np.maximum(ahead, 0.0)).mean())
 
 
-def _compared(posterior: Posterior, current: Config, winner: Config | None) -> list[Config]:
-    """Return the winner, then the fastest that were measured, those whose speed is doubted, and the user's own."""
-    measured = ranked(posterior)
-    if not measured.trusted:
+def _compared_configs(posterior: Posterior, current: Config, winner: Config | None) -> list[Config]:
+    """Return the winner, then the fastest measured configs, the fastest outliers, and the user's own config."""
+    ranking = ranked(posterior)
+    if not ranking.trusted:
         return []
-    first = measured.trusted[0] if winner is None else as_recorded(posterior, winner)
-    own = [each for each in (*measured.trusted, *measured.doubted) if identity(each) == identity(current)]
-    others = [*measured.trusted[:_COMPARED], *measured.doubted[:_COMPARED], *own]
+    first = ranking.trusted[0] if winner is None else as_recorded(posterior, winner)
+    own = [each for each in (*ranking.trusted, *ranking.doubted) if identity(each) == identity(current)]
+    others = [*ranking.trusted[:_MAX_COMPARED], *ranking.doubted[:_MAX_COMPARED], *own]
     return list({identity(config): config for config in [first, *others]}.values())

@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 
 def against_baseline(gain: float, low: float, high: float) -> str:
-    """Return a gain over the user's own config with its 80 % interval.
+    """Return the text of a gain over the user's own config with its 80 % interval.
 
     >>> against_baseline(1.4, 1.25, 1.57)
     '1.40x your own config (1.25x to 1.57x)'
     >>> against_baseline(1.01, 0.98, 1.04)
     '1.01x your own config (0.98x to 1.04x: inside the noise)'
     """
-    told = ": inside the noise" if low < 1.0 < high else ""
-    return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{told})"
+    note = ": inside the noise" if low < 1.0 < high else ""
+    return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{note})"
 
 
 def differences(config: Config, other: Config) -> str:
-    """Return what ``other`` has in place of what ``config`` has, in words.
+    """Return the text of the values in which ``other`` differs from ``config``.
 
     >>> differences({"micro_batch_size": 8, "compile": True}, {"micro_batch_size": 4, "compile": True})
     'micro_batch_size 4 in place of 8'
@@ -39,22 +39,22 @@ def differences(config: Config, other: Config) -> str:
 
 
 def distance(config: Config, other: Config) -> float:
-    """Return in how many parameters two configs differ; of a value per layer, the share of layers counts."""
-    return sum(_share(config[name], other[name]) for name in _different(config, other))
+    """Return the number of parameters in which two configs differ; a per-layer value counts its share of layers."""
+    return sum(_share_different(config[name], other[name]) for name in _different(config, other))
 
 
 def without_effect(names: Iterable[str]) -> str:
-    """Return which parameters are left alone because nothing observed depended on them; nothing where none is."""
-    told = ", ".join(names)
-    return f"{told} left as typed: no effect was observed here" if told else ""
+    """Return the text that names parameters left alone for lack of an observed effect; empty where there are none."""
+    text = ", ".join(names)
+    return f"{text} left as typed: no effect was observed here" if text else ""
 
 
 def _different(config: Config, other: Config) -> list[str]:
     return [name for name, value in config.items() if name in other and other[name] != value]
 
 
-def _share(value: Value, other: Value) -> float:
-    """Return the share of entries that differ; a value that is no tuple differs as a whole."""
+def _share_different(value: Value, other: Value) -> float:
+    """Return the share of entries that differ; a value that is no tuple counts as one entry."""
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
         return sum(a != b for a, b in zip(value, other, strict=True)) / len(value)
     return 1.0
@@ -69,14 +69,14 @@ def _change(name: str, value: Value, other: Value) -> str:
 def build_suggestions(
     posterior: Posterior, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
 ) -> list[Suggestion]:
-    """Return what is expected of each config, ``chosen`` being configs with a reason, or with an empty one.
+    """Return a suggestion with prediction, gain and reason for each chosen config.
 
     Args:
-        posterior: what is known.
-        chosen: configs, each with the reason.
+        posterior: of the workload.
+        chosen: configs, each with its reason or an empty one.
         current: the user's own config.
-        n_nearest: how many of the measured trials nearest to each are told, the nearest of them in words, too, where
-            there is no reason.
+        n_nearest: number of nearest measured trials listed with each suggestion. The nearest is described in the reason
+            where none is given.
     """
     if not chosen:
         return []
@@ -84,28 +84,33 @@ def build_suggestions(
     *beliefs, baseline = posterior.beliefs([*configs, current])
     gains = posterior.gains(configs, current)
     fits = posterior.forecast(configs).fits.tolist()
-    plain = [
-        _suggestion(config, belief, baseline if gain else None, gain, fits=chance, n_trials=posterior.n_trials)
-        for config, belief, gain, chance in zip(configs, beliefs, gains, fits, strict=True)
+    unexplained = [
+        _suggestion(config, belief, baseline if gain else None, gain, fits=probability, n_trials=posterior.n_trials)
+        for config, belief, gain, probability in zip(configs, beliefs, gains, fits, strict=True)
     ]
-    told = [
+    suggestions = [
         replace(
             item,
             nearest=_nearest(posterior, item.config, n_nearest),
-            doubt=max(_doubt(posterior, item.config), _doubt(posterior, current)),
+            doubt=max(_lowest_uncertainty(posterior, item.config), _lowest_uncertainty(posterior, current)),
         )
-        for item in plain
+        for item in unexplained
     ]
-    return [replace(item, reason=_reason(posterior, item, why)) for item, (_, why) in zip(told, chosen, strict=True)]
+    return [
+        replace(item, reason=_reason(posterior, item, why)) for item, (_, why) in zip(suggestions, chosen, strict=True)
+    ]
 
 
-def _doubt(posterior: Posterior, config: Config) -> float:
+def _lowest_uncertainty(posterior: Posterior, config: Config) -> float:
     record = posterior.records.get(identity(config))
     return min(record.uncertainties, default=0.0) if record else 0.0
 
 
 def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTrial, ...]:
-    """Return the measured trials of the configs most like ``config``, itself apart; of several alike, the fastest."""
+    """Return the measured trials of the configs nearest to ``config``, without its own.
+
+    Of equally near configs the fastest come first; of the trials of one config the lower median stands for all.
+    """
     others = (
         (distance(config, record.config), -max(record.measured), record)
         for record in posterior.records.values()
@@ -143,8 +148,8 @@ def _suggestion(
 def _reason(posterior: Posterior, suggestion: Suggestion, why: str) -> str:
     parts = [why]
     if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
-        told = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
-        parts.append(f"expected {told}" if suggestion.gain_low < suggestion.gain_high else "")
+        text = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
+        parts.append(f"expected {text}" if suggestion.gain_low < suggestion.gain_high else "")
     if not why:
         near = [f"nearest run: {each.differs}" for each in suggestion.nearest[:1]]
         parts += near or ["chosen to cover what was not tried yet"]

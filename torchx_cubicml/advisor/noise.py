@@ -1,8 +1,8 @@
-"""How far runs of one config differ beyond what each tells of itself, and what noisy measurements say together.
+"""Run-to-run noise from repeated measurements (random-effects meta-analysis), and their combination with a prediction.
 
-A measurement is off by two independent parts. One run tells the first of itself: its ``uncertainty``. The second is the
-same for all steps of a run and another for the next one: its nodes, its neighbours, the day. Only repeats show that
-one, and not only those of the workload that is asked about.
+The error of a measurement has two independent parts. A run estimates the first itself: its ``uncertainty``. The second
+is constant within a run and differs between runs: nodes, neighbours, the day. Only repeats reveal it, those of other
+workloads too.
 """
 
 from __future__ import annotations
@@ -28,21 +28,21 @@ if TYPE_CHECKING:
 Repeated: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 """Throughputs of one config, and the uncertainty of each."""
 
-# Before repeats are seen the noise is log-normal: median, and log deviation from site to site and from one workload of
-# a site to the next. Quiet machines repeat within half a per cent to two, shared clusters within two to ten: half of
-# the belief lies between 1.6 and 5.5 per cent, and the root of its mean square is 6.7. Of the medians and widths tried
-# on made-up histories of 1 to 10 per cent (``benchmarks/promises.py``) it came nearest to what intervals promise.
-_USUAL_NOISE, _OF_SITES, _OF_WORKLOADS = 0.03, 0.75, 0.5
-_STRANGE = 0.1  # share of workloads that say nothing of what is usual
-_MOST_GROUPS = 3000  # repeated configs that are looked at
-_DONE = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats have in common
+# Log-normal prior of the noise: median, and log deviations between sites and between the workloads of a site. Quiet
+# machines repeat within 0.5 to 2 per cent, shared clusters within 2 to 10. The middle half of the prior covers 1.6 to
+# 5.5 per cent, and its root mean square is 6.7. Of the medians and widths tried on simulated histories of 1 to 10 per
+# cent noise (``benchmarks/promises.py``), these gave interval coverage closest to nominal.
+_MEDIAN_NOISE, _SITE_SD, _WORKLOAD_SD = 0.03, 0.75, 0.5
+_OUTLIER_SHARE = 0.1  # share of workloads whose noise is an outlier, uniform over the grid
+_MAX_GROUPS = 3000  # repeated configs used
+_REPEAT_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
 _GRID = np.geomspace(0.001, 1.0, 70)
-_QUIETEST = 1e-6  # variance of a run: two that agree to the last digit are no proof of none
+_MIN_VARIANCE = 1e-6  # least variance of a run: two equal measurements do not prove zero noise
 
 
 @dataclass(frozen=True, slots=True)
 class Belief:
-    """What is believed of one config's throughput: log-normal.
+    """Posterior of one config's throughput: log-normal.
 
     Args:
         throughput: median, whole job.
@@ -53,7 +53,7 @@ class Belief:
     spread: float
 
     def quantile(self, q: float) -> float:
-        """Return the throughput that the true value stays under with probability ``q``, 0 < q < 1."""
+        """Return the ``q`` quantile of the true throughput, 0 < q < 1."""
         return self.throughput * math.exp(self.spread * NormalDist().inv_cdf(q))
 
 
@@ -63,7 +63,7 @@ def repeat_noise(
     """Return the standard deviation of the logarithm of throughput from run to run; see ``pooled_noise``.
 
     Args:
-        trials: of the workload that is asked about, or of many; workloads are kept apart.
+        trials: of the workload in question, or of many; workloads are kept apart.
         objective: name of the throughput.
         elsewhere: trials of other workloads, or of other days.
 
@@ -77,11 +77,11 @@ def repeat_noise(
 
 
 def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated]]:
-    """Return what was measured of each config that was measured more than once, a list for each workload.
+    """Return the measurements of each config measured more than once, one list per workload.
 
-    Launches recorded without a space file are of a config that nobody knows, and no repeats of one another.
+    Launches recorded without a space file have unknown configs, so they are not repeats of one another.
     """
-    keys: dict[int, Hashable] = {}  # trials read from a store share what is alike
+    keys: dict[int, Hashable] = {}  # trials read from a store share equal mappings
 
     def key_of(facts: Config) -> Hashable:
         if id(facts) not in keys:
@@ -90,15 +90,18 @@ def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated
 
     groups: defaultdict[Hashable, defaultdict[Hashable, list[tuple[float, float]]]]
     groups = defaultdict(lambda: defaultdict(list))
-    trials = list(trials)  # an id is of one object only while that lives
+    trials = list(trials)  # an id is unique only while its object lives
     for trial in trials:
         value = trial.measurement.throughput(objective) if trial.measurement else None
         if trial.config and value is not None and trial.measurement is not None:
-            seen = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _DONE))
-            same = groups[key_of(trial.workload)][key_of(trial.config), seen]
-            same.append((value, trial.measurement.uncertainty))
+            shared = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _REPEAT_FACTS))
+            measurements = groups[key_of(trial.workload)][key_of(trial.config), shared]
+            measurements.append((value, trial.measurement.uncertainty))
     found = (
-        [(tuple(value for value, _ in each), tuple(doubt for _, doubt in each)) for each in configs.values()]
+        [
+            (tuple(value for value, _ in each), tuple(uncertainty for _, uncertainty in each))
+            for each in configs.values()
+        ]
         for configs in groups.values()
     )
     repeated = ([each for each in workload if len(each[0]) > 1] for workload in found)
@@ -106,83 +109,85 @@ def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated
 
 
 def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
-    """Return the standard deviation of the logarithm from run to run that repeats tell, each config by itself.
+    """Return the run-to-run standard deviation of the logarithm of throughput, pooled over repeats within configs.
 
-    The root of its mean square under what is believed after all repeats: a random-effects meta-analysis by restricted
-    likelihood, in which what the runs doubt of themselves explains its part of how far they differ.
+    This is the root of the mean square under the noise's posterior: a random-effects meta-analysis by restricted
+    likelihood. The uncertainties that runs report explain their part of the differences.
 
     Args:
-        own: of configs of the workload; those measured once say nothing.
-        elsewhere: of other workloads, a list for each: they say what is usual at this site. One whose program was
-            changed between its launches differs wildly, and says little.
+        own: of configs of the workload; those measured once do not count.
+        elsewhere: of other workloads, one list each; they estimate the usual noise of this site. A workload whose
+            program changed between its launches differs wildly, and has little weight.
 
     >>> round(pooled_noise([((90.0, 100.0, 111.0), (0.0, 0.0, 0.0)), ((5.0,), (0.0,))]), 3)
     0.109
     >>> round(pooled_noise([((90.0, 100.0, 111.0), (0.1, 0.1, 0.1))]), 3)
     0.053
     """
-    return math.sqrt(float(_believed(own, elsewhere) @ _GRID**2))
+    return math.sqrt(float(_posterior(own, elsewhere) @ _GRID**2))
 
 
 def usual_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
-    """Return the median of the same belief, for a learner that fits the size of the noise to its residuals besides.
+    """Return the posterior median of the run-to-run noise, for a predictor that also fits the noise to its residuals.
 
     >>> round(usual_noise([]), 3)
     0.03
     """
-    chances = _believed(own, elsewhere)
-    return float(np.interp(0.5, np.cumsum(chances) - 0.5 * chances, _GRID))
+    probabilities = _posterior(own, elsewhere)
+    return float(np.interp(0.5, np.cumsum(probabilities) - 0.5 * probabilities, _GRID))
 
 
-def _believed(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
-    """Return the probability of each noise of the grid, after all repeats."""
+def _posterior(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
+    """Return the posterior probability of each noise level of the grid, given all repeats."""
     logs = np.log(_GRID)
-    near = np.exp(-0.5 * ((logs[:, None] - logs) / _OF_WORKLOADS) ** 2)  # what is usual, and what one workload has
-    near /= near.sum(axis=1, keepdims=True)
-    usual = -0.5 * ((logs - math.log(_USUAL_NOISE)) / _OF_SITES) ** 2
-    for told in _log_likelihoods(elsewhere):
-        usual += np.log((1.0 - _STRANGE) * near @ _chances(told) + _STRANGE / len(logs))
-    return _chances(np.log(_chances(usual) @ near) + _log_likelihoods([own]).sum(axis=0))
+    workload_given_site = np.exp(-0.5 * ((logs[:, None] - logs) / _WORKLOAD_SD) ** 2)  # workload noise given the site's
+    workload_given_site /= workload_given_site.sum(axis=1, keepdims=True)
+    site = -0.5 * ((logs - math.log(_MEDIAN_NOISE)) / _SITE_SD) ** 2
+    for likelihood in _log_likelihoods(elsewhere):
+        site += np.log(
+            (1.0 - _OUTLIER_SHARE) * workload_given_site @ _normalized(likelihood) + _OUTLIER_SHARE / len(logs)
+        )
+    return _normalized(np.log(_normalized(site) @ workload_given_site) + _log_likelihoods([own]).sum(axis=0))
 
 
-def _chances(logs: NDArray[np.float64]) -> NDArray[np.float64]:
-    chances = np.exp(logs - logs.max())
-    return np.asarray(chances / chances.sum(), dtype=np.float64)
+def _normalized(logs: NDArray[np.float64]) -> NDArray[np.float64]:
+    weights = np.exp(logs - logs.max())
+    return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
 def _log_likelihoods(workloads: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
-    """Return the restricted log likelihood of the repeats of each workload at each noise of the grid.
+    """Return the restricted log likelihood of each workload's repeats at each noise level of the grid.
 
-    But for a constant of each, float64 ``[n_workloads, n_noises]``; workloads without repeats are left out.
+    Up to a constant per workload, float64 ``[n_workloads, n_levels]``; workloads without repeats are left out.
     """
-    repeated = [(at, group) for at, groups in enumerate(workloads) for group in groups if len(group[0]) > 1]
-    repeated = repeated[-_MOST_GROUPS:]
+    repeated = [(workload, group) for workload, groups in enumerate(workloads) for group in groups if len(group[0]) > 1]
+    repeated = repeated[-_MAX_GROUPS:]
     if not repeated:
         return np.zeros((0, len(_GRID)))
     logs = np.log(np.concatenate([values for _, (values, _) in repeated]))
     known = np.concatenate([uncertainties for _, (_, uncertainties) in repeated]) ** 2
     sizes = np.array([len(values) for _, (values, _) in repeated])
     starts = np.cumsum(sizes) - sizes
-    told = []
+    likelihoods = []
     for noise in _GRID:
-        weights = 1.0 / (noise**2 + known + _QUIETEST)
+        weights = 1.0 / (noise**2 + known + _MIN_VARIANCE)
         totals = np.add.reduceat(weights, starts)
         centres = np.repeat(np.add.reduceat(weights * logs, starts) / totals, sizes)
-        told.append(np.add.reduceat(np.log(weights) - weights * (logs - centres) ** 2, starts) - np.log(totals))
-    firsts = np.unique([at for at, _ in repeated], return_index=True)[1]
-    return np.asarray(0.5 * np.add.reduceat(np.array(told).T, firsts, axis=0), dtype=np.float64)
+        likelihoods.append(np.add.reduceat(np.log(weights) - weights * (logs - centres) ** 2, starts) - np.log(totals))
+    firsts = np.unique([workload for workload, _ in repeated], return_index=True)[1]
+    return np.asarray(0.5 * np.add.reduceat(np.array(likelihoods).T, firsts, axis=0), dtype=np.float64)
 
 
 def believe(
     predicted: Belief | None, measured: Sequence[float], uncertainties: Sequence[float], *, noise: float
 ) -> Belief | None:
-    """Return prediction and measurements weighed by their precision; ``None`` where there is neither.
+    """Return the posterior from a prediction and measurements, weighted by precision; ``None`` where there is neither.
 
     Args:
-        predicted: what the predictor says of the true value.
+        predicted: prior of the true value, from the surrogate.
         measured: throughputs measured.
-        uncertainties: of each of them, as its run told.
-        noise: standard deviation of the logarithm from run to run, > 0, by which each is off besides.
+        uncertainties: reported by each run, of the logarithm.
+        noise: standard deviation of the logarithm from run to run, > 0, added to each uncertainty in quadrature.
     """
     if not measured:
         return predicted
@@ -192,5 +197,5 @@ def believe(
     if predicted is None:
         return Belief(math.exp(centre), precision**-0.5)
     prior = max(predicted.spread, 1e-6) ** -2
-    mixed = (precision * centre + prior * math.log(predicted.throughput)) / (precision + prior)
-    return Belief(math.exp(mixed), (precision + prior) ** -0.5)
+    mean = (precision * centre + prior * math.log(predicted.throughput)) / (precision + prior)
+    return Belief(math.exp(mean), (precision + prior) ** -0.5)

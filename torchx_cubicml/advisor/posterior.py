@@ -47,11 +47,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankedConfigs:
-    """The configs that were measured, each list from the highest posterior mean down.
+    """The measured configs, each list in order of descending posterior mean.
 
     Args:
-        trusted: the winner and those after it.
-        doubted: held up by something else each time they were measured; empty where nothing is trusted.
+        trusted: the incumbent and those after it.
+        doubted: outliers, slowed down by something else in each measurement; empty where nothing is trusted.
     """
 
     trusted: tuple[Config, ...]
@@ -59,45 +59,46 @@ class RankedConfigs:
 
 
 def ranked(posterior: Posterior) -> RankedConfigs:
-    """Return the measured configs of a workload in order."""
+    """Return the measured configs of a workload, ranked by posterior mean; outliers apart."""
     measured = posterior.measured()
     if not measured:
         return RankedConfigs(trusted=(), doubted=())
     beliefs = [belief.throughput if belief else 0.0 for belief in posterior.beliefs(measured)]
     order = np.argsort(-np.array(beliefs), kind="stable").tolist()
-    doubts = posterior.outliers(measured).tolist()
-    trusted = tuple(measured[place] for place in order if not doubts[place])
-    doubted = tuple(measured[place] for place in order if doubts[place])
+    outliers = posterior.outliers(measured).tolist()
+    trusted = tuple(measured[index] for index in order if not outliers[index])
+    doubted = tuple(measured[index] for index in order if outliers[index])
     return RankedConfigs(trusted=trusted, doubted=doubted) if trusted else RankedConfigs(trusted=doubted, doubted=())
 
 
 def as_recorded(posterior: Posterior, config: Config) -> Config:
-    """Return ``config`` as the outlook tells it: with the one choice that is left to parameters without effect."""
-    left = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in posterior.ineffective}
-    return with_choices(config, left)
+    """Return ``config`` as the posterior records it: parameters without effect have their one pinned choice."""
+    pinned = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in posterior.ineffective}
+    return with_choices(config, pinned)
 
 
-# Configs at which a Thompson draw is told: drawn ones, and two changes of each of the fastest.
-_ANCHORS, _ANCHORS_AROUND = 60, 60
+# Configs at which a Thompson sample is conditioned: random ones, and two variations of each of the fastest.
+_RANDOM_ANCHORS, _FASTEST_VARIED = 60, 60
 
-# Consequences of the micro batch, so that configs are still compared by dominance when they differ in them.
-_FOLLOWS_BATCH = frozenset({"gradient_accumulation_steps"})
+# Parameters that follow from the micro batch; dominance still compares configs that differ in them.
+_SET_BY_BATCH = frozenset({"gradient_accumulation_steps"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Posterior:
-    """Everything that the advisor knows of one workload; rebuilt from the trials each time.
+    """Posterior of one workload's configs, rebuilt from the trials each time.
 
     Args:
         space: bound to the workload, without the choices of parameters that have no effect on it.
         ineffective: parameters requested at several values and always observed alike.
-        rows: what is known of the workload before a launch, and of each config with it.
-        records: identity of a config -> what happened to it.
+        rows: facts of the workload known before a launch, combined with each config.
+        records: identity of a config -> its outcome.
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of throughput from run to run.
-        knowledge: what the trials of this workload and others teach.
-        taught_elsewhere: whether launches of other workloads, or formulas, tell how configs of this space compare.
-        advice: why trials of this workload were left out, one line for each reason.
+        knowledge: surrogate fitted to the trials of this workload and others.
+        taught_elsewhere: whether launches of other workloads, or the roofline model, predict how configs of this space
+            compare.
+        advice: reasons why trials of this workload were left out, one line each.
     """
 
     space: SearchSpace
@@ -121,69 +122,78 @@ class Posterior:
         rng: np.random.Generator,
         predictor: str = "",
     ) -> Self:
-        """Return what ``trials`` say; ``space`` is bound to ``workload``, ``predictor`` as in ``TrainingData``."""
+        """Return the posterior after ``trials``.
+
+        ``space`` is bound to ``workload``; ``predictor`` is as in ``TrainingData``, or the default where it is unknown.
+        """
         trials = [trial.at(space.statistic) for trial in trials]
         trials, advice = comparable_trials(under_way(trials, workload), workload)
         trials = with_observed_configs(trials, workload=workload, space=space)
         own = [trial for trial in trials if matches(trial, workload)]
-        seen_as = {item.name: item.observe or item.name for item in space.parameters}
+        observed_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}
         idle = set(ineffective_parameters(own, observe=observe))
-        withheld = leaking_facts(own, {*seen_as, *seen_as.values(), *workload})
-        own_withheld = withheld | not_as_requested(own, {k: v for k, v in seen_as.items() if k not in idle})
-        ids = {id(trial) for trial in own}
-        taught = [without(trial, own_withheld if id(trial) in ids else withheld) for trial in trials]
+        leaking = leaking_facts(own, {*observed_as, *observed_as.values(), *workload})
+        own_leaking = leaking | not_as_requested(own, {k: v for k, v in observed_as.items() if k not in idle})
+        own_ids = {id(trial) for trial in own}
+        cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in trials]
         latest = latest_observed(own)
-        free = [item.name for item in space.parameters if item.derive is None and item.name not in _FOLLOWS_BATCH]
+        compared = [item.name for item in space.parameters if item.derive is None and item.name not in _SET_BY_BATCH]
         pinned = pinned_choices(space, current, idle)
-        narrow = narrowed(space, pinned)
-        records = records_of(narrow, own, pinned)
-        again = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
-        elsewhere = repeats_of((trial for trial in trials if id(trial) not in ids), objective=space.objective)
-        tuned = {item.name: item.choices for item in narrow.parameters if item.derive is None}
-        lesson = TrainingData(
-            everything=taught,
-            own=[trial for trial, told in zip(taught, trials, strict=True) if id(told) in ids and _tells(trial, tuned)],
+        pinned_space = narrowed(space, pinned)
+        records = records_of(pinned_space, own, pinned)
+        repeats = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
+        elsewhere = repeats_of((trial for trial in trials if id(trial) not in own_ids), objective=space.objective)
+        tuned = {item.name: item.choices for item in pinned_space.parameters if item.derive is None}
+        data = TrainingData(
+            everything=cleaned,
+            own=[
+                trial
+                for trial, original in zip(cleaned, trials, strict=True)
+                if id(original) in own_ids and _has_config(trial, tuned)
+            ],
             objective=space.objective,
             observe=observe,
-            compare=[*workload, *free],
+            compare=[*workload, *compared],
             tuned=tuned,
-            noise=usual_noise(again, elsewhere) if again else None,
+            noise=usual_noise(repeats, elsewhere) if repeats else None,
             workload=workload,
             predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
         )
-        known = {name: value for name, value in latest.items() if name not in own_withheld | seen_as.keys()}
+        known = {name: value for name, value in latest.items() if name not in own_leaking | observed_as.keys()}
         return cls(
-            space=narrow,
+            space=pinned_space,
             ineffective=tuple(sorted(pinned)),
             rows=FactRows(
-                narrow,
+                pinned_space,
                 facts={**known, **space.facts, **workload},
                 instead=always_the_same(own, idle, observe),
             ),
             records=records,
             n_trials=sum(trial.state.ended for trial in own),
-            noise=pooled_noise(again, elsewhere),
-            knowledge=learn(lesson, rng=rng),
-            taught_elsewhere=_taught(trials, ids, {name for name, each in lesson.tuned.items() if len(each) > 1})
-            or cover(lesson.own),
+            noise=pooled_noise(repeats, elsewhere),
+            knowledge=learn(data, rng=rng),
+            taught_elsewhere=_are_others_informative(
+                trials, own_ids, {name for name, each in data.tuned.items() if len(each) > 1}
+            )
+            or cover(data.own),
             advice=advice,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Forecast:
-        """Return what the predictors expect of ``configs``."""
+        """Return the surrogate's forecast of ``configs``."""
         return self.knowledge.forecast(self._rows(configs))
 
     def forecast_at(self, vectors: NDArray[np.intp]) -> Forecast:
-        """Return the same of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
+        """Return the forecast of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
         return self.knowledge.forecast(self.rows.at(vectors))
 
     def ensemble(self, *, one: bool) -> list[Self]:
-        """Return this outlook as several predictors see it; see ``Surrogate.ensemble``."""
+        """Return one posterior per member of the surrogate's ensemble; see ``Surrogate.ensemble``."""
         return [replace(self, knowledge=each) for each in self.knowledge.ensemble(one=one)]
 
     def fantasize(self, configs: Sequence[Config]) -> Self:
-        """Return the outlook as if ``configs`` were under way and sure to run as fast as is expected of them."""
+        """Return the posterior as if ``configs`` were under way and measured at their means (fantasy observations)."""
         rows = (np.array(self.space.encode(config), dtype=np.intp).tobytes() for config in configs)
         under_way = {
             identity(config): ConfigOutcome(
@@ -191,30 +201,30 @@ class Posterior:
             )
             for config, row in zip(configs, rows, strict=True)
         }
-        launched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
+        relaunched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
         return replace(
             self,
             knowledge=self.knowledge.fantasize(self._rows(configs)),
-            records={**under_way, **self.records, **launched},
+            records={**under_way, **self.records, **relaunched},
         )
 
     def optimistic(self) -> Self:
-        """Return the outlook to search by; see ``Surrogate.optimistic``."""
+        """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""
         return replace(self, knowledge=self.knowledge.optimistic())
 
     def sample_function(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
-        """Return ``forecast_at`` as if one function were true that is believed in: a Thompson draw."""
+        """Return ``forecast_at`` of one function sampled from the posterior (Thompson sample)."""
         moves = Neighbourhood(self.space.dimensions)
-        around = vectors_of(self.space, self.fastest(_ANCHORS_AROUND))
+        around = vectors_of(self.space, self.fastest(_FASTEST_VARIED))
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
-        anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _ANCHORS, rng=rng)])
-        draw = self.knowledge.sample_function(self.rows.at(anchors), rng=rng)
-        return lambda vectors: draw.forecast(self.rows.at(vectors))
+        anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _RANDOM_ANCHORS, rng=rng)])
+        sampled = self.knowledge.sample_function(self.rows.at(anchors), rng=rng)
+        return lambda vectors: sampled.forecast(self.rows.at(vectors))
 
     def sample(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return logarithms of the true throughputs of few configs, drawn together, ``[count, n]``.
+        """Return joint samples of the logarithms of true throughput of a few configs, ``[count, n]``.
 
-        Each must be known: predicted, or measured.
+        Each config must be predicted or measured.
         """
         if isinstance(self.knowledge, JointSurrogate):
             return self.knowledge.sample(self._rows(configs), count=count, rng=rng)
@@ -227,22 +237,23 @@ class Posterior:
         return [self.rows.of(config) for config in configs]
 
     def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
-        """Return prediction and own measurements of each config together; ``None`` where there is neither."""
+        """Return the posterior of each config after its own measurements; ``None`` where nothing is known of it."""
         if not configs:
             return []
-        forecast, included = self.forecast(configs), isinstance(self.knowledge, JointSurrogate)
+        forecast, is_joint = self.forecast(configs), isinstance(self.knowledge, JointSurrogate)
         beliefs: list[Belief | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))
-            told = (record.measured, record.uncertainties) if record and not included else ((), ())
-            beliefs.append(believe(predicted, *told, noise=self.noise))
+            measurements = (record.measured, record.uncertainties) if record and not is_joint else ((), ())
+            beliefs.append(believe(predicted, *measurements, noise=self.noise))
         return beliefs
 
     def gains(self, configs: Sequence[Config], over: Config) -> list[Belief | None]:
-        """Return how much faster each config is than ``over``; ``None`` where either is unknown or ``over`` never fits.
+        """Return the posterior ratio of each config's throughput to that of ``over``.
 
-        What two configs have in common cancels out: of neighbours the ratio is better known than either.
+        ``None`` where either is unknown or ``over`` runs out of memory. Errors that two configs share cancel out, so
+        the ratio of similar configs is more certain than either throughput.
         """
         *beliefs, base = self.beliefs([*configs, over])
         record = self.records.get(identity(over))
@@ -250,16 +261,16 @@ class Posterior:
             return [None] * len(configs)
         if isinstance(self.knowledge, JointSurrogate):
             means, spreads = self.knowledge.ratios(self._rows(configs), self._rows([over])[0])
-            found: list[Belief | None] = [
+            gains: list[Belief | None] = [
                 Belief(math.exp(mean), spread) for mean, spread in zip(means, spreads.tolist(), strict=True)
             ]
         else:
-            found = [
+            gains = [
                 Belief(belief.throughput / base.throughput, math.hypot(belief.spread, base.spread)) if belief else None
                 for belief in beliefs
             ]
         same = [identity(config) == identity(over) for config in configs]
-        return [Belief(1.0, 0.0) if is_same else gain for gain, is_same in zip(found, same, strict=True)]
+        return [Belief(1.0, 0.0) if is_same else gain for gain, is_same in zip(gains, same, strict=True)]
 
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
@@ -268,44 +279,47 @@ class Posterior:
         return [record.config for record in ran[:count]]
 
     def measured(self) -> list[Config]:
-        """Return the configs of the space that ran and never ran out of memory."""
+        """Return the configs of the space that were measured and never ran out of memory."""
         return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
 
     def outliers(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
-        """Return whether configs were slowed down by something else each time they were measured, ``[n]``."""
+        """Return whether configs are outliers, slowed down by something else in each measurement, ``[n]``."""
         return self.knowledge.outliers(self._rows(configs))
 
     def settled(self, config: Config) -> bool:
-        """Return whether launching ``config`` would teach nothing new."""
+        """Return whether ``config`` is decided: another launch of it would add nothing."""
         record = self.records.get(identity(config))
         return record is not None and record.settled
 
     def erred(self, config: Config) -> bool:
-        """Return whether ``config`` ever ended by an error or without a word."""
+        """Return whether a launch of ``config`` ever ended with an error or in an unknown state."""
         record = self.records.get(identity(config))
         return record is not None and record.erred
 
     def settled_rows(self) -> frozenset[bytes]:
-        """Return the rows of choice indices that are settled, as ``ConfigOutcome.row``."""
+        """Return the decided rows of choice indices, as ``ConfigOutcome.row``."""
         return frozenset(record.row for record in self.records.values() if record.settled)
 
     @property
     def n_tried(self) -> int:
-        """How many configs of the space were launched and not broken off, however often each was."""
+        """Number of configs of the space with a launch that was not broken off."""
         return sum(record.tried for record in self.records.values())
 
     @property
     def n_out_of_memory(self) -> int:
-        """How many configs of the space ran out of memory."""
+        """Number of configs of the space that ran out of memory."""
         return sum(record.out_of_memory for record in self.records.values())
 
 
-def _taught(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
-    """Whether enough measured trials besides ``own`` say what they had of each of ``names``."""
-    telling = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
-    return sum(1 for _ in islice(telling, FEWEST_ELSEWHERE)) == FEWEST_ELSEWHERE
+def _are_others_informative(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
+    """Return whether enough measured trials besides ``own`` have a value for each of ``names``."""
+    informative = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
+    return sum(1 for _ in islice(informative, FEWEST_ELSEWHERE)) == FEWEST_ELSEWHERE
 
 
-def _tells(trial: Trial, names: Collection[str]) -> bool:
-    """Whether anything is known of the config of ``trial``; without, it would be taken for one at the middle of all."""
+def _has_config(trial: Trial, names: Collection[str]) -> bool:
+    """Return whether any of ``names`` is known of the trial.
+
+    A trial without any would be encoded as an average config.
+    """
     return not names or any(name in trial.config or name in trial.observed for name in names)

@@ -1,4 +1,4 @@
-"""What each parameter of the best config is worth: predicted, and measured where trials differ in it alone."""
+"""Sensitivity of the best config to each parameter: predicted, and measured where trials differ in it alone."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
 
-_MOST_CHOICES = 6  # of one parameter; of a longer list every other is left out until it fits
+_MAX_CHOICES = 6  # of one parameter; a longer list is sampled at equal strides
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -31,7 +31,7 @@ class Alternative:
         low: lower end of the 80 % interval of that ratio.
         high: upper end.
         measured: the same ratio of mean measurements; ``None`` where it was not measured.
-        n_measured: how many measurements of it there are.
+        n_measured: number of its measurements.
         probability_to_fit: in memory, 0..1.
     """
 
@@ -46,12 +46,13 @@ class Alternative:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParameterWorth:
-    """What one parameter of the best config is worth.
+    """Sensitivity of the best config to one parameter.
 
     Args:
         name: of the parameter.
-        value: that the best config has.
-        own: the user's own config's value among ``alternatives``; ``None`` where it is the same, or none of them.
+        value: in the best config.
+        own: the alternative with the value of the user's own config; ``None`` where that is the best config's, or not
+            among ``alternatives``.
         alternatives: other values, the fastest predicted first.
     """
 
@@ -61,29 +62,29 @@ class ParameterWorth:
     alternatives: tuple[Alternative, ...]
 
     def told(self) -> str:
-        """Return it in words.
+        """Return the sensitivity as text.
 
         >>> slow = Alternative(value=1, predicted=0.8, low=0.75, high=0.85, measured=0.81, n_measured=2,
         ...                    probability_to_fit=1.0)
         >>> ParameterWorth(name="micro_batch_size", value=8, own=slow, alternatives=(slow,)).told()
         'micro_batch_size 8: 0.80x with 1 (0.75x to 0.85x; measured 0.81x)'
         """
-        parts = [_told(each) for each in self.alternatives]
-        return f"{self.name} {_short(self.value)}: {', '.join(parts) if parts else 'no other value is legal here'}"
+        parts = [_alternative_text(each) for each in self.alternatives]
+        return f"{self.name} {_value_text(self.value)}: {', '.join(parts) if parts else 'no other value is legal here'}"
 
 
 def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterWorth, ...]:
-    """Return what each parameter is worth at ``winner``, the weightiest first.
+    """Return the sensitivity to each parameter at ``winner``, the largest first.
 
-    Each is set to its other choices while all others stay (derived ones follow); a value per layer is compared with
-    one choice for all layers, and with the user's own.
+    Each parameter is set to its other choices while all others stay fixed (derived ones follow). A per-layer value is
+    compared with one choice for all layers, and with the user's own.
 
     Args:
-        study: what was learned.
-        winner: the measured config of highest posterior mean where none is given.
+        study: fitted to the trials.
+        winner: by default the measured config of highest posterior mean.
 
     Returns:
-        Nothing where no legal config of the workload was measured yet, or ``winner`` is not legal.
+        Empty where no legal config of the workload was measured yet, or ``winner`` is not legal.
     """
     posterior = study.posterior
     with one_thread():
@@ -91,18 +92,18 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
         if not posterior.measured() or best[0] not in posterior.space:
             return ()
         names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
-        worths = [_worth(posterior, best[0], name, study.current) for name in names]
-    return tuple(sorted(worths, key=_weight))
+        effects = [_sensitivity_to(posterior, best[0], name, study.current) for name in names]
+    return tuple(sorted(effects, key=_least_ratio))
 
 
-def _worth(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
-    others = list(_others(posterior, best, name, current).values())
-    gains = posterior.gains(others, best) if others else []
-    fits = posterior.forecast(others).fits.tolist() if others else []
-    base = _measured(posterior, best)
+def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
+    configs = list(_alternatives(posterior, best, name, current).values())
+    gains = posterior.gains(configs, best) if configs else []
+    fits = posterior.forecast(configs).fits.tolist() if configs else []
+    best_throughputs = _measured(posterior, best)
     found = []
-    for config, gain, chance in zip(others, gains, fits, strict=True):
-        speeds = _measured(posterior, config)
+    for config, gain, probability in zip(configs, gains, fits, strict=True):
+        throughputs = _measured(posterior, config)
         if gain is None:
             continue
         found.append(
@@ -111,14 +112,14 @@ def _worth(posterior: Posterior, best: Config, name: str, current: Config) -> Pa
                 predicted=gain.throughput,
                 low=gain.quantile(0.1),
                 high=gain.quantile(0.9),
-                measured=fmean(speeds) / fmean(base) if speeds and base else None,
-                n_measured=len(speeds),
-                probability_to_fit=chance,
+                measured=fmean(throughputs) / fmean(best_throughputs) if throughputs and best_throughputs else None,
+                n_measured=len(throughputs),
+                probability_to_fit=probability,
             )
         )
     own = next((each for each in found if each.value == current.get(name)), None)
-    ranked = tuple(sorted(found, key=lambda each: -each.predicted))
-    return ParameterWorth(name=name, value=best[name], own=own, alternatives=ranked)
+    alternatives = tuple(sorted(found, key=lambda each: -each.predicted))
+    return ParameterWorth(name=name, value=best[name], own=own, alternatives=alternatives)
 
 
 def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
@@ -126,56 +127,64 @@ def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
     return record.measured if record else ()
 
 
-def _others(posterior: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
-    """Return legal configs that differ from ``best`` in one parameter: its choices, the user's own, measured ones."""
+def _alternatives(posterior: Posterior, best: Config, name: str, current: Config) -> dict[Hashable, Config]:
+    """Return legal configs that differ from ``best`` in one parameter: other choices, the user's own, measured ones."""
     space = posterior.space
     home = space.encode(best)
-    places = [place for place, dimension in enumerate(space.dimensions) if dimension.parameter == name]
-    chosen = set(places)
-    rest = tuple(index for place, index in enumerate(home) if place not in chosen)
+    indices = [index for index, dimension in enumerate(space.dimensions) if dimension.parameter == name]
+    varied = set(indices)
+    fixed = tuple(choice for index, choice in enumerate(home) if index not in varied)
     vectors = [
-        tuple(choice if place in chosen else index for place, index in enumerate(home))
-        for choice in _some(len(space.dimensions[places[0]].choices))
+        tuple(other if index in varied else choice for index, choice in enumerate(home))
+        for other in _sampled_choices(len(space.dimensions[indices[0]].choices))
     ]
     vectors += [
         vector
-        for vector in _encoded(space, [current, *posterior.measured()], home, chosen)
-        if tuple(index for place, index in enumerate(vector) if place not in chosen) == rest
+        for vector in _vectors(space, [current, *posterior.measured()], home, varied)
+        if tuple(choice for index, choice in enumerate(vector) if index not in varied) == fixed
     ]
     found = (space.decode(vector) for vector in dict.fromkeys(vectors) if vector != home)
     configs = {identity(config): config for config in found if config is not None}
-    configs.pop(identity(best), None)  # of what is idle there, other choices mean the same
+    configs.pop(identity(best), None)  # all choices of an idle parameter are the same config
     return configs
 
 
-def _encoded(
-    space: SearchSpace, configs: list[Config], home: tuple[int, ...], chosen: set[int]
+def _vectors(
+    space: SearchSpace, configs: list[Config], home: tuple[int, ...], varied: set[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Yield the choices of configs; of the first, the user's own, those of one parameter in place of ``home``'s."""
+    """Yield the choice indices of legal configs.
+
+    The first config is the user's own: only its choices of the parameter are kept, the others are those of ``home``.
+    """
     for number, config in enumerate(configs):
         if space.why_illegal(config) is not None:
             continue
         vector = space.encode(config)
-        yield tuple(vector[p] if p in chosen else home[p] for p in range(len(home))) if number == 0 else vector
+        yield (
+            tuple(vector[index] if index in varied else home[index] for index in range(len(home)))
+            if number == 0
+            else vector
+        )
 
 
-def _some(n_choices: int) -> list[int]:
-    stride = -(-n_choices // _MOST_CHOICES)
+def _sampled_choices(n_choices: int) -> list[int]:
+    stride = -(-n_choices // _MAX_CHOICES)
     return sorted({*range(0, n_choices, stride), n_choices - 1})
 
 
-def _weight(worth: ParameterWorth) -> float:
-    """Return how little is left with the worst of the alternatives; 1 where there is none."""
-    return min((each.predicted for each in worth.alternatives), default=1.0)
+def _least_ratio(effect: ParameterWorth) -> float:
+    """Return the predicted ratio of the slowest alternative; 1 where there is none."""
+    return min((each.predicted for each in effect.alternatives), default=1.0)
 
 
-def _told(other: Alternative) -> str:
+def _alternative_text(other: Alternative) -> str:
     measured = f"; measured {other.measured:.2f}x" if other.measured is not None else ""
     risk = "; may not fit" if other.probability_to_fit < 0.5 else ""
-    return f"{other.predicted:.2f}x with {_short(other.value)} ({other.low:.2f}x to {other.high:.2f}x{measured}{risk})"
+    interval = f"{other.low:.2f}x to {other.high:.2f}x"
+    return f"{other.predicted:.2f}x with {_value_text(other.value)} ({interval}{measured}{risk})"
 
 
-def _short(value: Value) -> str:
+def _value_text(value: Value) -> str:
     if not isinstance(value, tuple):
         return str(value)
     if len(set(value)) == 1:

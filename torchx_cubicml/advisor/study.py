@@ -1,6 +1,6 @@
-"""Trials in, suggestions out: what to launch next to learn most, and what is known to be best.
+"""Study: a posterior fitted once to the trials, for suggestions and the best known config.
 
-Pure and without state: everything is rebuilt from the trials each time, so a killed process loses nothing.
+Pure and stateless: everything is rebuilt from the trials each time, so a killed process loses nothing.
 """
 
 from __future__ import annotations
@@ -36,14 +36,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 
-_SMALL_FOR_A_LAUNCH = 2_000  # legal configs that are rather listed than searched, where a user waits
-_STARTS = 20  # fastest configs that the search begins with
-_SAFE = 0.995  # probability to fit that an ordinary launch asks of a config that was never run
-_ENOUGH_TO_EXTRAPOLATE = 8  # configs tried before an ordinary launch may run a config that was never run
-_UNTRIED = 2.33  # deviations that its forecast must stand above the best: nobody has seen it run
-_WORTH_CHANGING = 1.01  # predicted gain under which the user's own config stays
-_NEAREST = 3  # measured trials that are told beside each suggestion
-_CONFIDENCE = 0.95  # that a config is faster than the user's own: nine of ten claims hold with room to spare
+_MAX_LISTED = 2_000  # legal configs up to which a space is listed, where a user waits
+_WARM_STARTS = 20  # fastest measured configs that start the search
+_SAFE = 0.995  # probability to fit required of an untried config in an ordinary launch
+_MIN_TRIED = 8  # configs tried before an ordinary launch may run an untried one
+_UNTRIED_SDS = 2.33  # standard deviations from mean to lower bound of an untried config, as no run confirms it
+_MIN_GAIN = 1.01  # predicted gain below which the user's own config stays
+_N_NEAREST = 3  # measured trials listed with each suggestion
+_CONFIDENCE = 0.95  # least probability of being faster than the user's own config; nine of ten claims hold with margin
 
 
 def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning of its own
@@ -58,24 +58,24 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     method: ProposalMethod = DEFAULT_METHOD,
     predictor: str = "",
 ) -> list[Suggestion]:
-    """Return up to ``count`` distinct configs to launch next, the most telling first.
+    """Return up to ``count`` distinct configs to launch next, of highest acquisition first.
 
-    While the workload has few trials: the user's own config, then a designed batch. Afterwards: what promises the
-    largest improvement and fits. Never a config that was measured, is under way, or is known not to fit; one whose
-    launch was broken off, or failed once for a cause that nobody knows, may come again. Where none is left, the list is
-    short or empty.
+    While the workload has few trials, the user's own config and then an initial design come first. Afterwards the
+    acquisition chooses: large expected improvement, likely to fit. Configs that were measured, are under way, or are
+    known not to fit are excluded. A config may come again if its launch was broken off, or failed once for an unknown
+    cause. The list is short or empty where no config is left.
 
     Args:
         space: bound or not.
         workload: facts, with ``world_size``.
         current: the user's own config; derived values may be left out.
         trials: of any workload, in any order; running and planned ones count as under way.
-        count: how many are wanted, >= 1.
+        count: maximum number of configs, >= 1.
         seed: of all randomness.
-        pending: configs under way that no trial tells of yet.
-        method: how launches are chosen after the designed ones.
-        predictor: name of the method that learns from all workloads; the default where there is none of that name, as
-            a store of another version may hold.
+        pending: configs under way that have no trial yet.
+        method: acquisition and searcher that choose launches after the initial design.
+        predictor: name of the method fitted to all workloads. An unknown name, as in a store of another version, means
+            the default.
 
     Raises:
         SpaceError: the space cannot be bound to the workload or is too large for ``method``, or ``count`` is not
@@ -84,8 +84,8 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     """
     if count < 1:
         raise SpaceError(f"count must be >= 1, got {count}")
-    known = [*trials, *_planned(workload, pending)]
-    study = Study.of(space, workload=workload, current=current, trials=known, seed=seed, predictor=predictor)
+    all_trials = [*trials, *_planned(workload, pending)]
+    study = Study.of(space, workload=workload, current=current, trials=all_trials, seed=seed, predictor=predictor)
     return study.suggest(count=count, method=method)
 
 
@@ -98,12 +98,12 @@ def best_known(
     seed: int = 0,
     predictor: str = "",
 ) -> Suggestion | None:
-    """Return what an ordinary launch should run: the best config that is surely faster than the user's own, else that.
+    """Return the config for an ordinary launch: the best one surely faster than the user's own, else the user's own.
 
-    A measured config is judged by its prediction and its own measurements together, and passed over where they were
-    held up by something else. One that was never run is returned only if its whole 98 % interval stands above the best
-    measured one and it almost surely fits. The user's own config stays unless another promises a gain of a per cent,
-    and is faster at all with a probability of 95 %.
+    A measured config is judged by its posterior, from prediction and measurements; outliers are passed over. A config
+    that was never run is returned only if its whole 98 % interval is above the best measured one and it almost surely
+    fits. The user's own config stays unless another has a predicted gain of a per cent, and is faster at all with a
+    probability of 95 %.
 
     Args:
         space: bound or not.
@@ -125,19 +125,21 @@ def best_known(
     space = space.bind(workload=workload, current=current)
     trials = list(trials)
     if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
-        return None  # without the time that learning takes
+        return None  # saves the time of a fit
     study = Study.of(space, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
     return study.best_known()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Study:
-    """What the trials of one moment teach, learned once for several questions; ``suggest`` and ``best_known`` ask one.
+    """Posterior of one workload at one moment, fitted once for several queries.
+
+    ``suggest`` and ``best_known`` make one query each.
 
     Args:
-        outlook: of the workload.
+        posterior: of the workload.
         current: the user's own config.
-        rng: as learning has left it; each question begins there.
+        rng: in its state after the fit; each query starts from a copy.
     """
 
     posterior: Posterior
@@ -155,7 +157,7 @@ class Study:
         seed: int = 0,
         predictor: str = "",
     ) -> Self:
-        """Learn from ``trials``; the arguments are those of ``suggest``.
+        """Fit a study to ``trials``; the arguments are those of ``suggest``.
 
         Raises:
             SpaceError: the space cannot be bound to the workload.
@@ -172,7 +174,7 @@ class Study:
         return cls(posterior=posterior, current=current, rng=rng)
 
     def suggest(self, *, count: int = 1, method: ProposalMethod = DEFAULT_METHOD) -> list[Suggestion]:
-        """See ``suggest``."""
+        """Return the next configs to launch; see ``suggest``."""
         posterior, rng = self.posterior, deepcopy(self.rng)
         method.check(posterior.space)
         with one_thread():
@@ -181,40 +183,42 @@ class Study:
                 reasons.setdefault(identity(config), (config, why))
             chosen = list(reasons.values())[:count]
             if len(chosen) < count:
-                before = [config for config, _ in chosen]
-                more = searched(posterior, before, method, count=count - len(before), rng=rng)
+                designs = [config for config, _ in chosen]
+                more = searched(posterior, designs, method, count=count - len(designs), rng=rng)
                 chosen += [(config, "") for config in more]
-            return build_suggestions(posterior, chosen, self.current, n_nearest=_NEAREST)
+            return build_suggestions(posterior, chosen, self.current, n_nearest=_N_NEAREST)
 
     def best_known(self) -> Suggestion | None:
-        """See ``best_known``."""
+        """Return the config for an ordinary launch; see ``best_known``."""
         with one_thread():
             return _best(self.posterior, self.current, deepcopy(self.rng))
 
 
 def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Suggestion | None:
-    measured = ranked(posterior).trusted  # which may be of an older space file
+    measured = ranked(posterior).trusted  # possibly illegal in the present space file
     if not measured:
         return None
     best = posterior.beliefs(measured[:1])[0]
-    bold = _beyond(posterior, best, rng) if best is not None else None
+    untried = _untried_winner(posterior, best, rng) if best is not None else None
     why = "the fastest of the configs measured so far, by prediction and measurements together"
     candidates = [(config, why) for config in measured]
-    if bold is not None:
-        candidates.insert(0, (bold, "not run yet, but predicted faster than all that was measured even at the low end"))
+    if untried is not None:
+        candidates.insert(
+            0, (untried, "not run yet, but predicted faster than all that was measured even at the low end")
+        )
     gains = posterior.gains([config for config, _ in candidates], current)
     sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
-    staying = current, "your own config: nothing known is surely faster by a per cent"
-    return build_suggestions(posterior, sure[:1] or [staying], current)[0]
+    unchanged = current, "your own config: nothing known is surely faster by a per cent"
+    return build_suggestions(posterior, sure[:1] or [unchanged], current)[0]
 
 
 def _is_claimed(gain: Belief) -> bool:
-    """Whether a gain is large enough to matter and surely more than noise."""
-    return gain.throughput >= _WORTH_CHANGING and gain.quantile(1.0 - _CONFIDENCE) > 1.0
+    """Return whether a gain is large enough to matter and surely more than noise."""
+    return gain.throughput >= _MIN_GAIN and gain.quantile(1.0 - _CONFIDENCE) > 1.0
 
 
 def _completed(space: SearchSpace, current: Config) -> Config:
-    """Return the user's own config with the derived values that were left out, where it is legal."""
+    """Return the user's own config with missing derived values filled in, where it is legal."""
     names = {parameter.name for parameter in space.parameters}
     if current.keys() < names:
         with suppress(SpaceError):
@@ -234,30 +238,30 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
 
 
 def _quick_searcher(posterior: Posterior) -> Searcher:
-    if posterior.space.size(limit=_SMALL_FOR_A_LAUNCH + 1) <= _SMALL_FOR_A_LAUNCH:
+    if posterior.space.size(limit=_MAX_LISTED + 1) <= _MAX_LISTED:
         return Exhaustive()
-    return Evolution(start=tuple(posterior.fastest(_STARTS)), population=40, children=250, generations=3, climbs=2)
+    return Evolution(start=tuple(posterior.fastest(_WARM_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
-def _beyond(posterior: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
-    """Return the config never run whose low end stands highest, if that is above ``best`` and it surely fits."""
-    if posterior.n_tried < _ENOUGH_TO_EXTRAPOLATE:
+def _untried_winner(posterior: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
+    """Return the untried config with the highest lower bound, if that is above ``best`` and the config surely fits."""
+    if posterior.n_tried < _MIN_TRIED:
         return None
-    low_end = _LowerBound(posterior)
-    found = _quick_searcher(posterior).search(posterior.space, low_end, count=1, rng=rng)
-    return found[0] if found and low_end(found)[0] > np.log(best.throughput) else None
+    lower_bound = _LowerBound(posterior)
+    found = _quick_searcher(posterior).search(posterior.space, lower_bound, count=1, rng=rng)
+    return found[0] if found and lower_bound(found)[0] > np.log(best.throughput) else None
 
 
 class _LowerBound:
-    """The low end of the 98 % interval of configs that were not run and surely fit: a ``VectorScore``."""
+    """Lower bound of the 98 % interval of untried configs that surely fit: a ``VectorScore``."""
 
     def __init__(self, posterior: Posterior) -> None:
-        self._outlook, self._settled = posterior, posterior.settled_rows()
+        self._posterior, self._decided_rows = posterior, posterior.settled_rows()
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
-        return self.of_vectors(vectors_of(self._outlook.space, configs))
+        return self.of_vectors(vectors_of(self._posterior.space, configs))
 
     def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
-        forecast = self._outlook.forecast_at(vectors)
-        tried = np.array([row.tobytes() in self._settled for row in vectors], dtype=np.bool_)
-        return np.where((forecast.fits < _SAFE) | tried, -np.inf, forecast.logarithm - _UNTRIED * forecast.spread)
+        forecast = self._posterior.forecast_at(vectors)
+        decided = np.array([row.tobytes() in self._decided_rows for row in vectors], dtype=np.bool_)
+        return np.where((forecast.fits < _SAFE) | decided, -np.inf, forecast.logarithm - _UNTRIED_SDS * forecast.spread)

@@ -1,4 +1,4 @@
-"""Trials as training data: outcomes of configs, without facts that leak the target."""
+"""Trials as training data: outcomes of configs, and removal of facts that leak the target (target leakage)."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 
 def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return the ``count`` trials that declare the most facts of ``workload``, of those alike the latest."""
+    """Return the ``count`` trials that share the most facts with ``workload``; of equally near ones the latest."""
     trials = list(trials)
     if len(trials) <= count:
         return trials
@@ -37,20 +37,20 @@ def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[
 
 
 def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return the trials ``nearest`` to ``workload``, at least half of them measured where there are as many.
+    """Return ``count`` informative trials ``nearest`` to ``workload``, at least half of them measured where possible.
 
-    Of failures alone nothing could be learned of speed, however near they are.
+    Failed trials alone contain no throughput, however near they are.
     """
-    near = nearest(trials, workload, count=count)
-    if 2 * sum(trial.measurement is not None for trial in near) >= len(near) or len(near) == len(trials):
-        return near
+    chosen = nearest(trials, workload, count=count)
+    if 2 * sum(trial.measurement is not None for trial in chosen) >= len(chosen) or len(chosen) == len(trials):
+        return chosen
     measured = nearest((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
     others = (trial for trial in trials if trial.measurement is None)
     return [*measured, *nearest(others, workload, count=count - len(measured))]
 
 
 def is_covered(workload: Workload, trials: Iterable[Trial]) -> bool:
-    """Return whether each fact of ``workload`` is one that trials of other workloads declare, if only some of them."""
+    """Return whether trials of other workloads declare each fact of ``workload``, each fact in some trial."""
     unseen = set(workload.items())
     for other in {id(trial.workload): trial.workload for trial in trials}.values():
         if other != workload:
@@ -58,54 +58,54 @@ def is_covered(workload: Workload, trials: Iterable[Trial]) -> bool:
     return not unseen
 
 
-# What a launch finds, whatever its config: the latest value stands for the next launch.
+# Facts of the environment, independent of the config: the latest value is assumed for the next launch.
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
 
 
 def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:
-    """Return observed facts that differ between trials of one workload though no parameter sets them.
+    """Return the facts that leak the target: they differ between trials of a workload though no parameter sets them.
 
-    They follow from the config or from the machine of the day, so a config that was not launched has none.
+    They follow from the config or from the machine used, so they are unknown for a config not yet launched.
     """
-    seen: defaultdict[str, set[Value]] = defaultdict(set)
+    values: defaultdict[str, set[Value]] = defaultdict(set)
     for trial in own:
         for name, value in trial.observed.items():
-            seen[name].add(value)
-    return {name for name, values in seen.items() if len(values) > 1 and name not in known | _ENVIRONMENT}
+            values[name].add(value)
+    return {name for name, distinct in values.items() if len(distinct) > 1 and name not in known | _ENVIRONMENT}
 
 
-def not_as_requested(own: Iterable[Trial], seen_as: Mapping[str, str]) -> set[str]:
-    """Return facts observed otherwise than their parameter was requested, such as a batch split over ranks.
+def not_as_requested(own: Iterable[Trial], observed_as: Mapping[str, str]) -> set[str]:
+    """Return the facts observed with another value than requested, such as a batch split over ranks.
 
-    What is not launched yet can only be told by its request; so the workload's own trials must be, too.
+    A config not yet launched has only its requested values. The workload's own trials must be described by theirs, too.
     """
     return {
         fact
         for trial in own
-        for name, fact in seen_as.items()
+        for name, fact in observed_as.items()
         if fact in trial.observed and name in trial.config and trial.observed[fact] != trial.config[name]
     }
 
 
 def always_the_same(own: Iterable[Trial], names: set[str], observe: Mapping[str, str]) -> dict[str, Value]:
-    """Return the value under which training rows of the workload tell each of ``names``, where it is one."""
+    """Return the values of those of ``names`` that are constant in the workload's training rows."""
     values: defaultdict[str, set[Value]] = defaultdict(set)
     for trial in own if names else ():
         row = training_row(trial, observe=observe)
         for name in names & row.keys():
             values[name].add(row[name])
-    return {name: next(iter(seen)) for name, seen in values.items() if len(seen) == 1}
+    return {name: next(iter(distinct)) for name, distinct in values.items() if len(distinct) == 1}
 
 
 def without(trial: Trial, names: set[str]) -> Trial:
-    """Return the trial as if ``names`` had not been observed."""
+    """Return the trial without the observed facts ``names``."""
     if names.isdisjoint(trial.observed):
         return trial
     return replace(trial, observed={name: value for name, value in trial.observed.items() if name not in names})
 
 
 def latest_observed(own: Sequence[Trial]) -> dict[str, Value]:
-    """Return the value of each fact that was observed last."""
+    """Return the latest observed value of each fact."""
     latest: dict[str, Value] = {}
     for trial in sorted(own, key=lambda trial: (trial.started_at, trial.trial_id)):
         latest.update(trial.observed)
@@ -113,70 +113,72 @@ def latest_observed(own: Sequence[Trial]) -> dict[str, Value]:
 
 
 def with_observed_configs(trials: Sequence[Trial], *, workload: Workload, space: SearchSpace) -> list[Trial]:
-    """Return the trials, those of ``workload`` that have no config with the one that was observed.
+    """Return the trials; those of ``workload`` without a config get the observed one.
 
-    A parameter's value is observed under its standard name, or the one that it says. That a request is seen as what it
-    was must have shown in another trial, and in none the contrary: a batch may be split over ranks, FSDP on one rank
-    runs NO_SHARD. A trial of which one value is not known so stays as it is.
+    A parameter is observed under its standard name, or the name in its ``observe``. Observations are used only if each
+    parameter's equals the request in at least one trial and contradicts it in none: a batch may be split over ranks,
+    and FSDP on one rank runs NO_SHARD. A trial that lacks any of the values stays as it is.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
     >>> space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)),))
-    >>> told, seen = (Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2))
-    >>> told = replace(told, config={"micro_batch_size": 1}, observed={"micro_batch_size": 1})
-    >>> seen = replace(seen, observed={"micro_batch_size": 2, "device": "H100"})
-    >>> [dict(trial.config) for trial in with_observed_configs([told, seen], workload={}, space=space)]
+    >>> requested, observed = (Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2))
+    >>> requested = replace(requested, config={"micro_batch_size": 1}, observed={"micro_batch_size": 1})
+    >>> observed = replace(observed, observed={"micro_batch_size": 2, "device": "H100"})
+    >>> [dict(trial.config) for trial in with_observed_configs([requested, observed], workload={}, space=space)]
     [{'micro_batch_size': 1}, {'micro_batch_size': 2}]
     """
-    seen_as = {
+    observed_as = {
         item.name: item.observe or item.name
         for item in space.parameters
         if item.observe or item.name in STANDARD_PARAMETERS
     }
     own = [trial for trial in trials if matches(trial, workload)]
     bare = {id(trial) for trial in own if not trial.config}
-    known = len(seen_as) == len(space.parameters)
-    if not bare or not known or not all(_is_seen_as_requested(own, *pair) for pair in seen_as.items()):
+    is_complete = len(observed_as) == len(space.parameters)
+    if not bare or not is_complete or not all(_is_observed_as_requested(own, *pair) for pair in observed_as.items()):
         return list(trials)
-    return [replace(trial, config=_observed(trial, seen_as)) if id(trial) in bare else trial for trial in trials]
+    return [
+        replace(trial, config=_observed_config(trial, observed_as)) if id(trial) in bare else trial for trial in trials
+    ]
 
 
-def _is_seen_as_requested(own: Sequence[Trial], name: str, fact: str) -> bool:
+def _is_observed_as_requested(own: Sequence[Trial], name: str, fact: str) -> bool:
     pairs = [
-        (_spread(trial.config[name]), _spread(trial.observed[fact]))
+        (_scalar_if_uniform(trial.config[name]), _scalar_if_uniform(trial.observed[fact]))
         for trial in own
         if name in trial.config and fact in trial.observed
     ]
     return bool(pairs) and all(requested == observed for requested, observed in pairs)
 
 
-def _observed(trial: Trial, seen_as: Mapping[str, str]) -> dict[str, Value]:
-    found = {name: trial.observed[fact] for name, fact in seen_as.items() if fact in trial.observed}
-    return found if len(found) == len(seen_as) else {}
+def _observed_config(trial: Trial, observed_as: Mapping[str, str]) -> dict[str, Value]:
+    found = {name: trial.observed[fact] for name, fact in observed_as.items() if fact in trial.observed}
+    return found if len(found) == len(observed_as) else {}
 
 
-def _spread(value: Value) -> Value:
-    """Return one value for a tuple whose entries are all alike: asking for it per layer asks for the same."""
+def _scalar_if_uniform(value: Value) -> Value:
+    """Return the common entry of a uniform tuple, else the value; both request the same for every layer."""
     return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
-_SETTLES_AT_ONCE, _SETTLES_TWICE = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
+_CONCLUSIVE, _CONCLUSIVE_IF_REPEATED = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigOutcome:
-    """What happened to one config of the space on this workload.
+    """Outcome of one config of the space on this workload.
 
     Args:
-        config: made of the space's own literals, never of what a store holds.
-        measured: throughputs of the whole job, the lowest first.
-        trial_ids: of the trials that measured them, in the same order.
-        uncertainties: of their logarithms, as each run told it, likewise.
+        config: made of the space's own literals, never of a store's.
         row: its choice indices as ``np.intp``, in bytes.
+        measured: throughputs of the whole job, the lowest first.
         out_of_memory: whether it ever ran out of memory.
         open: whether it is planned or running.
-        failed: whether it ended without a measurement in a way that it would again; see ``_is_given_up``.
-        erred: whether it ever ended by an error or without a word, so that it may end so again.
+        failed: whether it ended without a measurement and would do so again; see ``_is_given_up``.
+        trial_ids: of the trials that measured it, in the order of ``measured``.
+        uncertainties: of the logarithms, as each run reported them, in the same order.
+        erred: whether it ever ended with an error or in an unknown state, so that it may do so again.
     """
 
     config: Config
@@ -191,17 +193,17 @@ class ConfigOutcome:
 
     @property
     def settled(self) -> bool:
-        """Whether launching it again would teach nothing new."""
+        """Whether it is decided: another launch of it would add nothing."""
         return bool(self.measured) or self.out_of_memory or self.open or self.failed
 
     @property
     def tried(self) -> bool:
-        """Whether a launch of it ended otherwise than by being broken off."""
+        """Whether a launch of it ended in any way but by being broken off."""
         return bool(self.measured) or self.out_of_memory or self.failed or self.erred
 
 
 def pinned_choices(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:
-    """Return the one choice left to each parameter without effect: the user's own, where one choice can say it."""
+    """Return the one choice left to each parameter without effect: the user's own, where one choice expresses it."""
     pinned: dict[str, Scalar] = {}
     for parameter in space.parameters:
         value = current.get(parameter.name)
@@ -212,7 +214,7 @@ def pinned_choices(space: SearchSpace, current: Config, idle: set[str]) -> dict[
 
 
 def narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
-    """Return the space with those choices alone."""
+    """Return the space with the pinned choices alone."""
     if not pinned:
         return space
     kept = [replace(item, choices=(pinned[item.name],)) if item.name in pinned else item for item in space.parameters]
@@ -220,29 +222,29 @@ def narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
 
 
 def records_of(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, ConfigOutcome]:
-    """Return what happened to each config of ``space`` that was launched, by its identity.
+    """Return the outcome of each config of ``space`` that was launched, by its identity.
 
     Args:
         space: bound, and narrowed to ``pinned``.
         own: trials of the workload.
         pinned: see ``pinned_choices``; trials that differ in these alone are of one config.
     """
-    groups: defaultdict[Hashable, list[Trial]] = defaultdict(list)
-    found: dict[Hashable, tuple[Config, bytes]] = {}
-    read: dict[int, tuple[Config, bytes] | None] = {}  # trials read from a store share what is alike
+    trials_of: defaultdict[Hashable, list[Trial]] = defaultdict(list)
+    configs: dict[Hashable, tuple[Config, bytes]] = {}
+    decoded: dict[int, tuple[Config, bytes] | None] = {}  # trials read from a store share equal mappings
     for trial in own:
-        if id(trial.config) not in read:
-            read[id(trial.config)] = _placed(space, with_choices(trial.config, pinned))
-        placed = read[id(trial.config)]
-        if placed is not None:
-            key = identity(placed[0])
-            found[key] = placed
-            groups[key].append(trial)
-    return {key: _record(*found[key], group, space.objective) for key, group in groups.items()}
+        if id(trial.config) not in decoded:
+            decoded[id(trial.config)] = _decoded(space, with_choices(trial.config, pinned))
+        entry = decoded[id(trial.config)]
+        if entry is not None:
+            key = identity(entry[0])
+            configs[key] = entry
+            trials_of[key].append(trial)
+    return {key: _outcome(*configs[key], group, space.objective) for key, group in trials_of.items()}
 
 
 def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
-    """Return ``config`` with the pinned choices in place of its own, for each entry of a per-layer value."""
+    """Return ``config`` with its pinned parameters replaced, each entry of a per-layer value included."""
     changed = {}
     for name in pinned.keys() & config.keys():
         value = config[name]
@@ -250,10 +252,10 @@ def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
     return {**config, **changed}
 
 
-def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> ConfigOutcome:
+def _outcome(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> ConfigOutcome:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
-    lost = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
-    told = sorted(
+    unmeasured = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
+    measured = sorted(
         (value, trial.trial_id, trial.measurement.uncertainty)
         for trial, value in zip(trials, values, strict=True)
         if value is not None and trial.measurement is not None
@@ -261,31 +263,31 @@ def _record(config: Config, row: bytes, trials: Sequence[Trial], objective: str)
     return ConfigOutcome(
         config=config,
         row=row,
-        measured=tuple(value for value, _, _ in told),
-        trial_ids=tuple(trial_id for _, trial_id, _ in told),
-        uncertainties=tuple(uncertainty for _, _, uncertainty in told),
+        measured=tuple(value for value, _, _ in measured),
+        trial_ids=tuple(trial_id for _, trial_id, _ in measured),
+        uncertainties=tuple(uncertainty for _, _, uncertainty in measured),
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
-        failed=_is_given_up(lost),
-        erred=any(trial.state in _SETTLES_TWICE for trial in lost),
+        failed=_is_given_up(unmeasured),
+        erred=any(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured),
     )
 
 
-def _is_given_up(lost: Sequence[Trial]) -> bool:
-    """Whether launches that ended without a throughput say that the next would, too.
+def _is_given_up(unmeasured: Sequence[Trial]) -> bool:
+    """Return whether launches that ended without a throughput imply that the next would, too.
 
-    One that was too slow, or of which nothing was to be measured, does. Of an error nobody knows whether the config is
-    to blame before it happens twice. What the machines, or somebody, broke off says nothing.
+    A launch that was too slow, or had nothing to measure, implies it at once. An error must happen twice before the
+    config is to blame. A launch that the infrastructure or a person broke off implies nothing.
     """
-    if any(trial.state in _SETTLES_AT_ONCE or trial.measurement is not None for trial in lost):
+    if any(trial.state in _CONCLUSIVE or trial.measurement is not None for trial in unmeasured):
         return True
-    return sum(trial.state in _SETTLES_TWICE for trial in lost) > 1
+    return sum(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured) > 1
 
 
-def _placed(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:
-    """Return the legal config that ``config`` asks for, made of the space's literals; ``None`` where there is none.
+def _decoded(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:
+    """Return the legal config of the space equal to ``config``, with its row; ``None`` where there is none.
 
-    Values of parameters that the space does not hold are passed over: they were recorded under an older file.
+    Values of parameters outside the space are ignored: they were recorded under an older file.
     """
     try:
         vector = space.encode(config)

@@ -1,8 +1,8 @@
-"""``torchx cubicml ...``: the command line.
+"""Command line ``torchx cubicml ...``.
 
-TorchX imports this module at every start, and one that cannot be imported breaks TorchX itself; so at the
-top it imports the standard library and TorchX only, a sub-command that cannot be loaded is told when it is called, and
-each imports what it needs when it runs.
+TorchX imports this module at every start, and an import error here would break TorchX itself. At the top it therefore
+imports only the standard library and TorchX. A sub-command that cannot be loaded is reported when it is called, and
+each imports its dependencies when it runs.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ COMMANDS = {
     "history": "read the store: list, show; bring in past jobs: import; fold old events: compact",
     "evaluate": "print the report card of a predictor on the store's trials",
 }
-"""Sub-command -> what it does; each lives in ``torchx_cubicml.cli`` under its name."""
+"""Sub-command -> summary; each is the module of that name in ``torchx_cubicml.cli``."""
 
 
 class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types that mypy reads here
-    """The ``cubicml`` sub-command of TorchX."""
+    """Sub-command ``cubicml`` of TorchX."""
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declare the sub-commands."""
@@ -44,12 +44,12 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
                 parser.set_defaults(cubicml_broken=f"{name} cannot be loaded: {error}")
 
     def run(self, args: argparse.Namespace) -> None:
-        """Run the sub-command; what the user got wrong is told in one line, with exit status 2."""
+        """Run the sub-command; a user error is printed in one line, with exit status 2."""
         from torchx_cubicml.errors import CubicMLError
 
         if "cubicml_broken" in args:
             sys.exit(f"torchx-cubicml: {args.cubicml_broken}")
-        if isinstance(sys.stdout, TextIOWrapper):  # what it has no letter for is told by its number
+        if isinstance(sys.stdout, TextIOWrapper):  # characters outside its encoding are escaped
             sys.stdout.reconfigure(errors="backslashreplace")
         try:
             status = _command(args.cubicml_command).run(args)

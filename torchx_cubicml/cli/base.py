@@ -1,4 +1,4 @@
-"""What every sub-command module offers, and the arguments that several of them share."""
+"""Interface of the sub-command modules, and the arguments that they share."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.settings import default_store_url, option
 
 _FILE_WIDTH = 240
-_LONGEST_SEED = 18  # digits
+_MAX_SEED_DIGITS = 18
 
 if TYPE_CHECKING:
     import argparse
@@ -22,16 +22,16 @@ if TYPE_CHECKING:
 
 
 class CommandModule(Protocol):
-    """A module of ``torchx_cubicml.cli``."""
+    """Module of ``torchx_cubicml.cli`` that implements one sub-command."""
 
     def add_arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the arguments; called at every start of TorchX, so it must be quick and import nothing heavy."""
+        """Declare the arguments; called at every start of TorchX, so it must be quick, without heavy imports."""
 
     def run(self, args: argparse.Namespace) -> int:
-        """Do it and return the exit status.
+        """Run the sub-command and return the exit status.
 
         Raises:
-            CubicMLError: told by the caller in one line, with exit status 2.
+            CubicMLError: a user error; the caller prints it in one line, with exit status 2.
         """
 
 
@@ -58,7 +58,7 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
-    """Declare how launches to try are looked for."""
+    """Declare ``--searcher`` and ``--acquisition``."""
     parser.add_argument(
         "--searcher", default=None, metavar="NAME", help="what looks for launches to try, as in reinforce"
     )
@@ -73,40 +73,40 @@ def add_seed(parser: argparse.ArgumentParser) -> None:
 def _seed(text: str) -> int:
     import argparse
 
-    if not text.isascii() or not text.isdigit() or len(text) > _LONGEST_SEED:
-        raise argparse.ArgumentTypeError(f"a whole number from 0 on of at most {_LONGEST_SEED} digits is wanted")
+    if not text.isascii() or not text.isdigit() or len(text) > _MAX_SEED_DIGITS:
+        raise argparse.ArgumentTypeError(f"a whole number from 0 on of at most {_MAX_SEED_DIGITS} digits is wanted")
     return int(text)
 
 
 def method_of(args: argparse.Namespace) -> ProposalMethod:
-    """Return how launches to try are looked for.
+    """Return the proposal method: the searcher and the acquisition of the options.
 
     Raises:
-        SpaceError: a name is unknown; the text says which are legal.
+        SpaceError: a name is unknown; the message lists the legal ones.
     """
     from torchx_cubicml.advisor import ProposalMethod
 
-    asked = {"searcher": args.searcher, "acquisition": args.acquisition}
-    return ProposalMethod(**{what: name for what, name in asked.items() if name is not None})
+    names = {"searcher": args.searcher, "acquisition": args.acquisition}
+    return ProposalMethod(**{option: name for option, name in names.items() if name is not None})
 
 
 def store_url(args: argparse.Namespace) -> str:
-    """Return the store that is named: command line, then ``.torchxconfig``, then environment, then the default."""
+    """Return the store's URL: from the command line, ``.torchxconfig``, the environment, or the default."""
     return args.store or configured("store") or option("store") or default_store_url()
 
 
 def configured(name: str) -> str | None:
-    """Return what ``[component:cubicml]`` in ``.torchxconfig`` says of an option."""
+    """Return an option from ``[component:cubicml]`` in ``.torchxconfig``; ``None`` where unset."""
     from torchx.runner.config import load_sections
 
     return load_sections("component").get("cubicml", {}).get(name) or None
 
 
 def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the component and its arguments.
+    """Split a command into the component and its arguments.
 
     Raises:
-        LaunchError: there is no component.
+        LaunchError: the command names no component.
 
     >>> split_command(["--", "dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--lr", "0.1"])
     ('dist.ddp', ['-j', '1x2', '--script', 'train.py', '--', '--lr', '0.1'])
@@ -118,7 +118,7 @@ def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
 
 
 def print_json(payload: object) -> None:
-    """Print ``payload`` on stdout as indented JSON, escaped where stdout has no letter for something."""
+    """Print ``payload`` on stdout as indented JSON, in ASCII if stdout cannot encode it otherwise."""
     text = json.dumps(payload, indent=2, ensure_ascii=False, default=str)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -128,7 +128,7 @@ def print_json(payload: object) -> None:
 
 
 def wide_console() -> Console:
-    """Return a console on stdout that cuts nothing where the output goes to a file or another program."""
+    """Return a console on stdout that cuts no line where stdout is a file or a pipe."""
     from rich.console import Console
 
     console = Console(highlight=False, markup=False)

@@ -1,4 +1,4 @@
-"""Tables of past jobs (CSV) as trials: which column means what, and what is wrong with a row."""
+"""CSV tables of past jobs: maps columns to the fields of a trial, and reports malformed rows."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ UNITS = {
 }
 """Unit of a throughput column -> objective, and whether it is per device."""
 
-# As programs that write tables spell it, in lower case; "none" may be a value.
+# Spellings of a missing value in tables, in lower case; "none" is not here, as it may be a value.
 _MISSING = frozenset({"", "-", "?", "na", "n/a", "#n/a", "<na>", "nan"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableMapping:
-    """Which column of a table means what.
+    """Mapping from the columns of a table to the fields of a trial.
 
     Args:
         workload: name of a fact -> column.
         parameters: name of a parameter -> column.
-        throughput: column.
-        unit: of it, a name in ``UNITS``.
-        program: what was trained, where no column of the workload says so.
-        status: column; empty where each row with a throughput ran.
-        completed: its values for jobs that ran, however capitalised.
-        out_of_memory: its values for jobs that ran out of memory; any other failed for an unknown cause.
-        time: column that says when the job started, ISO 8601 (a day or a month will do); empty for none.
-        peak_memory_gib: column; empty for none.
+        throughput: column of the throughput.
+        unit: its unit, a name in ``UNITS``.
+        program: program trained, where no workload column holds it.
+        status: column of the job's status; empty where each row with a throughput is a job that ran.
+        completed: status values of jobs that ran, in any case.
+        out_of_memory: status values of jobs that ran out of memory; any other value is a failure of unknown cause.
+        time: column of the job's start, ISO 8601 (a day or a month is enough); empty for none.
+        peak_memory_gib: column of the largest memory of one device; empty for none.
     """
 
     workload: Mapping[str, str]
@@ -73,20 +73,20 @@ class TableMapping:
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
-        """Return the mapping that a file holds, whose keys are the fields; ``workload`` may be a list of columns.
+        """Read a mapping from a TOML file whose keys are the fields; ``workload`` may be a list of columns.
 
         Raises:
-            RecordError: it cannot be read, or holds something else.
+            RecordError: the file cannot be read, or is no such mapping.
         """
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise RecordError(f"mapping file {path} cannot be read: {error}") from error
         legal = {item.name for item in fields(cls)}
-        strange = sorted(found.keys() - legal)
-        if strange:
+        unknown = sorted(found.keys() - legal)
+        if unknown:
             raise RecordError(
-                f"mapping file {path} has the unknown key {strange[0]!r}; legal are {', '.join(sorted(legal))}"
+                f"mapping file {path} has the unknown key {unknown[0]!r}; legal are {', '.join(sorted(legal))}"
             )
         texts = {
             name: str(found.get(name, "")) for name in ("throughput", "program", "status", "time", "peak_memory_gib")
@@ -98,27 +98,27 @@ class TableMapping:
             unit=str(found.get("unit", "tokens_per_second")),
             program=texts["program"],
             status=texts["status"],
-            completed=_values_of(found.get("completed", []), path),
-            out_of_memory=_values_of(found.get("out_of_memory", []), path),
+            completed=_status_values(found.get("completed", []), path),
+            out_of_memory=_status_values(found.get("out_of_memory", []), path),
             time=texts["time"],
             peak_memory_gib=texts["peak_memory_gib"],
         )
 
     @property
     def columns(self) -> set[str]:
-        """The columns that a table must have."""
+        """Columns that a table must have."""
         single = {self.throughput, self.status, self.time, self.peak_memory_gib}
         return {*self.workload.values(), *self.parameters.values(), *single} - {""}
 
 
 @dataclass(frozen=True, slots=True)
 class ReadTable:
-    """What a table held.
+    """Content of a table.
 
     Args:
-        trials: of the good rows, in their order.
-        problems: of the bad ones: line and reason.
-        other_statuses: what the status column says of jobs that neither ran nor ran out of memory -> how often.
+        trials: trials of the well-formed rows, in their order.
+        problems: line and cause of each malformed row.
+        other_statuses: status of the jobs that neither ran nor ran out of memory -> number of jobs.
     """
 
     trials: list[Trial] = field(default_factory=list)
@@ -126,19 +126,19 @@ class ReadTable:
     other_statuses: Counter[str] = field(default_factory=Counter)
 
 
-def _values_of(listed: object, path: Path) -> tuple[str, ...]:
-    if not isinstance(listed, list):
-        raise RecordError(f"mapping file {path}: the values of a status must be a list, got {listed!r:.60}")
-    return tuple(map(str, listed))
+def _status_values(values: object, path: Path) -> tuple[str, ...]:
+    if not isinstance(values, list):
+        raise RecordError(f"mapping file {path}: the values of a status must be a list, got {values!r:.60}")
+    return tuple(map(str, values))
 
 
 def named_columns(columns: object) -> dict[str, str]:
-    """Return name -> column of a mapping, or of columns, each ``column`` or ``name=column``.
+    """Return name -> column, from a mapping or from a list of ``column`` or ``name=column``.
 
-    A column under a usual short name is given the standard name.
+    A column with a known alias gets the standard name.
 
     Raises:
-        RecordError: it is neither, or a name stands twice.
+        RecordError: the argument is neither, or a name occurs twice.
 
     >>> named_columns(["tp", "layers=depth", "seed"])
     {'tp_degree': 'tp', 'layers': 'depth', 'seed': 'seed'}
@@ -158,9 +158,9 @@ def named_columns(columns: object) -> dict[str, str]:
 
 
 def read_table(path: Path, mapping: TableMapping) -> ReadTable:
-    """Return the trials of a CSV file with a header; bad rows are named and the others kept.
+    """Read the trials of a CSV file with a header; malformed rows are reported and the others kept.
 
-    Trial ids follow from what rows say, so that a table brought in twice is there once.
+    Trial ids are digests of the rows, so that importing is idempotent: a table imported twice counts once.
 
     Raises:
         RecordError: the file cannot be read, or lacks a column.
@@ -205,7 +205,7 @@ def _trial(row: Mapping[str, str], mapping: TableMapping, seen: Counter[str], *,
         state=state,
         measurement=measurement,
         origin=Origin.IMPORT,
-        started_at=_moment(row[mapping.time].strip()) if mapping.time else "",
+        started_at=_sortable_time(row[mapping.time].strip()) if mapping.time else "",
     )
 
 
@@ -218,13 +218,13 @@ def _state(row: Mapping[str, str], mapping: TableMapping) -> State:
     return State.OUT_OF_MEMORY if status in map(str.lower, mapping.out_of_memory) else State.UNKNOWN
 
 
-def _moment(text: str) -> str:
-    """Return a moment as texts that sort by it: ISO 8601, in UTC where the text says a time zone.
+def _sortable_time(text: str) -> str:
+    """Return a time as sortable text: ISO 8601, in UTC where the text has a time zone.
 
     Raises:
-        RecordError: it is none.
+        RecordError: the text is no time.
 
-    >>> [_moment(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "")]
+    >>> [_sortable_time(text) for text in ("2025-03", "2025-03-10", "2025-03-10T01:00:00+02:00", "")]
     ['2025-03', '2025-03-10', '2025-03-09T23:00:00Z', '']
     """
     if text.lower() in _MISSING or re.fullmatch(r"\d{4}-(0[1-9]|1[0-2])", text):
@@ -232,7 +232,7 @@ def _moment(text: str) -> str:
     try:
         moment = datetime.fromisoformat(text)
         moment = moment if moment.tzinfo is None else moment.astimezone(UTC)
-    except (OverflowError, ValueError) as error:  # the first: in UTC it is in no year that has a number
+    except (OverflowError, ValueError) as error:  # OverflowError: outside the years of datetime in UTC
         raise RecordError(f"the time must be ISO 8601, such as 2025-03-10, got {text!r:.60}") from error
     if moment.tzinfo is not None:
         return moment.isoformat().replace("+00:00", "Z")
@@ -268,13 +268,13 @@ def _positive(row: Mapping[str, str], column: str) -> float:
 def _values(row: Mapping[str, str], columns: Mapping[str, str]) -> dict[str, Scalar]:
     cells = {name: row[column].strip() for name, column in columns.items()}
     known = {name: text for name, text in cells.items() if text.lower() not in _MISSING}
-    return {name: _count(text) if name == "n_params" else _value(text) for name, text in known.items()}
+    return {name: _parameter_count(text) if name == "n_params" else _value(text) for name, text in known.items()}
 
 
-def _count(text: str) -> Scalar:
-    """Return a number of parameters.
+def _parameter_count(text: str) -> Scalar:
+    """Parse a parameter count, with an optional suffix M, B or T.
 
-    >>> [_count(text) for text in ("7B", "1.3 b", "350M", "7000000000", "large")]
+    >>> [_parameter_count(text) for text in ("7B", "1.3 b", "350M", "7000000000", "large")]
     [7000000000, 1300000000, 350000000, 7000000000, 'large']
     """
     found = re.fullmatch(r"([\d.]+)\s*([MBT])", text, flags=re.IGNORECASE)
@@ -284,7 +284,7 @@ def _count(text: str) -> Scalar:
 
 
 def _value(text: str) -> Scalar:
-    """Return a cell as what it reads as.
+    """Parse a cell as a boolean, a number or a text.
 
     >>> [_value(text) for text in ("8", "8.0", "0.5", "True", "bf16", "inf")]
     [8, 8, 0.5, True, 'bf16', 'inf']

@@ -1,4 +1,4 @@
-"""``torchx cubicml evaluate``: how far predictors can be trusted on the store's own trials, and which serves it."""
+"""Sub-command ``torchx cubicml evaluate``: grades predictors on hold-out trials of the store, and chooses one."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.selection import PredictorChoice
     from torchx_cubicml.records.trial import Trial
 
-_MOST_SPEEDS = 3  # that are named
+_MAX_NAMED = 3  # impossible throughputs that a warning names
 SPLITS = ("random", "time", "scale", "workload")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the split and what else is to be told."""
+    """Declare the split, the predictors and the output options."""
     add_store(parser)
     parser.add_argument("--split", choices=SPLITS, default="random", help="what the predictor does not see")
     parser.add_argument("--max-world-size", type=int, default=None, help="with --split scale: largest job that it sees")
@@ -35,22 +35,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare all predictors and keep the one that launches use (default: where none is named)",
     )
     parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
-    told = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
-    parser.add_argument("--objective", default="", help=told)
+    text = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
+    parser.add_argument("--objective", default="", help=text)
     add_seed(parser)
     add_json(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the report cards."""
+    """Print the report cards of the predictors."""
     from torchx_cubicml.predictors.evaluation import evaluate, learning_curve
     from torchx_cubicml.predictors.selection import choose_predictor, load_choice, save_choice
     from torchx_cubicml.store import read_trials
 
     url = store_url(args)
     trials, _ = read_trials(url, deadline_s=60.0)
-    objective = args.objective or _usual_objective(trials)
-    _tell_impossible(trials)
+    objective = args.objective or _most_measured_objective(trials)
+    _warn_impossible(trials)
     args.choose = args.predictor is None if args.choose is None else args.choose
     choice = choose_predictor(trials, objective=objective, seed=args.seed) if args.choose else None
     if choice is not None:
@@ -69,40 +69,40 @@ def run(args: argparse.Namespace) -> int:
         for name in names
     ]
     curves = [learning_curve(trials, predictor=name, objective=objective) for name in names if args.curve]
-    _tell(args, cards, curves, choice)
+    _print_cards(args, cards, curves, choice)
     return 0
 
 
-def _tell_impossible(trials: Sequence[Trial]) -> None:
-    told = [trial.measurement.impossible() for trial in trials if trial.measurement is not None]
-    speeds = sorted(set(filter(None, told)))
-    if speeds:
-        more = f" and {len(speeds) - _MOST_SPEEDS} more" if len(speeds) > _MOST_SPEEDS else ""
-        count = sum(map(bool, told))
+def _warn_impossible(trials: Sequence[Trial]) -> None:
+    impossible = [trial.measurement.impossible() for trial in trials if trial.measurement is not None]
+    throughputs = sorted(set(filter(None, impossible)))
+    if throughputs:
+        more = f" and {len(throughputs) - _MAX_NAMED} more" if len(throughputs) > _MAX_NAMED else ""
+        count = sum(map(bool, impossible))
         left = f"{count} trial{'s' if count > 1 else ''} left out: no training makes "
-        sys.stderr.write(f"torchx-cubicml: {left}{' or '.join(speeds[:_MOST_SPEEDS])}{more}\n")
+        sys.stderr.write(f"torchx-cubicml: {left}{' or '.join(throughputs[:_MAX_NAMED])}{more}\n")
 
 
-def _usual_objective(trials: Sequence[Trial]) -> str:
+def _most_measured_objective(trials: Sequence[Trial]) -> str:
     from torchx_cubicml.records.trial import OBJECTIVES
 
     measured = [trial.measurement for trial in trials if trial.measurement is not None]
     return max(OBJECTIVES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
-def _tell(
+def _print_cards(
     args: argparse.Namespace,
     cards: Sequence[ReportCard],
     curves: Sequence[Sequence[tuple[int, float]]],
     choice: PredictorChoice | None,
 ) -> None:
     if args.json:
-        told = [card.to_json() for card in cards]
-        for item, curve in zip(told, curves, strict=False):
+        payload = [card.to_json() for card in cards]
+        for item, curve in zip(payload, curves, strict=False):
             item["learning_curve"] = [{"n_train": count, "tau": tau} for count, tau in curve]
         if choice is not None:
-            told[0]["chosen"] = {"predictor": choice.name, "tau": choice.taus}
-        print_json(told[0] if len(told) == 1 else told)
+            payload[0]["chosen"] = {"predictor": choice.name, "tau": choice.taus}
+        print_json(payload[0] if len(payload) == 1 else payload)
         return
     for card in cards:
         sys.stdout.write(f"{card}\n")

@@ -1,4 +1,4 @@
-"""``torchx cubicml history``: reads the store."""
+"""Sub-command ``torchx cubicml history``: lists, shows, imports and compacts the trials of a store."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print the trials, or one."""
+    """Run the action: list, show, import or compact."""
     from torchx_cubicml.store import read_trials
 
     if args.history_action == "import":
@@ -60,7 +60,7 @@ def find_trial(trials: Sequence[Trial], prefix: str) -> Trial:
     """Return the trial whose id is ``prefix``, or the only one that begins with it.
 
     Raises:
-        RecordError: there is none, or there are several.
+        RecordError: no trial matches, or several do.
     """
     exact = [trial for trial in trials if trial.trial_id == prefix]
     found = exact or [trial for trial in trials if trial.trial_id.startswith(prefix)]
@@ -72,7 +72,7 @@ def find_trial(trials: Sequence[Trial], prefix: str) -> Trial:
 
 
 def trial_json(trial: Trial) -> dict[str, object]:
-    """Return a trial as JSON values, without the fields that say nothing."""
+    """Return a trial as JSON values, without empty fields."""
     return {name: value for name, value in asdict(trial).items() if value not in (None, "", {})}
 
 
@@ -115,8 +115,8 @@ def _show(trial: Trial, *, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for place, line in enumerate(measurement_lines(trial.measurement)):
-        table.add_row(Text("" if place else "measured"), Text(line))
+    for index, line in enumerate(measurement_lines(trial.measurement)):
+        table.add_row(Text("" if index else "measured"), Text(line))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
             for inner, item in ((inner, item) for inner, item in value.items() if item not in (None, "", ())):
@@ -127,7 +127,7 @@ def _show(trial: Trial, *, as_json: bool) -> None:
 
 
 def config_text(config: Mapping[str, object]) -> str:
-    """Return a config on one line; equal entries of a tuple in a row are counted.
+    """Return a config on one line; runs of equal entries in a tuple are counted (run-length encoding).
 
     >>> config_text({"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")})
     'micro_batch_size=8 sharding_strategy=2xNO_SHARD,FULL_SHARD'
@@ -136,7 +136,7 @@ def config_text(config: Mapping[str, object]) -> str:
 
 
 def value_text(value: object) -> str:
-    """Return one value for people."""
+    """Return one value as text for people; see ``config_text``."""
     if not isinstance(value, tuple | list):
         return f"{value:.6g}" if isinstance(value, float) else str(value)
     runs: list[tuple[object, int]] = []

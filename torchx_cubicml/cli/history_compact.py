@@ -1,4 +1,4 @@
-"""``torchx cubicml history compact``: the events of past days in few objects in place of many."""
+"""Action ``torchx cubicml history compact``: merges the events of past days into segments."""
 
 from __future__ import annotations
 
@@ -12,26 +12,26 @@ from torchx_cubicml.records.redaction import mask
 if TYPE_CHECKING:
     import argparse
 
-_USUAL_DAYS = 7
+_DEFAULT_DAYS = 7
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare up to which day."""
-    told = f"the first day that stays as it is (default: {_USUAL_DAYS} days ago)"
-    parser.add_argument("--before", default=None, metavar="YYYY-MM-DD", help=told)
+    """Declare ``--before``."""
+    text = f"the first day that stays as it is (default: {_DEFAULT_DAYS} days ago)"
+    parser.add_argument("--before", default=None, metavar="YYYY-MM-DD", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Fold what is old enough."""
+    """Compact the events before a day."""
     from torchx_cubicml.store import TrialStore
     from torchx_cubicml.store.compaction import compact
 
     url = store_url(args)
-    done = compact(TrialStore(url), before=_day(args.before))
+    result = compact(TrialStore(url), before=_day(args.before))
     if args.json:
-        print_json({"events": done.n_events, "segments": done.n_segments})
+        print_json({"events": result.n_events, "segments": result.n_segments})
     else:
-        sys.stdout.write(f"{done.n_events} events of {mask(url)} are in {done.n_segments} segments now\n")
+        sys.stdout.write(f"{result.n_events} events of {mask(url)} are in {result.n_segments} segments now\n")
     return 0
 
 
@@ -39,7 +39,7 @@ def _day(text: str | None) -> str:
     from datetime import UTC, date, datetime, timedelta
 
     if text is None:
-        return f"{datetime.now(UTC) - timedelta(days=_USUAL_DAYS):%Y-%m-%d}"
+        return f"{datetime.now(UTC) - timedelta(days=_DEFAULT_DAYS):%Y-%m-%d}"
     try:
         return f"{date.fromisoformat(text):%Y-%m-%d}"
     except ValueError:

@@ -1,4 +1,4 @@
-"""``torchx cubicml history import``: tables of past jobs, and trials that were printed in a log."""
+"""Action ``torchx cubicml history import``: imports past jobs from a CSV table, or trials printed in a log."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.cli.csv_trials import ReadTable, TableMapping
 
-_MOST_TOLD = 20  # bad lines that are named one by one
-_MOST_STATUSES = 5
+_MAX_PRINTED = 20  # bad lines that are printed; the rest are counted
+_MAX_STATUSES = 5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the file and what its columns mean."""
+    """Declare the file and the meaning of its columns."""
     parser.add_argument("table", nargs="?", default=None, help="CSV file with a header, a row per job")
     parser.add_argument("--log", default=None, metavar="FILE", help="bring back the trials that a log holds instead")
     parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file in place of the options below")
@@ -37,7 +37,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Bring in what can be read, and name what cannot; exit status 1 where nothing was brought in."""
+    """Import the readable rows and print the problems; exit status 1 if no trial was found."""
     from pathlib import Path
 
     if bool(args.table) == bool(args.log):
@@ -48,14 +48,14 @@ def run(args: argparse.Namespace) -> int:
         n_new, n_known, problems = _from_log(Path(args.log), url)
     else:
         n_new, n_known, problems, remarks = _from_table(Path(args.table), url, _mapping(args))
-    shown = problems[:_MOST_TOLD]
-    if len(problems) > _MOST_TOLD:
-        shown.append(f"and {len(problems) - _MOST_TOLD} more")
-    for line in [*shown, *remarks]:
+    printed = problems[:_MAX_PRINTED]
+    if len(problems) > _MAX_PRINTED:
+        printed.append(f"and {len(problems) - _MAX_PRINTED} more")
+    for line in [*printed, *remarks]:
         print(f"torchx-cubicml: {line}", file=sys.stderr)  # noqa: T201 - the command line's own output
     if args.json:
-        told = {"imported": n_new, "known": n_known, "problems": problems}
-        print_json({**told, "remarks": remarks} if remarks else told)
+        payload = {"imported": n_new, "known": n_known, "problems": problems}
+        print_json({**payload, "remarks": remarks} if remarks else payload)
     else:
         sys.stdout.write(f"{n_new} trials brought in, {n_known} known already, {len(problems)} lines left out\n")
     return 0 if n_new or n_known else 1
@@ -71,19 +71,19 @@ def _from_table(path: Path, url: str, mapping: TableMapping) -> tuple[int, int, 
     new = [trial for trial in table.trials if trial.trial_id not in known]
     for trial in new:
         store.add(trial)
-    remarks = [_outcomes(table), missing_roofline_facts(table.trials)] if table.trials else []
+    remarks = [_outcome_summary(table), missing_roofline_facts(table.trials)] if table.trials else []
     return len(new), len(table.trials) - len(new), table.problems, [remark for remark in remarks if remark]
 
 
-def _outcomes(table: ReadTable) -> str:
+def _outcome_summary(table: ReadTable) -> str:
     from torchx_cubicml.records.trial import State
 
     n_ran = sum(trial.measurement is not None for trial in table.trials)
-    n_lost = sum(trial.state is State.OUT_OF_MEMORY for trial in table.trials)
-    told = f"of {len(table.trials)} rows {n_ran} were measured and {n_lost} ran out of memory"
-    others = ", ".join(f"{status!r:.40} {count}" for status, count in table.other_statuses.most_common(_MOST_STATUSES))
+    n_out_of_memory = sum(trial.state is State.OUT_OF_MEMORY for trial in table.trials)
+    summary = f"of {len(table.trials)} rows {n_ran} were measured and {n_out_of_memory} ran out of memory"
+    others = ", ".join(f"{status!r:.40} {count}" for status, count in table.other_statuses.most_common(_MAX_STATUSES))
     n_others = table.other_statuses.total()
-    return f"{told}; {n_others} failed for an unknown cause, by their status: {others}" if others else told
+    return f"{summary}; {n_others} failed for an unknown cause, by their status: {others}" if others else summary
 
 
 def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
@@ -93,7 +93,7 @@ def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
     try:
         with path.open(encoding="utf-8", errors="replace") as file:
             events, problems = printed_events(file)
-    except (OSError, ValueError) as error:  # the latter: no path
+    except (OSError, ValueError) as error:  # ValueError: an illegal path
         raise RecordError(f"{path} cannot be read: {error}") from error
     store = TrialStore(url)
     known = {trial.trial_id for trial in store if trial.state.ended}

@@ -1,4 +1,4 @@
-"""``torchx cubicml init``: a commented starter space file for the user's own command."""
+"""Sub-command ``torchx cubicml init``: writes a commented starter space file for the user's command."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ if TYPE_CHECKING:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the file and the command."""
+    """Declare the output file and the command."""
     parser.add_argument("-o", "--output", default="", help="file to write; stdout where none is named")
     add_launch(parser)
 
 
 def run(args: argparse.Namespace) -> int:
-    """Write the starter."""
+    """Write the starter space file."""
     from torchx_cubicml.cli.starter import script_help, starter_space
     from torchx_cubicml.errors import SpaceError
     from torchx_cubicml.launch.component import ComponentLaunch
@@ -35,7 +35,7 @@ def run(args: argparse.Namespace) -> int:
         raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
     try:
         path.write_text(text, encoding="utf-8")
-    except (OSError, ValueError) as error:  # the latter: no path, or a command that is no text
+    except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
     _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
     return 0

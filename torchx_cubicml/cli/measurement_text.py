@@ -1,4 +1,4 @@
-"""What a launch measured, in words."""
+"""Text form of a measurement, for people."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def throughput_text(measurement: Measurement | None) -> str:
-    """Return the throughput of the whole job with how sure its run is of it, or a dash.
+    """Return the throughput of the whole job with its uncertainty, or a dash.
 
     >>> from torchx_cubicml.records.trial import Measurement
     >>> throughput_text(Measurement(tokens_per_second=1830.0, relative_error=0.024, is_steady=False))
@@ -26,19 +26,19 @@ def throughput_text(measurement: Measurement | None) -> str:
 
 
 def measurement_lines(measurement: Measurement | None) -> list[str]:
-    """Return what is to be known of a throughput before it is believed, line by line; nothing without one."""
+    """Return a throughput and its caveats as lines; none without a measurement."""
     if measurement is None:
         return []
     steps = measurement.steps_counted + measurement.warmup_steps
     left_out = f"{measurement.warmup_steps} of {steps} steps left out as warm-up" if measurement.warmup_steps else ""
-    seen = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
-    apart = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in seen if seconds)
+    observed = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
+    excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in observed if seconds)
     overall, other = _rate(measurement, "{}_overall"), _rate(measurement, "other_{}")
     lines = [
         throughput_text(measurement),
         left_out,
-        f"{apart} left out" if apart else "",
-        f"{overall} over the whole time, evaluation and saving with it" if overall and apart else "",
+        f"{excluded} left out" if excluded else "",
+        f"{overall} over the whole time, evaluation and saving with it" if overall and excluded else "",
         "evaluation may have gone unseen, and counts as training then" if measurement.may_include_evaluation else "",
         f"{measurement.other_source} tells {other}" if measurement.other_source and other else "",
     ]
@@ -46,6 +46,6 @@ def measurement_lines(measurement: Measurement | None) -> list[str]:
 
 
 def _rate(measurement: Measurement, name: str) -> str:
-    """Return the throughput in the first unit that is known under names such as ``{}_overall``; empty without one."""
+    """Return the throughput in the first known unit, by a pattern such as ``{}_overall``; empty if unknown."""
     found = ((objective, getattr(measurement, name.format(objective))) for objective in OBJECTIVES)
     return next((rate_text(value, objective) for objective, value in found if value is not None), "")

@@ -1,4 +1,4 @@
-"""``torchx cubicml suggest``: what the next launch would run, and what is worth trying; nothing is launched."""
+"""Sub-command ``torchx cubicml suggest``: prints the next launch and configs worth trying, and launches nothing."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Print what an ordinary launch of the command would run, what each parameter is worth, and what `tune` tries."""
+    """Print the command of the next ordinary launch, the sensitivity to each parameter, and configs worth trying."""
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
@@ -55,9 +55,9 @@ def run(args: argparse.Namespace) -> int:
     method = method_of(args)
     name, component_args = split_command(args.command)
     component = ComponentLaunch.parse(name, component_args)
-    case = _case(component, args)
-    study = _studied(case, args.seed)
-    tries = _worth_trying(component, case, study.suggest(count=args.count, method=method), args)
+    context = _read_context(component, args)
+    study = _study(context, args.seed)
+    proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
     worths = sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
@@ -68,35 +68,35 @@ def run(args: argparse.Namespace) -> int:
             {
                 "next": first,
                 "worth_trying": [
-                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in tries
+                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in worths],
             }
         )
         return 0
-    told = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    told += [f"worth at the best config measured: {worth.told()}" for worth in worths]
-    _tell(shlex.join(next_command), told, tries, case.space)
+    lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
+    lines += [f"worth at the best config measured: {worth.told()}" for worth in worths]
+    _print_text(shlex.join(next_command), lines, proposals, context.space)
     return 0
 
 
-def _tell(
+def _print_text(
     next_command: str,
-    about: Sequence[str],
-    tries: Sequence[tuple[Suggestion, list[str], list[str]]],
+    notes: Sequence[str],
+    proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
     space: SearchSpace,
 ) -> None:
     from rich.console import Console
 
     console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print("\n  ".join(["the next launch would run:", next_command, *about]))
-    console.print("worth trying:" if tries else _NOTHING_LEFT)
-    for suggestion, command, in_job in tries:
-        told = [*(f"and {text}" for text in in_job), *_near(suggestion.nearest, space)]
-        console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *told]))
+    console.print("\n  ".join(["the next launch would run:", next_command, *notes]))
+    console.print("worth trying:" if proposals else _NOTHING_LEFT)
+    for suggestion, command, in_job in proposals:
+        lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, space)]
+        console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *lines]))
 
 
-def _near(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
+def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
     from torchx_cubicml.launch.messages import doubt_text, rate_text, statistic_text
 
     def measured(each: NearTrial) -> str:
@@ -110,7 +110,7 @@ def _near(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
     return [f"near: {measured(each)} with {each.differs} ({each.trial_id})" for each in trials]
 
 
-def _case(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
+def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:
     from torchx_cubicml.launch import read_config
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space.toml import load_space
@@ -124,21 +124,21 @@ def _case(component: ComponentLaunch, args: argparse.Namespace) -> DecisionConte
     return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 
-def _studied(case: DecisionContext, seed: int) -> Study:
+def _study(context: DecisionContext, seed: int) -> Study:
     from torchx_cubicml.advisor import Study
 
     return Study.of(
-        case.space,
-        workload=case.workload,
-        current=case.current,
-        trials=case.trials,
+        context.space,
+        workload=context.workload,
+        current=context.current,
+        trials=context.trials,
         seed=seed,
-        predictor=case.predictor,
+        predictor=context.predictor,
     )
 
 
-def _worth_trying(
-    component: ComponentLaunch, case: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
+def _with_commands(
+    component: ComponentLaunch, context: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
     from torchx_cubicml.launch.messages import set_in_job
     from torchx_cubicml.launch.place_config import place_config
@@ -148,7 +148,7 @@ def _worth_trying(
     store = absolute_url(store_url(args))
     rows = []
     for suggestion in suggestions:
-        placed = place_config(component.launch, case.space, suggestion.config, store=store, origin=Origin.USER)
+        placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
         rows.append((suggestion, command, set_in_job(placed.launch)))
     return rows

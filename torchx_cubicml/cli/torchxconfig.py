@@ -1,4 +1,4 @@
-"""A command as a component's defaults in ``.torchxconfig``."""
+"""Component defaults in ``.torchxconfig``: writes the arguments of a command there."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ _FAILURES = (OSError, UnicodeDecodeError, configparser.Error)
 
 
 def write_default(path: Path, command: Sequence[str]) -> None:
-    """Write the arguments of ``command`` as the section of its component; the other sections of the file stay.
+    """Write the arguments of ``command`` to the section of its component; other sections are kept.
 
     Args:
-        path: of a ``.torchxconfig``; it is made where there is none.
+        path: path of a ``.torchxconfig``; it is created if missing.
         command: the component's name and its arguments.
 
     Raises:
-        LaunchError: an argument has no form in such a file, or the file cannot be read or written.
+        LaunchError: an argument cannot be written to such a file, or the file cannot be read or written.
     """
     section, defaults = f"component:{command[0]}", defaults_of(command)
     try:
@@ -35,15 +35,15 @@ def write_default(path: Path, command: Sequence[str]) -> None:
         with path.open("w", encoding="utf-8") as out:
             file.write(out)
     except _FAILURES as error:
-        raise _refusal(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def check_default(path: Path, command: Sequence[str]) -> None:
-    """Find out, before hours of launches, whether ``write_default`` can do its work; the file stays as it is.
+    """Check, before hours of launches, that ``write_default`` can succeed; the file is not changed.
 
     Args:
         path: as for ``write_default``.
-        command: as typed: what a tune changes of it are single words.
+        command: command as typed; a tune changes only single words of it.
 
     Raises:
         LaunchError: as for ``write_default``.
@@ -51,17 +51,17 @@ def check_default(path: Path, command: Sequence[str]) -> None:
     defaults_of(command)
     try:
         _read(path)
-        place = path.resolve()  # a link that leads to no file yet stays one
-        is_new = not place.exists()
-        place.open("a", encoding="utf-8").close()
+        target = path.resolve()  # resolved, so that a dangling link is kept
+        is_new = not target.exists()
+        target.open("a", encoding="utf-8").close()
         if is_new:
-            place.unlink()
+            target.unlink()
     except _FAILURES as error:
-        raise _refusal(path, error) from error
+        raise _write_error(path, error) from error
 
 
 def defaults_of(command: Sequence[str]) -> dict[str, str]:
-    """Return the section's entries; TorchX splits the script's arguments at white space and knows no quotes there.
+    """Return the entries of the section; TorchX splits the script's arguments there at white space, without quotes.
 
     Raises:
         LaunchError: an argument has white space or is empty.
@@ -82,23 +82,23 @@ def defaults_of(command: Sequence[str]) -> dict[str, str]:
                 raise LaunchError(f"the argument {bad!r} cannot be a default: TorchX splits them at white space")
             defaults[name] = " ".join(words)
         elif value is not None and value != parameter.default:
-            defaults[name] = _typed(value)
+            defaults[name] = _to_text(value)
     return defaults
 
 
 def _read(path: Path) -> configparser.RawConfigParser:
     file = configparser.RawConfigParser()
-    file.optionxform = str  # type: ignore[assignment,method-assign]  # as its documentation says
+    file.optionxform = str  # type: ignore[assignment,method-assign]  # case-sensitive keys, as its documentation recommends
     if path.exists():
         file.read_string(path.read_text(encoding="utf-8"))
     return file
 
 
-def _refusal(path: Path, error: Exception) -> LaunchError:
+def _write_error(path: Path, error: Exception) -> LaunchError:
     return LaunchError(f"{path} cannot take the winner as a default: {error}")
 
 
-def _typed(value: object) -> str:
+def _to_text(value: object) -> str:
     if isinstance(value, dict):
         return ",".join(f"{name}={entry}" for name, entry in value.items())
     return ",".join(map(str, value)) if isinstance(value, list) else str(value)

@@ -1,4 +1,4 @@
-"""``torchx cubicml tune``: rounds of launches, and the config that they found."""
+"""Sub-command ``torchx cubicml tune``: tunes a command by launches within a budget, and prints the best config."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace) -> int:
-    """Tune, telling progress on stderr and the result on stdout."""
+    """Run the tune, with progress on stderr and the result on stdout."""
     from rich.console import Console
 
     from torchx_cubicml.cli.tune_display import open_display
@@ -75,8 +75,8 @@ def run(args: argparse.Namespace) -> int:
     prepared = prepare(_request(args))
     if args.write_config:
         _check_default(Path(args.write_config), prepared)
-    _ask(prepared, yes=args.yes, console=console)
-    prepared = _choosing(prepared, console)
+    _confirm(prepared, yes=args.yes, console=console)
+    prepared = _with_chosen_predictor(prepared, console)
     steps = tune(prepared)
     result: TuneResult | None = None
     try:
@@ -85,18 +85,18 @@ def run(args: argparse.Namespace) -> int:
                 step = next(steps)
                 display.show(step)
                 result = step if isinstance(step, TuneResult) else None
-        status = _tell_result(result, prepared, args)
+        status = _print_result(result, prepared, args)
         if args.write_config:
-            _write_default(Path(args.write_config), result.command if _claims(result) else ())
-        next(steps, None)  # the tune is finished when its result was told, and written
+            _write_default(Path(args.write_config), result.command if _claims_gain(result) else ())
+        next(steps, None)  # ends the tune, once its result is printed and written
     except interruptions():
         console.print("interrupted; what was measured is in the store, and the same command goes on from there")
         return 130
     return status
 
 
-def _choosing(prepared: Prepared, console: Console) -> Prepared:
-    """Return the request with the predictor that ranks the store's own trials best, kept there for launches."""
+def _with_chosen_predictor(prepared: Prepared, console: Console) -> Prepared:
+    """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
     from torchx_cubicml.store import read_trials
 
@@ -138,8 +138,8 @@ def _request(args: argparse.Namespace) -> TuneRequest:
     )
 
 
-def _ask(prepared: Prepared, *, yes: bool, console: Console) -> None:
-    """Ask before launches that could write where the user's own training writes."""
+def _confirm(prepared: Prepared, *, yes: bool, console: Console) -> None:
+    """Ask for confirmation if launches could overwrite the outputs of the user's training."""
     from torchx_cubicml.cli.starter import script_help, unredirected_outputs
 
     if yes:
@@ -159,20 +159,20 @@ def _ask(prepared: Prepared, *, yes: bool, console: Console) -> None:
 
 
 def _workspace(named: str | None) -> str:
-    """Return the workspace that `torchx run` would take."""
+    """Return the workspace that ``torchx run`` would use."""
     from torchx.runner.config import get_config
 
     found: str | None = named if named is not None else get_config("cli", "run", "workspace")
     return found if found is not None else f"file://{Path.cwd()}"
 
 
-def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
+def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.cli.base import wide_console
     from torchx_cubicml.cli.tune_display import comparison_table
 
-    claims = _claims(result)
+    claims_gain = _claims_gain(result)
     if args.json:
-        print_json({**asdict(result), "claims_gain": claims})
+        print_json({**asdict(result), "claims_gain": claims_gain})
         return 0
     console = wide_console()
     comparison = result.comparison
@@ -191,7 +191,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
     for worth in result.worths:
         console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
-    if claims:
+    if claims_gain:
         request = prepared.request
         options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
@@ -199,7 +199,7 @@ def _tell_result(result: TuneResult, prepared: Prepared, args: argparse.Namespac
     return 0
 
 
-def _claims(result: TuneResult) -> bool:
+def _claims_gain(result: TuneResult) -> bool:
     return bool(result.comparison and result.comparison.claims_gain)
 
 

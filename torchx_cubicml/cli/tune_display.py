@@ -1,4 +1,4 @@
-"""Terminal display of a tune: its tables and lines."""
+"""Terminal display of a tune: tables and progress lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
-    """Return the user's own config beside the best: each parameter, then what was measured."""
+    """Return a table of the user's config beside the best one: parameters, then measurements."""
     title = f"{comparison.objective} {statistic_text(statistic)}".rstrip()
     table = Table(title=f"{title}, whole job", title_justify="left")
     table.add_column("")
@@ -37,27 +37,32 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
         style = "" if before == value else "bold"
         table.add_row(Text(name, style), Text(value_text(before)), Text(value_text(value), style))
     table.add_section()
-    cells = [("median", _middle), ("lowest to highest", _range), ("one launch by itself", _doubt), ("launches", _count)]
+    cells = [
+        ("median", _median_text),
+        ("lowest to highest", _range_text),
+        ("one launch by itself", _uncertainty_text),
+        ("launches", _count_text),
+    ]
     for heading, cell in cells:
-        told = cell(comparison.baseline), cell(comparison.best)
-        if any(told):
-            table.add_row(heading, *told)
+        texts = cell(comparison.baseline), cell(comparison.best)
+        if any(texts):
+            table.add_row(heading, *texts)
     return table
 
 
-def _middle(repeats: Repeats) -> str:
+def _median_text(repeats: Repeats) -> str:
     return f"{repeats.middle:,.0f}"
 
 
-def _range(repeats: Repeats) -> str:
+def _range_text(repeats: Repeats) -> str:
     return f"{min(repeats.throughputs):,.0f} to {max(repeats.throughputs):,.0f}"
 
 
-def _doubt(repeats: Repeats) -> str:
+def _uncertainty_text(repeats: Repeats) -> str:
     return doubt_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
 
 
-def _count(repeats: Repeats) -> str:
+def _count_text(repeats: Repeats) -> str:
     return str(len(repeats.throughputs))
 
 
@@ -67,7 +72,7 @@ def open_display(console: Console, prepared: Prepared) -> Display:
 
 
 class Display(AbstractContextManager["Display"]):
-    """Plain lines: one for each launch that begins or ends."""
+    """Display for files and pipes: one plain line for each launch that begins or ends."""
 
     def __init__(self, console: Console, prepared: Prepared) -> None:
         self._console = console
@@ -79,20 +84,20 @@ class Display(AbstractContextManager["Display"]):
         return None
 
     def show(self, step: Step) -> None:
-        """Tell one step."""
+        """Show one step of the tune."""
         if isinstance(step, Begun):
-            self._line(_begun(step, self._prepared))
+            self._line(_begun_line(step, self._prepared))
         elif isinstance(step, Launching):
-            self._line(_launching(step))
+            self._line(_launching_line(step))
         elif isinstance(step, Ended):
-            self._line(_ended(step, self._prepared.space))
+            self._line(_ended_line(step, self._prepared.space))
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
 
 class Live(Display):
-    """The lines of launches that ended, and below them what is in flight, the best so far and what is left."""
+    """Display for terminals: a line per ended launch, above a live table of the launches in flight."""
 
     def __init__(self, console: Console, prepared: Prepared) -> None:
         from rich.live import Live as RichLive
@@ -110,7 +115,7 @@ class Live(Display):
         self._live.stop()
 
     def show(self, step: Step) -> None:
-        """Tell one step."""
+        """Show one step of the tune."""
         if isinstance(step, Waiting):
             self._live.update(waiting_table(step, self._prepared.space), refresh=True)
         elif not isinstance(step, Launching):  # it appears in the table
@@ -118,14 +123,18 @@ class Live(Display):
 
 
 def waiting_table(step: Waiting, space: SearchSpace) -> Table:
-    """Return what is in flight as a table, the rest as its caption."""
+    """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
     from rich.table import Table
     from rich.text import Text
 
     from torchx_cubicml.cli.history import config_text
 
     best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {_unit(space)}"
-    left = [step.budget_left] if step.time_left_s is None else [step.budget_left, f"about {_span(step.time_left_s)}"]
+    left = (
+        [step.budget_left]
+        if step.time_left_s is None
+        else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
+    )
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
     for name in ("", "why", "config", "state", "for", "predicted", "measured"):
         table.add_column(name, no_wrap=name != "config", justify="right" if name in {"for", "predicted"} else "left")
@@ -135,55 +144,55 @@ def waiting_table(step: Waiting, space: SearchSpace) -> Table:
             pending.purpose,
             config_text(pending.config),
             pending.phase,
-            _span(pending.since_s),
+            _duration_text(pending.since_s),
         ]
-        measured = " ".join(filter(None, (_number(pending.measured), doubt_text(pending.uncertainty))))
-        table.add_row(*map(Text, [*cells, _number(pending.expected), measured]))
+        measured = " ".join(filter(None, (_throughput_text(pending.measured), doubt_text(pending.uncertainty))))
+        table.add_row(*map(Text, [*cells, _throughput_text(pending.expected), measured]))
     return table
 
 
-def _begun(step: Begun, prepared: Prepared) -> str:
+def _begun_line(step: Begun, prepared: Prepared) -> str:
     request = prepared.request
-    lead = "goes on with" if step.resumed else "begins"
+    verb = "goes on with" if step.resumed else "begins"
     done = f" after {step.launches} launches, of which {step.in_flight} are in flight" if step.resumed else ""
     parallel = f", {request.parallel} at a time" if request.parallel > 1 else ""
     return (
         f"tuning {prepared.component.launch.program}: {request.budget} on {request.scheduler}{parallel}, recorded in "
-        f"{mask(prepared.store_url)}; {lead} {step.tune_id}{done}"
+        f"{mask(prepared.store_url)}; {verb} {step.tune_id}{done}"
     )
 
 
-def _launching(step: Launching) -> str:
+def _launching_line(step: Launching) -> str:
     from torchx_cubicml.cli.history import config_text
 
-    hope = step.suggestion.throughput
-    expected = "" if hope is None else f", {hope:,.0f} expected"
+    predicted = step.suggestion.throughput
+    expected = "" if predicted is None else f", {predicted:,.0f} expected"
     return f"{step.number:3d} {step.purpose:8s} {config_text(step.suggestion.config)}{expected}"
 
 
-def _ended(step: Ended, space: SearchSpace) -> str:
+def _ended_line(step: Ended, space: SearchSpace) -> str:
     from torchx_cubicml.cli.history import config_text
 
     doubt = doubt_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
-    told = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
-    found = told or f"{step.trial.state}"
-    hoped = f" ({step.expected:,.0f} expected)" if step.throughput is not None and step.expected is not None else ""
+    rate = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
+    found = rate or f"{step.trial.state}"
+    predicted = f" ({step.expected:,.0f} expected)" if step.throughput is not None and step.expected is not None else ""
     why = f" ({step.trial.reason})" if step.trial.reason and step.throughput is None else ""
-    return f"{step.number:3d}   -> {config_text(step.trial.config)}: {found}{hoped}{why}"
+    return f"{step.number:3d}   -> {config_text(step.trial.config)}: {found}{predicted}{why}"
 
 
 def _unit(space: SearchSpace) -> str:
     return f"{space.objective} {statistic_text(space.statistic)}".rstrip()
 
 
-def _number(value: float | None) -> str:
+def _throughput_text(value: float | None) -> str:
     return "" if value is None else f"{value:,.0f}"
 
 
-def _span(seconds: float) -> str:
-    """Return a time in words.
+def _duration_text(seconds: float) -> str:
+    """Return a duration in words.
 
-    >>> _span(42), _span(600), _span(9000)
+    >>> _duration_text(42), _duration_text(600), _duration_text(9000)
     ('42 s', '10 min', '2.5 h')
     """
     if seconds < 90:

@@ -1,4 +1,4 @@
-"""Commands in and out: what a user's launch says, and the places where a config is written back."""
+"""Launch commands: parse a user's command, read the config in it, and write another config back."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A TorchX component and its arguments in, the app that it makes out, recorded or as typed."""
+"""TorchX components: parse a component with its arguments, and build its app, recorded or as typed."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ class MaterializedComponent:
 
     Args:
         component: its name, or ``file.py:function``.
-        options: its arguments up to the script's.
-        script_args: the script's arguments among them, or in its ``.torchxconfig`` defaults.
+        options: its arguments before those of the script.
+        script_args: arguments of the script, typed or from the ``.torchxconfig`` defaults.
         takes_env: whether it has an ``--env`` option.
-        takes_size: whether its ``-j`` option says how many nodes and processes there are.
-        device: the host that ``-h`` names; empty where none is named.
-        app: the app that it makes.
+        takes_size: whether it has a ``-j`` option for the number of nodes and processes.
+        device: the host that ``-h`` names; empty without one.
+        app: the app that the component returns.
     """
 
     component: str
@@ -48,14 +48,14 @@ class MaterializedComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComponentLaunch:
-    """A component that the user runs, with what could be read of its command.
+    """A component that the user runs, with the training command found in its app.
 
     Args:
-        launch: the command; without a program where it could not be read.
-        not_recorded: why the app can only run as typed, in words; empty where it can be recorded.
+        launch: the command; its ``program`` is empty if the command could not be read.
+        not_recorded: reason why the app can only run as typed; empty if it can be recorded.
         source: the component as TorchX materialises it.
-        role: position of the role that is recorded.
-        command: that role's command; ``None`` where there is none.
+        role: index of the recorded role.
+        command: that role's command; ``None`` without one.
     """
 
     launch: Launch
@@ -66,17 +66,17 @@ class ComponentLaunch:
 
     @classmethod
     def parse(cls, component: str, args: Sequence[str]) -> Self:
-        """Resolve a component and its arguments exactly as TorchX does, its ``.torchxconfig`` defaults included.
+        """Resolve a component and its arguments exactly as TorchX does, including ``.torchxconfig`` defaults.
 
         Raises:
-            LaunchError: TorchX knows no such component, or the component refuses its arguments.
-            SystemExit: TorchX's parser refuses an argument; it has told so on stderr.
+            LaunchError: TorchX has no such component, or the component rejects its arguments.
+            SystemExit: TorchX's parser rejects an argument; it has printed the reason to stderr.
         """
         return cls.of(materialize(component, args))
 
     @classmethod
     def of(cls, source: MaterializedComponent) -> Self:
-        """Read the command in an app that TorchX made."""
+        """Read the training command in an app that TorchX built."""
         commands, reasons = _read_roles(source.app)
         if not commands:
             reason = reasons[0] if reasons else "it has no role"
@@ -92,36 +92,36 @@ class ComponentLaunch:
         return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
 
     def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
-        """Return the app: recorded, with the arguments and variables of ``launch``; as typed without a contract.
+        """Return the app: recorded with the arguments and variables of ``launch``, or as typed without a contract.
 
-        Every call returns an app of its own.
+        Every call returns a new app.
 
         Raises:
             LaunchError: the recorded command does not fit into one argument.
             ContractError: the contract does not fit into one environment value.
         """
-        wanted = launch or self.launch
+        target = launch or self.launch
         if contract is None or self.command is None:
             return copy.deepcopy(self.source.app)
-        if wanted.world_size != self.launch.world_size or wanted.nnodes != self.launch.nnodes:
-            return self._resized(wanted)._wrapped(wanted, contract, otherwise=self._otherwise(wanted))
-        return self._wrapped(wanted, contract)
+        if target.world_size != self.launch.world_size or target.nnodes != self.launch.nnodes:
+            return self._resized(target)._wrapped(target, contract, fallback=self._fallback(target))
+        return self._wrapped(target, contract)
 
-    def _wrapped(self, wanted: Launch, contract: Contract, *, otherwise: str = "") -> AppDef:
+    def _wrapped(self, target: Launch, contract: Contract, *, fallback: str = "") -> AppDef:
         app = copy.deepcopy(self.source.app)
         if self.command is None:
             return app
         role = app.roles[self.role]
-        variables = self._changed_variables(wanted)
-        role.entrypoint, role.args = self.command.wrapped(wanted.script_args, variables, otherwise=otherwise)
+        variables = self._changed_variables(target)
+        role.entrypoint, role.args = self.command.wrapped(target.script_args, variables, fallback=fallback)
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
         return app
 
     def arguments(self, launch: Launch) -> tuple[str, ...]:
-        """Return the component's arguments that make ``launch`` when typed.
+        """Return the component's arguments that produce ``launch`` when typed.
 
         Raises:
-            LaunchError: the component leaves no room for what ``launch`` changes.
+            LaunchError: typed arguments of the component cannot express a change of ``launch``.
         """
         source, variables = self.source, self._changed_variables(launch)
         if variables and not source.takes_env:
@@ -131,41 +131,41 @@ class ComponentLaunch:
         if self.command is None:
             return (*options, "--", *source.script_args) if source.script_args else options
         words = [ShellWord(value=self.command.as_seen(argument), text=argument) for argument in source.script_args]
-        wanted = tuple(word.value for word in words)
+        target_args = tuple(word.value for word in words)
         if launch.script_args != self.launch.script_args:
-            if wanted != self.launch.script_args:
+            if target_args != self.launch.script_args:
                 raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
-            wanted = launch.script_args
-        script_args = keep_texts(words, wanted, spell=self.command.as_typed)
+            target_args = launch.script_args
+        script_args = keep_texts(words, target_args, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
 
-    def _otherwise(self, wanted: Launch) -> str:
-        """Return what a job of another size runs where it cannot record: as typed, or as many nodes would need it."""
+    def _fallback(self, target: Launch) -> str:
+        """Return the fallback command of a resized job without the recorder, adapted if the number of nodes changed."""
         if self.command is None:
             return ""
-        if wanted.nnodes == self.launch.nnodes:
+        if target.nnodes == self.launch.nnodes:
             return self.command.unrecorded(self.launch.script_args)
-        # The nodes are there; the user's own arguments would train with another global batch on them.
-        resized = self._resized(wanted).command
-        return resized.unrecorded(wanted.script_args) if resized is not None else ""
+        # The new nodes are already allocated; with the typed arguments they would train with another global batch.
+        resized = self._resized(target).command
+        return resized.unrecorded(target.script_args) if resized is not None else ""
 
     def _resized(self, launch: Launch) -> Self:
-        """Return the component as TorchX materialises it for another number of nodes and processes."""
+        """Return the component, materialised by TorchX for another number of nodes and processes."""
         source = self.source
         typed = ("--", *source.script_args) if source.script_args else ()
         resized = self.of(materialize(source.component, [*self._sized_options(launch), *typed]))
-        told, wanted = resized.launch, (launch.nnodes, launch.nproc_per_node)
-        same = (told.program, told.script_args) == (self.launch.program, self.launch.script_args)
-        if not same or (told.nnodes, told.nproc_per_node) != wanted:
-            raise LaunchError(f"{source.component} makes another command of -j {wanted[0]}x{wanted[1]}")
+        actual, size = resized.launch, (launch.nnodes, launch.nproc_per_node)
+        same = (actual.program, actual.script_args) == (self.launch.program, self.launch.script_args)
+        if not same or (actual.nnodes, actual.nproc_per_node) != size:
+            raise LaunchError(f"{source.component} makes another command of -j {size[0]}x{size[1]}")
         return resized
 
     def _sized_options(self, launch: Launch) -> tuple[str, ...]:
         """Return the component's options with the size of ``launch``."""
-        options, wanted = self.source.options, (launch.nnodes, launch.nproc_per_node)
-        if wanted == (self.launch.nnodes, self.launch.nproc_per_node):
+        options, size = self.source.options, (launch.nnodes, launch.nproc_per_node)
+        if size == (self.launch.nnodes, self.launch.nproc_per_node):
             return options
-        text = f"{wanted[0]}x{wanted[1]}"
+        text = f"{size[0]}x{size[1]}"
         for flag in ("-j", "--j"):
             found = find_flag(options, flag, is_value=looks_like_value)
             if found and found[-1].texts:
@@ -177,7 +177,7 @@ class ComponentLaunch:
 
 
 def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
-    """Return what TorchX makes of a component and its arguments; see ``ComponentLaunch.parse``."""
+    """Return a component, materialised by TorchX with its arguments; see ``ComponentLaunch.parse``."""
     from torchx.runner.config import load_sections
     from torchx.specs import finder
     from torchx.specs.builders import materialize_appdef, parse_args
@@ -225,18 +225,18 @@ def _read_roles(app: AppDef) -> tuple[dict[int, RoleCommand], list[str]]:
 
 
 def _mounted(role: Role) -> tuple[str, ...]:
-    """Return the folders of this machine, or of a volume, that a role can write to under the path they have here."""
-    kept = []
+    """Return the writable mounts of a role (host folders and volumes) whose path is the same inside and outside."""
+    paths = []
     for mount in role.mounts:
-        inside = str(getattr(mount, "dst_path", ""))  # a device has a path too, and keeps no files
+        inside = str(getattr(mount, "dst_path", ""))  # device mounts have a path too, but hold no files
         outside = str(getattr(mount, "src_path", inside))  # a volume has a name instead
         if inside and inside == outside and not getattr(mount, "read_only", True):
-            kept.append(inside)
-    return tuple(kept)
+            paths.append(inside)
+    return tuple(paths)
 
 
 def _with_variables(options: Sequence[str], variables: Mapping[str, str]) -> tuple[str, ...]:
-    """Return a component's options that set ``variables`` besides what ``--env`` sets already."""
+    """Return a component's options with ``variables`` added to those that ``--env`` already sets."""
     text = ",".join(f"{name}={value}" for name, value in variables.items())
     found = find_flag(options, "--env", is_value=looks_like_value)
     if not found or not found[-1].texts:
@@ -246,6 +246,6 @@ def _with_variables(options: Sequence[str], variables: Mapping[str, str]) -> tup
 
 
 def _text_of(error: Exception) -> str:
-    """Return an error's own words on one line; those of a missing key are only the key."""
+    """Return an error's message on one line; that of a ``KeyError`` is only the key, so it gets a prefix."""
     text = " ".join(str(error).split())
     return f"unknown {text}" if isinstance(error, KeyError) else text

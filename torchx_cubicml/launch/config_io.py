@@ -1,6 +1,6 @@
-"""Reads the config of a command where a search space says that its values stand, and writes another in its place.
+"""Config input and output: read the config at its bindings in a command, and write another in its place.
 
-The law: writing back the config just read changes nothing, and what is written is what is read back.
+Round-trip law: writing back the config just read changes nothing, and a written config is read back unchanged.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
 
 def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
-    """Return the workload and the config that the command states, at the places that the space declares.
+    """Return the workload and the config that the command states at the bindings of the space.
 
     Raises:
-        LaunchError: a declared place is not in the command and has no default, or holds no legal kind of value.
+        LaunchError: a declared binding is not in the command and has no default, or its value is of an illegal kind.
         RecordError: a value is larger than a record may hold.
     """
     if not launch.program:
@@ -48,24 +48,24 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
     known = {name: value for name, value in workload_of(launch, facts).items() if name not in tuned}
     workload = freeze_values(known, where="workload")
     config: dict[str, Value] = {}
-    left_open: dict[str, Value | None] = {}
+    unstated: dict[str, Value | None] = {}
     for parameter in space.parameters:
         binding = parameter.binding
         if binding is None:
             continue
-        wanted = _wanted(parameter, space, _entries(parameter, {**facts, **config}))
-        place = _PLACES[binding.kind]
-        if binding.implied and not place.says(launch, binding, replace(wanted, default=None)):
-            left_open[parameter.name] = wanted.default
+        query = _query(parameter, space, _entry_count(parameter, {**facts, **config}))
+        binding_io = _BINDING_IO[binding.kind]
+        if binding.implied and not binding_io.says(launch, binding, replace(query, default=None)):
+            unstated[parameter.name] = query.default
         else:
-            config[parameter.name] = place.read(launch, binding, wanted)
+            config[parameter.name] = binding_io.read(launch, binding, query)
     config |= _implied(space, {**workload, **config})
-    config |= {name: value for name, value in left_open.items() if name not in config and value is not None}
+    config |= {name: value for name, value in unstated.items() if name not in config and value is not None}
     return workload, freeze_values(config, where="config")
 
 
 def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
-    """Return the launch with the values of ``config`` in it; parameters that it does not name stay as they are.
+    """Return the launch with the values of ``config``; parameters that it does not name stay as they are.
 
     Raises:
         LaunchError: a value cannot be written so that it is read back.
@@ -76,23 +76,23 @@ def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
         value = config.get(parameter.name)
         if parameter.binding is None or value is None or same_value(value, current.get(parameter.name, ())):
             continue
-        wanted = _wanted(parameter, space, _entries(parameter, {**workload, **config}))
-        written = _PLACES[parameter.binding.kind].write(written, parameter.binding, wanted, value)
+        query = _query(parameter, space, _entry_count(parameter, {**workload, **config}))
+        written = _BINDING_IO[parameter.binding.kind].write(written, parameter.binding, query, value)
     _, read_back = read_config(written, space)
-    landed = {item.name: current[item.name] for item in space.parameters if item.binding and item.name in current}
-    for name, value in {**landed, **config}.items():
+    unchanged = {item.name: current[item.name] for item in space.parameters if item.binding and item.name in current}
+    for name, value in {**unchanged, **config}.items():
         if name in read_back and not same_value(read_back[name], value):
             raise LaunchError(f"parameter {name} cannot be set to {spell(value)!r:.60} in this command")
     return written
 
 
 def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str, str]) -> Launch:
-    """Return the launch with the flags, variables and keys that ``[tune]`` changes, their ``{names}`` filled in.
+    """Return the launch with the flags, variables and file keys that ``[tune]`` changes, placeholders filled in.
 
     Args:
         launch: a command.
-        space: says what a profiling launch changes.
-        filled: what ``{scratch}``, ``{launch_id}``... stand for.
+        space: contains the changes of a profiling launch.
+        filled: values of the placeholders ``{scratch}``, ``{launch_id}``...
 
     Raises:
         LaunchError: a key cannot be set in its file.
@@ -108,7 +108,7 @@ def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str
     return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
 
 
-_PLACES: dict[str, BindingIO] = {
+_BINDING_IO: dict[str, BindingIO] = {
     BindingKind.FLAG: FlagBinding(),
     BindingKind.ENV: EnvBinding(),
     BindingKind.HOOK: HookBinding(),
@@ -118,7 +118,7 @@ _PLACES: dict[str, BindingIO] = {
 
 
 def _sizes_in_use(launch: Launch, space: SearchSpace) -> dict[str, Value]:
-    """Return how the job is spread over nodes, where an expression asks; elsewhere it sets no workloads apart."""
+    """Return ``nnodes`` and ``nproc_per_node`` if an expression reads them; otherwise they separate no workloads."""
     expressions = [*space.constraints]
     for item in space.parameters:
         expressions += [expression for expression in (item.derive, item.when) if expression is not None]
@@ -128,7 +128,7 @@ def _sizes_in_use(launch: Launch, space: SearchSpace) -> dict[str, Value]:
 
 
 def _implied(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the parameters that have no place in the command and follow from those that have one."""
+    """Return the parameters that the command does not state and that follow from those it states."""
     try:
         return implied_values(space, known)
     except SpaceError as error:
@@ -141,16 +141,16 @@ def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value 
             raise LaunchError(f"workload fact {fact.name} has neither a value nor a place in the command")
         return fact.value
     kind = (fact.value,) if isinstance(fact.value, bool) else ()
-    wanted = BindingQuery(
+    query = BindingQuery(
         owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space)
     )
-    place = _PLACES[fact.binding.kind]
-    if fact.optional and not place.says(launch, fact.binding, wanted):
+    binding_io = _BINDING_IO[fact.binding.kind]
+    if fact.optional and not binding_io.says(launch, fact.binding, query):
         return None
-    return place.read(launch, fact.binding, wanted)
+    return binding_io.read(launch, fact.binding, query)
 
 
-def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> BindingQuery:
+def _query(parameter: Parameter, space: SearchSpace, count: int | None) -> BindingQuery:
     default = parameter.default
     if default is not None and count is not None and not isinstance(default, tuple):
         default = (default,) * count
@@ -165,12 +165,12 @@ def _wanted(parameter: Parameter, space: SearchSpace, count: int | None) -> Bind
 
 
 def _declared_flags(space: SearchSpace) -> frozenset[str]:
-    places = [parameter.binding for parameter in space.parameters] + [fact.binding for fact in space.workload]
-    flags = [place for place in places if place is not None and place.kind == BindingKind.FLAG]
-    return frozenset(name for place in flags for name in (place.name, *place.aliases))
+    bindings = [parameter.binding for parameter in space.parameters] + [fact.binding for fact in space.workload]
+    flags = [binding for binding in bindings if binding is not None and binding.kind == BindingKind.FLAG]
+    return frozenset(name for binding in flags for name in (binding.name, *binding.aliases))
 
 
-def _entries(parameter: Parameter, known: Mapping[str, Value]) -> int | None:
+def _entry_count(parameter: Parameter, known: Mapping[str, Value]) -> int | None:
     if parameter.per_layer is None or isinstance(parameter.per_layer, int):
         return parameter.per_layer
     count = known.get(parameter.per_layer)

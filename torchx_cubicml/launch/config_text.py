@@ -1,4 +1,4 @@
-"""Edits of config files as text (JSON, TOML, YAML): comments and order stay."""
+"""Text edits of config files (JSON, TOML, YAML) that keep comments and key order."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 
-MAX_NODES = 100_000  # aliases of aliases can stand for more than any memory holds
+MAX_NODES = 100_000  # nested aliases can expand to more values than any memory holds
 
 
 def parse_yaml(text: str) -> object:
-    """Return what a YAML text of one document says.
+    """Return the content of a YAML text with one document.
 
     Raises:
-        ValueError: it is damaged, has several documents, tags of another language or too many values.
+        ValueError: the text is damaged, or has several documents, tags of another language or too many values.
     """
     import yaml
 
@@ -35,7 +35,7 @@ def parse_yaml(text: str) -> object:
         node = loader.get_single_node()
         if node is None:
             return {}
-        _refuse_too_many(node)
+        _check_size(node)
         return loader.construct_document(node)
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
@@ -44,10 +44,10 @@ def parse_yaml(text: str) -> object:
 
 
 def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
-    r"""Return a YAML text with a value at a key, which is added where it is not there.
+    r"""Return a YAML text with a value set at a key, which is added if absent.
 
     Raises:
-        ValueError: the place is shared by several keys, or cannot be found in the text.
+        ValueError: several keys share the value, or the key cannot be found in the text.
 
     >>> with_value_in_yaml("a:\n  b: 1\n", ("a", "c"), "x")
     'a:\n  c: "x"\n  b: 1\n'
@@ -56,29 +56,29 @@ def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
 
     if text.startswith("\ufeff"):
         return "\ufeff" + with_value_in_yaml(text[1:], key, value)
-    node = _composed(text)
+    node = _compose(text)
     shared = _shared(node)
     for depth, name in enumerate(key[:-1]):
-        pair = _pair(node, name)
+        pair = _find_pair(node, name)
         if pair is None:
-            return _added(text, node, key[depth:], value)
+            return _with_new_key(text, node, key[depth:], value)
         if not isinstance(pair[1], yaml.MappingNode) or id(pair[1]) in shared:
             why = "is an anchor or an alias, which several keys may share" if id(pair[1]) in shared else "holds no keys"
             raise ValueError(f"{'.'.join(key[: depth + 1])} {why}")
         node = pair[1]
-    last = _pair(node, key[-1])
+    last = _find_pair(node, key[-1])
     if last is None:
-        return _added(text, node, key[-1:], value)
+        return _with_new_key(text, node, key[-1:], value)
     if id(last[1]) in shared:
         raise ValueError("it is an anchor or an alias, which several keys may share")
-    return _replaced(text, last, value)
+    return _with_new_value(text, last, value)
 
 
-def _composed(text: str) -> MappingNode:
+def _compose(text: str) -> MappingNode:
     import yaml
 
     try:
-        node = yaml.compose(text, Loader=yaml.SafeLoader)  # the one in Python counts characters
+        node = yaml.compose(text, Loader=yaml.SafeLoader)  # the marks of the pure-Python loader count characters
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     if not isinstance(node, yaml.MappingNode):
@@ -86,27 +86,27 @@ def _composed(text: str) -> MappingNode:
     return node
 
 
-def _pair(node: MappingNode, name: str) -> tuple[Node, Node] | None:
-    """Return key and value; of several alike the last, as readers do."""
-    return next(((at, value) for at, value in reversed(node.value) if at.value == name), None)
+def _find_pair(node: MappingNode, name: str) -> tuple[Node, Node] | None:
+    """Return the nodes of a key and its value; the last one of a repeated key, as YAML readers do."""
+    return next(((key_node, value) for key_node, value in reversed(node.value) if key_node.value == name), None)
 
 
-def _replaced(text: str, pair: tuple[Node, Node], value: object) -> str:
-    at, node = pair
+def _with_new_value(text: str, pair: tuple[Node, Node], value: object) -> str:
+    key_node, node = pair
     start, stop = node.start_mark.index, node.end_mark.index
-    # A block collection ends where the next key begins; an empty value has no place of its own.
+    # A block collection ends where the next key begins. An empty value has no position of its own.
     blank = len(text[start:stop]) - len(text[start:stop].rstrip())
-    if stop == start or node.start_mark.line > at.end_mark.line:
-        start = text.index(":", at.end_mark.index) + 1
-        return f"{text[:start]} {_spelled(value)}{text[max(stop - blank, start) :]}"
-    return text[:start] + _spelled(value) + text[stop - blank :]
+    if stop == start or node.start_mark.line > key_node.end_mark.line:
+        start = text.index(":", key_node.end_mark.index) + 1
+        return f"{text[:start]} {_yaml_text(value)}{text[max(stop - blank, start) :]}"
+    return text[:start] + _yaml_text(value) + text[stop - blank :]
 
 
-def _added(text: str, node: MappingNode, key: Sequence[str], value: object) -> str:
+def _with_new_key(text: str, node: MappingNode, key: Sequence[str], value: object) -> str:
     written = value
     for name in reversed(key[1:]):
         written = {name: written}
-    entry = f"{_name(key[0])}: {_spelled(written)}"
+    entry = f"{_key_text(key[0])}: {_yaml_text(written)}"
     if node.flow_style:
         inside = node.start_mark.index + 1
         return f"{text[:inside]}{entry}{', ' if node.value else ''}{text[inside:]}"
@@ -114,30 +114,30 @@ def _added(text: str, node: MappingNode, key: Sequence[str], value: object) -> s
     return f"{text[: first.index]}{entry}\n{' ' * first.column}{text[first.index :]}"
 
 
-def _spelled(value: object) -> str:
-    """Return a value as YAML reads it in any dialect: JSON, floats with a point and a sign in their exponent."""
+def _yaml_text(value: object) -> str:
+    """Return a value as text for any YAML dialect: JSON, floats with a point and a sign in their exponent."""
     if isinstance(value, float):
         digits, letter, exponent = repr(value).partition("e")
         point = "" if "." in digits else ".0"
         sign = "" if exponent.startswith("-") else "+"
         return f"{digits}{point}e{sign}{exponent.lstrip('+')}" if letter else digits + point
     if isinstance(value, list):
-        return f"[{', '.join(map(_spelled, value))}]"
+        return f"[{', '.join(map(_yaml_text, value))}]"
     if isinstance(value, dict):
-        return f"{{{', '.join(f'{_name(name)}: {_spelled(inner)}' for name, inner in value.items())}}}"
+        return f"{{{', '.join(f'{_key_text(name)}: {_yaml_text(inner)}' for name, inner in value.items())}}}"
     return _quoted(value) if isinstance(value, str) else json.dumps(value)
 
 
 def _quoted(text: str) -> str:
-    # JSON says a character beyond 16 bits in two halves, which YAML does not put together.
+    # JSON escapes a character beyond 16 bits as two surrogates, which YAML does not join.
     return "".join(json.dumps(char)[1:-1] if ord(char) < 0x10000 else f"\\U{ord(char):08x}" for char in text).join('""')
 
 
-def _name(name: str) -> str:
-    return name if name.isidentifier() and name.lower() not in _WORDS else _quoted(name)
+def _key_text(name: str) -> str:
+    return name if name.isidentifier() and name.lower() not in _RESERVED_WORDS else _quoted(name)
 
 
-_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
+_RESERVED_WORDS = frozenset({"y", "n", "yes", "no", "on", "off", "true", "false", "null"})
 
 
 def _children(node: Node) -> list[Node]:
@@ -149,7 +149,7 @@ def _children(node: Node) -> list[Node]:
 
 
 def _shared(root: Node) -> set[int]:
-    """Return the nodes that stand at more than one place."""
+    """Return the ids of the nodes that occur more than once."""
     seen: set[int] = set()
     twice: set[int] = set()
     waiting = [root]
@@ -163,8 +163,8 @@ def _shared(root: Node) -> set[int]:
     return twice
 
 
-def _refuse_too_many(root: Node) -> None:
-    """Refuse a text whose aliases stand for more values than fit, or for themselves."""
+def _check_size(root: Node) -> None:
+    """Raise if aliases expand to more than ``MAX_NODES`` values, or refer to themselves."""
     counts: dict[int, int] = {}
 
     def count(node: Node, path: frozenset[int]) -> int:
@@ -186,23 +186,23 @@ Key: TypeAlias = tuple[str, ...]
 MAX_BYTES = 1024 * 1024  # of a file
 SUFFIXES = (".json", ".yaml", ".yml", ".toml")
 MISSING = object()
-"""What stands at a key that is not in a document."""
+"""Result of ``value_at`` for a key that is not in the document."""
 
 
 def is_document(path: str) -> bool:
-    """Whether a path names a file that can be read here, by its ending."""
+    """Return whether the suffix of a path names a supported format."""
     return PurePosixPath(path).suffix.lower() in SUFFIXES
 
 
 def parse_document(text: str, *, path: str) -> Document:
-    """Return what a file says.
+    """Return the content of a config file.
 
     Args:
-        text: of the file.
-        path: its ending tells the language; it names the file in messages.
+        text: content of the file.
+        path: path of the file, for messages; its suffix selects the format.
 
     Raises:
-        LaunchError: it is of another language, damaged, or no table of keys.
+        LaunchError: the format is not supported, or the text is damaged or no table of keys.
 
     >>> parse_document("a: {b: 1}", path="config.yaml")
     {'a': {'b': 1}}
@@ -220,7 +220,7 @@ def parse_document(text: str, *, path: str) -> Document:
 
 
 def value_at(document: Document, key: Key) -> object:
-    """Return what stands at a key, outermost name first; ``MISSING`` where it is not there.
+    """Return the value at a key, outermost name first; ``MISSING`` if absent.
 
     >>> value_at({"a": {"b": 1}}, ("a", "b")), value_at({"a": 1}, ("a", "b")) is MISSING
     (1, True)
@@ -234,35 +234,35 @@ def value_at(document: Document, key: Key) -> object:
 
 
 def with_values(text: str, changes: Mapping[Key, Value], *, path: str) -> str:
-    """Return the text of a file with other values at some keys; keys that are not there are added.
+    """Return the text of a file with other values at some keys; missing keys are added.
 
     Args:
-        text: of the file.
+        text: content of the file.
         changes: key, outermost name first -> value.
-        path: of the file.
+        path: path of the file; its suffix selects the format.
 
     Raises:
-        LaunchError: the file cannot be read, or a value cannot be set so that all others stay as they are.
+        LaunchError: the file cannot be read, or a value cannot be set without changing others.
 
     >>> with_values("a: 1 # one", {("a",): 2}, path="config.yaml")
     'a: 2 # one'
     """
-    wanted = parse_document(text, path=path)
+    expected = parse_document(text, path=path)
     for key, value in changes.items():
         plain = list(value) if isinstance(value, tuple) else value
-        wanted = _set(wanted, key, plain, path)
+        expected = _set(expected, key, plain, path)
         try:
             text = _writer(path)(text, key, plain)
         except (ValueError, LookupError) as error:
             why = " ".join(str(error).split())
             raise LaunchError(f"{path}: {'.'.join(key)} cannot be set: {why:.200}") from None
-        if not alike(parse_document(text, path=path), wanted):
+        if not alike(parse_document(text, path=path), expected):
             raise LaunchError(f"{path}: {'.'.join(key)} cannot be set without a change to other values")
     return text
 
 
 def alike(one: object, other: object) -> bool:
-    """Whether two values of documents are equal and of the same types throughout.
+    """Return whether two document values are equal, with the same types throughout.
 
     >>> alike({"a": 1}, {"a": 1.0}), alike([True], [True])
     (False, True)
@@ -283,7 +283,7 @@ def _names(document: Mapping[object, object]) -> set[tuple[type, object]]:
 
 
 def _set(document: Document, key: Key, value: object, path: str) -> Document:
-    """Return a document with a value at a key; what several keys share is left as it is for the others."""
+    """Return a copy of a document with a value at a key; tables shared with other keys are not modified."""
     name, *rest = key
     inner = document.get(name, {})
     if rest and not isinstance(inner, dict):

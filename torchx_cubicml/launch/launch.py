@@ -1,4 +1,4 @@
-"""The record of a user's command: the program, its arguments, and the shape of the job."""
+"""Record of a launch command: the program, its arguments, and the size of the job."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ class Launch:
     """A user's command, parsed.
 
     Args:
-        program: path of the script, or name of the module; empty where the command could not be read.
+        program: path of the script, or name of the module; empty if the command could not be read.
         is_module: whether it is started with ``-m``.
-        script_args: arguments of the program, as it will see them.
+        script_args: arguments of the program, as the program receives them.
         env: environment variables that the command sets.
-        hooks: what the recorder is to set in the job where the program has no flag for it, by the hook's name.
-        files: place of a config file in the command -> keys that the job's copy of it has other values at.
-        world_size: processes of the job; ``None`` where it is decided only when the job starts.
+        hooks: hook name -> value that the recorder sets in the job, where the program has no flag for it.
+        files: argument or variable that names a config file -> key -> new value in the job's copy of the file.
+        world_size: processes of the job; ``None`` if decided only when the job starts.
         nnodes: nodes of the job, likewise.
         nproc_per_node: processes per node, likewise.
-        resizable: which of ``nnodes`` and ``nproc_per_node`` can be changed before the launch.
-        device: kind of host or device where the command names it; empty where unknown.
-        scheduler: name of the TorchX scheduler, empty where unknown.
-        mounted: folders that a container of the job has from outside under the same path, and can write to.
-        not_rewritten: why this command may be recorded but not changed, in words; empty where it may.
+        resizable: those of ``nnodes`` and ``nproc_per_node`` that can be changed before the launch.
+        device: kind of host or device that the command names; empty if unknown.
+        scheduler: name of the TorchX scheduler; empty if unknown.
+        mounted: writable folders mounted into a container of the job under the path they have outside.
+        not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
     """
 
     program: str
@@ -51,7 +51,7 @@ class Launch:
 
 
 def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None) -> Workload:
-    """Return the workload of a launch: what every command says of itself, and the facts that a space file declares.
+    """Return the workload of a launch: facts of every command, and those that a space file declares.
 
     >>> workload_of(Launch(program="./examples/train.py", world_size=2), {"n_layers": 4})
     {'program': 'examples/train.py', 'world_size': 2, 'n_layers': 4}
@@ -68,5 +68,5 @@ def _program_name(launch: Launch) -> str:
     if launch.is_module:
         return f"-m {launch.program}"
     path = posixpath.normpath(launch.program)
-    # The same script typed with and without its folder is one program.
+    # A script typed with its folder and without is the same program.
     return path.removeprefix(f"{Path.cwd().as_posix()}/")

@@ -1,4 +1,4 @@
-"""What a launch is told on stderr: one calm block of text."""
+"""Text of the messages that a launch prints to stderr."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
 
-_LONGEST_LINE = 400  # characters; an error of a library can be a page
+_LONGEST_LINE = 400  # characters; a library's error can fill a page
 _LONGEST_VALUE = 60
 _TWO_SIDED_90 = 1.645  # standard deviations of a normal distribution
-_NEGLIGIBLE = 0.005  # log width of an interval that is not told
-_AS_A_FACTOR = 0.5  # log width from which plus and minus say little
-_OF_STEPS = {
+_NEGLIGIBLE = 0.005  # log width below which an interval is not shown
+_SHOWN_AS_FACTOR = 0.5  # log width from which a factor is clearer than plus and minus
+_STATISTIC_TEXTS = {
     MEDIAN: "at the median step",
     "p10": "at a slow step (nine in ten are faster)",
     "p90": "at a fast step (nine in ten are slower)",
@@ -30,7 +30,7 @@ _OF_STEPS = {
 
 
 def told(text: str) -> str:
-    """Return one line of ours: marked as such, secrets masked, newlines, control characters and excess gone.
+    """Return one message line: prefixed, secrets masked, newlines and control characters replaced, excess cut.
 
     >>> told("store s3://key:secret@bucket is slow")
     'torchx-cubicml: store s3://***@bucket is slow'
@@ -40,7 +40,7 @@ def told(text: str) -> str:
 
 
 def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple[str, str]]:
-    """Return name and ``old -> new`` of every parameter that changes, with the place where it stands."""
+    """Return name and ``old -> new`` of every parameter that changes, with its binding."""
     rows: list[tuple[str, str]] = []
     for parameter in space.parameters:
         old, new = before.get(parameter.name), after.get(parameter.name)
@@ -51,22 +51,22 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
 
 
 def set_in_job(launch: Launch) -> list[str]:
-    """Return what a launch changes that no command can say: keys of config files, and hooks.
+    """Return the changes of a launch that no command line can express: keys of config files, and hooks.
 
     >>> from torchx_cubicml.launch import Launch
     >>> set_in_job(Launch(program="x.py", files={"--config": {("zero", "stage"): 3}}, hooks={"fsdp": "NO_SHARD"}))
     ['zero.stage = 3 in the file of --config', 'NO_SHARD by the hook fsdp']
     """
     keys = [
-        f"{'.'.join(key)} = {short(value)} in the file of {place}"
-        for place, values in launch.files.items()
+        f"{'.'.join(key)} = {short(value)} in the file of {file}"
+        for file, values in launch.files.items()
         for key, value in values.items()
     ]
     return keys + [f"{short(value)} by the hook {name}" for name, value in launch.hooks.items()]
 
 
 def short(value: Value) -> str:
-    """Return a value for people: neighbours that are alike are counted.
+    """Return a value as short text; runs of equal entries are counted.
 
     >>> short(("FULL_SHARD", "FULL_SHARD", "NO_SHARD")), short(4)
     ('FULL_SHARD x2, NO_SHARD', '4')
@@ -81,26 +81,26 @@ def short(value: Value) -> str:
 
 
 def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
-    """Return rows of two columns, indented under the line that introduces them."""
+    """Return aligned lines of two columns, indented under the line that introduces them."""
     width = max((len(name) for name, _ in rows), default=0)
     return [f"    {name:<{width}}  {text}" for name, text in rows]
 
 
-def as_gain(promise: Mapping[str, float | None]) -> str:
+def as_gain(prediction: Mapping[str, float | None]) -> str:
     """Return a predicted gain with its 80 % interval, in per cent of the user's own config.
 
     >>> as_gain({"gain": 1.234, "gain_low": 1.1, "gain_high": 1.38})
     '+23 % (80 % interval: +10 % to +38 %)'
     """
-    gain, low, high = (promise.get(name) for name in ("gain", "gain_low", "gain_high"))
+    gain, low, high = (prediction.get(name) for name in ("gain", "gain_low", "gain_high"))
     if gain is None or low is None or high is None:
         return "unknown: your own config ran out of memory"
-    of_one, least, most = (f"{100 * (value - 1):+.0f} %" for value in (gain, low, high))
-    return f"{of_one} (80 % interval: {least} to {most})"
+    expected, least, most = (f"{100 * (value - 1):+.0f} %" for value in (gain, low, high))
+    return f"{expected} (80 % interval: {least} to {most})"
 
 
 def rate_text(value: float, objective: str) -> str:
-    """Return a throughput of the whole job with its unit.
+    """Return the throughput of a whole job with its unit.
 
     >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_second")
     ('41,000 tokens/s', '12.3 samples/s')
@@ -109,7 +109,7 @@ def rate_text(value: float, objective: str) -> str:
 
 
 def doubt_text(uncertainty: float) -> str:
-    """Return the 90 % interval of a throughput around it; empty where its run told nothing, or hardly any doubt.
+    """Return the 90 % interval around a throughput; empty if the uncertainty is unknown or negligible.
 
     >>> doubt_text(0.024), doubt_text(0.75), doubt_text(0.001)
     ('± 4 %', 'within a factor of 3.4', '')
@@ -119,22 +119,22 @@ def doubt_text(uncertainty: float) -> str:
         return ""
     return (
         f"± {100 * width:.{0 if width >= 0.02 else 1}f} %"
-        if width < _AS_A_FACTOR
+        if width < _SHOWN_AS_FACTOR
         else f"within a factor of {math.exp(width):.1f}"
     )
 
 
 def statistic_text(statistic: str) -> str:
-    """Return of which steps a throughput is; empty for that of all of them.
+    """Return the words for a statistic over steps; empty for the mean of all steps.
 
     >>> statistic_text("p50"), statistic_text("mean")
     ('at the median step', '')
     """
-    return _OF_STEPS.get(statistic, "")
+    return _STATISTIC_TEXTS.get(statistic, "")
 
 
 def first_few(lines: Iterable[str], *, most: int = 3) -> list[str]:
-    """Return the first lines, and how many are left out."""
+    """Return the first lines, and a line that counts the omitted ones."""
     lines = list(lines)
-    left_out = [f"and {len(lines) - most} more of this kind"] if len(lines) > most else []
-    return [*lines[:most], *left_out]
+    omitted = [f"and {len(lines) - most} more of this kind"] if len(lines) > most else []
+    return [*lines[:most], *omitted]

@@ -1,6 +1,6 @@
-"""A config written into a launch, with the contract that tells its job what was written.
+"""Placement of a config in a launch, with the contract that passes it to the job.
 
-The tuner and ``suggest`` write a config that they chose; ``rewriter`` writes one where that promises a gain.
+The tuner and ``suggest`` write a config that they chose; ``rewriter`` writes one with a predicted gain.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewrittenLaunch:
-    """A launch as it is to run.
+    """A launch as it will run, with its contract and messages.
 
     Args:
         launch: the command.
-        contract: what its job must know; ``None`` where it is not recorded.
-        suggestion: what was promised for it; ``None`` where it runs as typed.
-        lines: what is told on stderr.
+        contract: contract with the job; ``None`` if the launch is not recorded.
+        suggestion: suggestion behind the config; ``None`` if the launch runs as typed.
+        lines: message lines for stderr.
     """
 
     launch: Launch
@@ -38,11 +38,11 @@ class RewrittenLaunch:
     lines: tuple[str, ...] = ()
 
     def telling(self, *texts: str) -> Self:
-        """Return the same with more to tell."""
+        """Return a copy with more message lines."""
         return replace(self, lines=(*self.lines, *map(told, texts)))
 
 
-def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, by name
+def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling launch
     launch: Launch,
     space: SearchSpace,
     config: Config,
@@ -58,18 +58,18 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
 
     Args:
         launch: the user's command.
-        space: says where each value stands.
+        space: contains the binding of each value.
         config: legal config of the space.
         store: URL of the store.
         origin: who chose the config.
         launch_id: joins the trial with its ``planned`` event.
-        suggestion: what was promised for the config.
+        suggestion: suggestion behind the config.
         step_limit: optimizer steps after which the launch ends.
-        scratch: folder for what a profiling launch writes; with one, what ``[tune]`` says is changed too.
+        scratch: folder for the output of a profiling launch; if given, the changes of ``[tune]`` are made too.
 
     Raises:
         LaunchError: the command may not be changed, or a value cannot be written into it.
-        StoreError: the store is none that a job can reach.
+        StoreError: a job cannot reach the store.
     """
     from torchx_cubicml.store import absolute_url
 
@@ -97,12 +97,12 @@ def place_config(  # noqa: PLR0913 - each says one thing of a profiling launch, 
 
 
 def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
-    """Return the contract with what its job changes in config files, and with the way back where it cannot."""
+    """Return the contract with the job's patches of config files, and the typed command as fallback."""
     patches = patches_of(wanted)
     if not patches:
         return contract
     changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
     sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
     env = {name: typed.env.get(name) for name in changed}
-    way_back = TypedCommand(args=typed.script_args, env=env, config={**own, **sizes})
-    return replace(contract, files=patches, as_typed=way_back)
+    fallback = TypedCommand(args=typed.script_args, env=env, config={**own, **sizes})
+    return replace(contract, files=patches, as_typed=fallback)

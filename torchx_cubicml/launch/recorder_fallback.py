@@ -1,4 +1,4 @@
-"""Fallback where the recorder is missing on the machine of a job: the user's command runs as typed."""
+"""Fallback for a job whose machine lacks the recorder: the user's command runs as typed."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 
-# Nothing is imported that is not loaded at the start of every Python: the working directory may hold a module of any
-# name. No $, which TorchX and Kubernetes would take for macros of theirs.
+# Imports only modules that every Python loads at its start: the working directory may hold a module of any other name.
+# Contains no $, which TorchX and Kubernetes would take for their macros.
 _GUARD = """
 import os, sys
 words = iter(sys.argv[1:])
@@ -68,17 +68,17 @@ def guarded_arguments(
     typed: Sequence[str],
     variables: Mapping[str, str],
 ) -> list[str]:
-    """Return arguments for a Python that runs ``wrapped`` where it finds the recorder, else ``typed``.
+    """Return arguments for a Python that runs ``wrapped`` if it finds the recorder, else ``typed``.
 
     Args:
         python: words that start the job's Python.
         picks_python: whether ``PYTHON_EXEC`` replaces that Python in the job.
-        wrapped: words of the recorded command, as TorchX's macros stand in them.
+        wrapped: words of the recorded command, with TorchX's macros not yet substituted.
         typed: words of the user's own command, likewise.
         variables: environment variables of the recorded command that differ from the user's own.
 
     Raises:
-        LaunchError: a variable has no legal name.
+        LaunchError: a variable has an illegal name.
     """
     check_variables(variables)
     changes = [with_macro_escape(f"{name}={value}") for name, value in variables.items()]
@@ -88,11 +88,12 @@ def guarded_arguments(
     return [*arguments, "picked" if picks_python else "named"]
 
 
-MAX_LINE = 100_000  # Linux takes 128 KiB for one argument; schedulers add to it
+MAX_LINE = 100_000  # Linux limits one argument to 128 KiB; schedulers add to it
 
 _VARIABLE = re.compile(r"[A-Za-z_]\w*", re.ASCII)
 
-# One line, as schedulers differ in how they carry newlines. The cause goes to stdout, the status says yes or no.
+# One line, because schedulers pass on newlines differently. Exits with 0 if the recorder can be loaded, else prints the
+# reason.
 PROBE = (
     "import sys; sys.excepthook = lambda kind, error, trace: print(error); "
     f"import {RECORDER}; from torchx_cubicml.records.contract import CONTRACT_VERSION as version; "
@@ -100,8 +101,8 @@ PROBE = (
     f'f"its recorder reads contract version {{version}}, this launch wrote {CONTRACT_VERSION}")'
 )
 
-# torchrun starts its workers with $PYTHON_EXEC, else with its own interpreter: the one named in its first line, or the
-# one beside it where that line names a shell (pip and uv write such scripts for long paths).
+# torchrun starts its workers with $PYTHON_EXEC, else with its own interpreter. That is the one in its shebang line, or
+# the one in its folder if the shebang names a shell (pip and uv write such scripts for long paths).
 _PYTHON_OF_TORCHRUN = (
     "cubicml_torchrun=$(command -v {torchrun}); "
     "cubicml_python=${{PYTHON_EXEC:-$("
@@ -111,18 +112,18 @@ _PYTHON_OF_TORCHRUN = (
 
 
 def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
-    """Return a POSIX shell line that runs ``wrapped`` where ``probe`` finds the recorder, else ``typed``.
+    """Return a POSIX shell line that runs ``wrapped`` if ``probe`` finds the recorder, else ``typed``.
 
-    Both replace the shell, so that a scheduler's signals reach the launcher as they do without us.
+    Either command replaces the shell, so that a scheduler's signals still reach the launcher.
 
     Args:
-        probe: what ``probe_of`` returns.
+        probe: result of ``probe_of``.
         wrapped: shell text of the recorded command.
         typed: shell text of the user's own command.
         variables: environment variables of the recorded command that differ from the user's own.
 
     Raises:
-        LaunchError: a variable has no legal name, or the line would be too long for one argument of a process.
+        LaunchError: a variable has an illegal name, or the line is too long for one argument of a process.
     """
     check_variables(variables)
     exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
@@ -132,7 +133,7 @@ def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str
         'for its Python cannot load the recorder: $cubicml_why" >&2; '
         f"exec {typed}"
     )
-    n_bytes = len(line.encode(errors="surrogateescape"))  # a file's name need be no text
+    n_bytes = len(line.encode(errors="surrogateescape"))  # a file name can be any bytes
     if n_bytes > MAX_LINE:
         raise LaunchError(f"the recorded command takes {n_bytes} bytes, more than the {MAX_LINE} that fit")
     return line
@@ -142,7 +143,7 @@ def check_variables(names: Iterable[str]) -> None:
     """Check names of environment variables.
 
     Raises:
-        LaunchError: one is not legal.
+        LaunchError: a name is illegal.
     """
     illegal = [name for name in names if not _VARIABLE.fullmatch(name)]
     if illegal:
@@ -150,16 +151,16 @@ def check_variables(names: Iterable[str]) -> None:
 
 
 def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
-    """Return the beginning of an ``if`` that asks the job's Python for the recorder, in shell text.
+    """Return the start of a shell ``if`` that tests whether the job's Python can load the recorder.
 
     Args:
-        torchrun: shell text of the word that starts torchrun; empty where a Python is named.
-        python: shell text of the words that start the job's Python; empty where torchrun decides.
+        torchrun: shell text of the word that starts torchrun; empty if a Python is named.
+        python: shell text of the words that start the job's Python; empty if torchrun selects it.
         honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
     """
-    ask = f"-c {shlex.quote(PROBE)} 2>&1); "
+    probe_call = f"-c {shlex.quote(PROBE)} 2>&1); "
     if torchrun:
-        return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {ask}'
+        return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {probe_call}'
     if honours_override:
-        return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {ask}"
-    return f"if cubicml_why=$({python} {ask}"
+        return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {probe_call}"
+    return f"if cubicml_why=$({python} {probe_call}"

@@ -1,4 +1,4 @@
-"""The command in a role of a TorchX app, and the same command recorded."""
+"""Command of a role in a TorchX app, as typed and recorded."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _RUNS_A_LINE = re.compile(r"-[a-z]*c")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RoleCommand:
-    """A role's command, word by word.
+    """A role's command, split into words.
 
     Args:
-        shell: the shell that runs it and its option; ``None`` where the role starts it without one.
+        shell: the shell that runs it and its option; ``None`` if the role starts it without one.
         words: its words.
-        parts: what they mean.
+        parts: the parsed words.
         replicas: copies of the role that the scheduler starts.
-        left_open: what is decided only when the job starts, in words; empty where nothing is.
+        left_open: description of what is decided only when the job starts; empty if nothing is.
     """
 
     shell: tuple[str, str] | None
@@ -51,12 +51,12 @@ class RoleCommand:
 
     @property
     def is_torchrun(self) -> bool:
-        """Whether torchrun starts the program."""
+        """Return whether torchrun starts the program."""
         return self.parts.is_torchrun
 
     @property
     def script_words(self) -> tuple[ShellWord, ...]:
-        """The words that are the program's arguments, with the values that it sees."""
+        """Words of the program's arguments, with the values that it receives."""
         words = self.words[self.parts.args_start :]
         # torchrun substitutes macros of its own, such as ${local_rank}, in the arguments of its workers.
         if self.is_torchrun:
@@ -64,22 +64,22 @@ class RoleCommand:
         return words
 
     def as_seen(self, argument: str) -> str:
-        """Return what the program sees of an argument that a component got."""
+        """Return an argument of the component as the program receives it."""
         value = without_macro_escape(argument)
         return without_macro_escape(value) if self.is_torchrun else value
 
     def as_typed(self, value: str) -> str:
-        """Return the argument that a component needs for the program to see ``value``."""
+        """Return the component argument with which the program receives ``value``."""
         argument = with_macro_escape(value)
         return with_macro_escape(argument) if self.is_torchrun else argument
 
     def launch(self, *, env: Mapping[str, str], device: str, obstacle: str) -> Launch:
-        """Return the launch that the role makes.
+        """Return the role's command as a launch.
 
         Args:
             env: environment variables of the role.
-            device: what the component's arguments say of the host.
-            obstacle: why the command may not be changed, besides what it says itself.
+            device: the host that the component's arguments name.
+            obstacle: reason outside the command why it may not be changed; empty without one.
         """
         nnodes = self.parts.nnodes if self.parts.nnodes is not None or self.is_torchrun else self.replicas
         nproc = self.parts.nproc_per_node
@@ -97,14 +97,14 @@ class RoleCommand:
         )
 
     def wrapped(
-        self, script_args: Sequence[str], variables: Mapping[str, str], *, otherwise: str = ""
+        self, script_args: Sequence[str], variables: Mapping[str, str], *, fallback: str = ""
     ) -> tuple[str, list[str]]:
-        """Return entrypoint and arguments of the role that records, or runs as typed where the job cannot record.
+        """Return entrypoint and arguments of the recorded role, with a fallback for a job without the recorder.
 
         Args:
             script_args: arguments of the program.
             variables: environment variables that differ from the user's own.
-            otherwise: shell text that runs where the job cannot record; empty for the command as it is here.
+            fallback: shell text that runs if the job cannot record; empty for this command as typed.
 
         Raises:
             LaunchError: the command does not fit into one argument.
@@ -119,10 +119,10 @@ class RoleCommand:
         line = guarded_line(
             probe=probe,
             wrapped=" ".join([*program, *arguments]),
-            typed=otherwise or join(words),
+            typed=fallback or join(words),
             variables=variables,
         )
-        # torchrun tells its Python in its first line alone, which takes a shell to read.
+        # Only the shebang line of torchrun names its Python, and reading that line takes a shell.
         shell, option = self.shell or ("sh", "-c")
         return shell, [option, line]
 
@@ -134,8 +134,8 @@ class RoleCommand:
         parts, words = self.parts, [replace(word, text=_argument(word)) for word in self.words]
         python = parts.python if parts.python is not None else slice(0, 1)
         texts = [word.text for word in words]
-        own_words = [replace(word, text=_argument(word)) for word in self.script_words]
-        arguments = keep_texts(own_words, script_args, spell=self.as_typed)
+        argument_words = [replace(word, text=_argument(word)) for word in self.script_words]
+        arguments = keep_texts(argument_words, script_args, spell=self.as_typed)
         guard = guarded_arguments(
             python=texts[python],
             picks_python=parts.picks_python,
@@ -148,12 +148,12 @@ class RoleCommand:
 
     def _recorder(self) -> list[str]:
         """Return the words between those of the launcher and the program."""
-        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
+        # The recorder is a module. The "--" keeps torchrun from parsing the script's own flags.
         parts = self.parts
         return [*([] if parts.takes_module else ["-m"]), RECORDER, "--", *(["-m"] if parts.is_module else [])]
 
     def unrecorded(self, script_args: Sequence[str]) -> str:
-        """Return shell text of the command with other arguments of the program, and without the recorder."""
+        """Return shell text of the command with other program arguments, and without the recorder."""
         head = [word.text for word in self.words[: self.parts.args_start]]
         return " ".join([*head, *keep_texts(self.script_words, script_args, spell=self._quote)])
 
@@ -169,7 +169,7 @@ class RoleCommand:
 
 
 def _argument(word: ShellWord) -> str:
-    """Return the argument that a word without a shell was made of, its macros as they stand."""
+    """Return the argument behind a word that no shell reads, with its macros not yet substituted."""
     return shlex.split(word.text)[0]
 
 
@@ -177,7 +177,7 @@ def read_role(role: Role) -> RoleCommand:
     """Return the command that a role runs.
 
     Raises:
-        LaunchError: it is no plain torchrun or python command.
+        LaunchError: the command is not a plain torchrun or python command.
     """
     entrypoint, args = str(role.entrypoint), [str(arg) for arg in role.args]
     shell = None

@@ -1,4 +1,4 @@
-"""Which TorchX scheduler a launch goes to: a component is not told, but the command line of ``torchx run`` is."""
+"""TorchX scheduler of a launch, read from the command line of ``torchx run``, since a component does not receive it."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, NoReturn
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-# Their jobs see folders of this machine only where the user mounts them.
+# Schedulers whose jobs can access folders of this machine only if the user mounts them.
 _CONTAINED = frozenset(
     {"aws_batch", "aws_sagemaker", "gcp_batch", "kubernetes", "kubernetes_mcad", "local_docker", "ray"}
 )
 
 
 def scheduler_of_process() -> str:
-    """Return the scheduler that this process launches on; empty where it is no ``torchx run``."""
+    """Return the scheduler that this process launches on; empty if it is not ``torchx run``."""
     words = sys.argv[1:]
     if "torchx.cli.cmd_run" not in sys.modules or "run" not in words:
         return ""
@@ -27,8 +27,8 @@ def scheduler_of(words: Sequence[str]) -> str:
     """Return the scheduler that ``torchx run`` takes from its arguments, ``.torchxconfig`` or its own default.
 
     Args:
-        words: arguments of ``torchx run``, the component and its own among them; empty is returned where TorchX
-            refuses them.
+        words: arguments of ``torchx run``, including the component and its own; if TorchX rejects them, the result is
+            empty.
     """
     from torchx.runner.config import get_config
     from torchx.schedulers import get_default_scheduler_name
@@ -39,14 +39,14 @@ def scheduler_of(words: Sequence[str]) -> str:
     for names in (("-cfg", "--scheduler_args"), ("--workspace", "--buck-target"), ("--parent_run_id",)):
         parser.add_argument(*names)
     try:
-        named = parser.parse_known_args(list(words))[0].scheduler
+        scheduler = parser.parse_known_args(list(words))[0].scheduler
     except ValueError:
         return ""
-    return str(named or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
+    return str(scheduler or get_config("cli", "run", "scheduler") or get_default_scheduler_name())
 
 
 def is_contained(scheduler: str) -> bool:
-    """Whether a scheduler's jobs run where a local path of this machine means another place.
+    """Return whether a scheduler's jobs run in containers, where local paths of this machine mean other folders.
 
     >>> is_contained("kubernetes"), is_contained("slurm")
     (True, False)

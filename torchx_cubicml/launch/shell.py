@@ -1,6 +1,6 @@
-"""One plain command as a shell line: its words with their values, and their text as it stands there.
+"""Shell words: a line with one plain command, split into words with their values and their shell text.
 
-TorchX replaces ``${app_id}`` and its like in a role's arguments before a shell sees them, and turns ``$$`` into ``$``.
+TorchX replaces macros such as ``${app_id}`` in a role's arguments before a shell reads them, and ``$$`` with ``$``.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class ShellWord:
     """One word of a command.
 
     Args:
-        value: what the program gets.
-        text: how it stands in the shell line.
-        literal: whether ``value`` is certain: no shell expansion is left in it.
+        value: argument that the program receives.
+        text: text of the word in the shell line.
+        literal: whether ``value`` is certain, because no shell expansion is left in it.
     """
 
     value: str
@@ -45,7 +45,7 @@ def split_line(line: str) -> list[ShellWord]:
     """Return the words of a shell line that is one plain command.
 
     Raises:
-        LaunchError: it is more than that: several commands, a redirection, a substitution, an open quote.
+        LaunchError: the line has several commands, a redirection, a substitution, or an open quote.
 
     >>> [word.value for word in split_line("torchrun --rdzv_id '${app_id}' train.py 'a b'")]
     ['torchrun', '--rdzv_id', '${app_id}', 'train.py', 'a b']
@@ -69,29 +69,29 @@ def word_of_argument(argument: str) -> ShellWord:
     """Return the word for an argument that reaches a program without a shell.
 
     >>> word_of_argument("a b $$5")
-    Word(value='a b $5', text="'a b $$5'", literal=True)
+    ShellWord(value='a b $5', text="'a b $$5'", literal=True)
     """
     return ShellWord(value=without_macro_escape(argument), text=shlex.quote(argument))
 
 
 def quote(value: str) -> str:
-    """Return the text by which a value reaches a program unharmed, through TorchX's macros and the shell.
+    """Return the shell text that passes a value unchanged through TorchX's macros and the shell.
 
     >>> quote("it costs $5"), quote("8")
     ("'it costs $$5'", '8')
     """
-    # TorchX's Slurm scheduler looks for the text of its macros once more, where no escape counts; "$" stands in single
-    # quotes here, which may end and begin anew.
+    # TorchX's Slurm scheduler substitutes its macros once more, and there no escape counts. "$" is inside single quotes
+    # here; closing and reopening them splits the text of the macro.
     return with_macro_escape(shlex.quote(value).replace("${", "$''{"))
 
 
 def with_macro_escape(value: str) -> str:
-    """Return the text that one pass of macro substitution, TorchX's or torchrun's, turns into ``value``."""
+    """Return the text that one pass of macro substitution, by TorchX or torchrun, turns into ``value``."""
     return value.replace("$", "$$")
 
 
 def without_macro_escape(text: str) -> str:
-    """Return what one pass of macro substitution makes of ``text``, its macros left as they are."""
+    """Return ``text`` with the escapes of one pass of macro substitution undone, and its macros as they are."""
     return text.replace("$$", "$")
 
 
@@ -101,7 +101,7 @@ def join(words: Iterable[ShellWord]) -> str:
 
 
 def keep_texts(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
-    """Return texts for ``values``: what is among ``words`` already keeps its text, and ``spell`` gives the rest.
+    """Return texts for ``values``: values already among ``words`` keep their text, and ``spell`` writes the others.
 
     >>> keep_texts(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)
     ['--lr', '2', '--out', '$HOME']

@@ -1,4 +1,4 @@
-"""A torchrun command line: parsed, read and edited."""
+"""Parser and editor of torchrun command lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TORCHRUN_WITH_VALUE = frozenset(
         *("signals_to_handle", "shutdown_timeout"),
     }
 )
-"""Options of ``torchrun`` that take a value, underscores for hyphens; a test compares them with torch's own parser."""
+"""Options of ``torchrun`` with a value, in underscores for hyphens; a test compares them with torch's own parser."""
 
 TORCHRUN_WITHOUT_VALUE = frozenset({"standalone", "module", "no_python", "run_path", "virtual_local_rank", "help"})
 TORCHRUN_SHORT = {"m": "module", "r": "redirects", "t": "tee", "h": "help"}
@@ -40,20 +40,20 @@ _NNODES = re.compile(r"(\d+)(?::(\d+))?")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchCommand:
-    """A command taken apart; positions count its words.
+    """A launch command, parsed; positions are indices of its words.
 
     Args:
         program: the script or the module.
         is_module: whether ``-m`` starts it.
         head_stop: end of the words that stay in front of the program.
-        args_start: first argument of the program.
-        python: words that start the job's Python; ``None`` where it is the one that ``torchrun`` belongs to.
+        args_start: index of the program's first argument.
+        python: words that start the job's Python; ``None`` for the interpreter of ``torchrun`` itself.
         is_torchrun: whether torchrun starts the program.
-        picks_python: whether torchrun picks the job's Python, so that ``PYTHON_EXEC`` can name another.
+        picks_python: whether torchrun selects the job's Python, so that ``PYTHON_EXEC`` can name another.
         takes_module: whether the words in front of the program end in effect with ``-m``.
-        nnodes: nodes; ``None`` where the command leaves them open.
+        nnodes: number of nodes; ``None`` if the command leaves it open.
         nproc_per_node: processes per node, likewise.
-        left_open: what the command leaves open, in words; empty where nothing is.
+        left_open: description of what the command leaves open; empty if nothing.
     """
 
     program: str
@@ -70,10 +70,10 @@ class LaunchCommand:
 
 
 def take_apart(words: Sequence[str]) -> LaunchCommand:
-    """Return the parts of a command.
+    """Parse a launch command.
 
     Raises:
-        LaunchError: it is no torchrun or python command that starts a script or a module.
+        LaunchError: the command is not torchrun or python with a script or a module.
 
     >>> command = take_apart("torchrun --nnodes 2 --nproc-per-node=8 -m pkg.train --lr 0.1".split())
     >>> command.program, command.is_module, command.nnodes, command.nproc_per_node, command.args_start
@@ -81,12 +81,12 @@ def take_apart(words: Sequence[str]) -> LaunchCommand:
     """
     name = posixpath.basename(words[0]) if words else ""
     if name == "torchrun":
-        return _torchrun(words, start=1, python=None)
-    return _python(words, start=0)
+        return _parse_torchrun(words, start=1, python=None)
+    return _parse_python(words, start=0)
 
 
 def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tuple[str, ...]:
-    """Return a torchrun command's words with another value for one of its options.
+    """Return the words of a torchrun command with another value for one option.
 
     Args:
         words: the options and what follows them.
@@ -109,7 +109,7 @@ def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tup
     return (f"--{option}={value}", *changed)
 
 
-def _python(words: Sequence[str], *, start: int) -> LaunchCommand:
+def _parse_python(words: Sequence[str], *, start: int) -> LaunchCommand:
     name = posixpath.basename(words[start]) if start < len(words) else ""
     if not _PYTHON.fullmatch(name):
         raise LaunchError(f"{name or 'an empty command'} is neither torchrun nor python")
@@ -121,7 +121,7 @@ def _python(words: Sequence[str], *, start: int) -> LaunchCommand:
     program = _program(words, program_at)
     python = slice(start, stop)
     if is_module and program == _TORCHRUN_MODULE:
-        return _torchrun(words, start=program_at + 1, python=python)
+        return _parse_torchrun(words, start=program_at + 1, python=python)
     return LaunchCommand(program=program, is_module=is_module, head_stop=stop, args_start=program_at + 1, python=python)
 
 
@@ -133,14 +133,14 @@ def _width_of_python_option(word: str) -> int:
     raise LaunchError(f"its option {word} of python leaves no script to record")
 
 
-def _torchrun(words: Sequence[str], *, start: int, python: slice | None) -> LaunchCommand:
+def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -> LaunchCommand:
     options, stop = _torchrun_options(words, start)
     if "run_path" in options:
         raise LaunchError("torchrun's --run-path keeps the script in the launcher's own process")
     ended = words[stop : stop + 1] == ["--"]
     program_at = stop + ended
     if "no_python" in options:
-        command = replace(_python(words, start=program_at), is_torchrun=True)
+        command = replace(_parse_python(words, start=program_at), is_torchrun=True)
     else:
         # torchrun's parser drops one "--" that follows the script, unless another came before it.
         dropped = not ended and list(words[program_at + 1 : program_at + 2]) == ["--"]
@@ -173,18 +173,18 @@ def _torchrun_options(words: Sequence[str], start: int) -> tuple[dict[str, str],
 
 
 def _torchrun_option(name: str) -> str:
-    """Return the option that torchrun takes a word for, abbreviations included."""
+    """Return the torchrun option that a word names, in full or abbreviated."""
     if not name.startswith("--"):
         option = TORCHRUN_SHORT.get(name[1:])
         if option is None:
             raise LaunchError(f"torchrun's option {name} is unknown here")
         return option
-    wanted = name[2:].replace("-", "_")
+    name_typed = name[2:].replace("-", "_")
     legal = TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE
-    found = [wanted] if wanted in legal else [option for option in legal if option.startswith(wanted)]
-    if len(found) != 1:
+    matches = [name_typed] if name_typed in legal else [option for option in legal if option.startswith(name_typed)]
+    if len(matches) != 1:
         raise LaunchError(f"torchrun's option {name} is unknown here")
-    return found[0]
+    return matches[0]
 
 
 def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchCommand:
@@ -208,17 +208,17 @@ def _program(words: Sequence[str], index: int) -> str:
     return words[index]
 
 
-_PREFIX = "PET_"  # torchrun takes the value of an option that is not typed from PET_<OPTION>
+_PREFIX = "PET_"  # torchrun reads an option that is not typed from the variable PET_<OPTION>
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TorchrunLaunch:
-    """A torchrun command.
+    """A launch by torchrun.
 
     Args:
-        args: what follows the word ``torchrun``.
-        parts: what it means; positions count ``args``.
-        env: the environment that it is started in.
+        args: words after ``torchrun``.
+        parts: the parsed command; positions are indices of ``args``.
+        env: environment in which torchrun is started.
     """
 
     args: tuple[str, ...]
@@ -227,18 +227,18 @@ class TorchrunLaunch:
 
     @classmethod
     def parse(cls, args: Sequence[str], *, env: Mapping[str, str]) -> Self:
-        """Read a command as torchrun does, options from the environment included.
+        """Parse a command as torchrun does, including options from the environment.
 
         Raises:
-            LaunchError: it starts no script or module that can be recorded.
+            LaunchError: the command starts no script or module that can be recorded.
         """
-        preset = _preset(env)
+        preset = _options_from_env(env)
         parts = take_apart(["torchrun", *preset, *args])
-        return cls(args=tuple(args), parts=_shifted(parts, by=1 + len(preset)), env=env)
+        return cls(args=tuple(args), parts=_shift(parts, by=1 + len(preset)), env=env)
 
     @property
     def launch(self) -> Launch:
-        """The launch that it makes."""
+        """Launch record of the command."""
         parts = self.parts
         known = parts.nnodes is not None and parts.nproc_per_node is not None
         return Launch(
@@ -254,18 +254,18 @@ class TorchrunLaunch:
         )
 
     def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
-        """Return the arguments of ``torchrun`` with which the module ``recorder`` runs the program.
+        """Return the arguments of ``torchrun`` that run the program under the module ``recorder``.
 
         Args:
             script_args: arguments of the program.
             recorder: name of the module.
-            nproc_per_node: processes per node; ``None`` for as many as typed.
+            nproc_per_node: processes per node; ``None`` for the typed number.
         """
         parts = self.parts
         options = self.args[: parts.head_stop]
         if nproc_per_node not in {None, parts.nproc_per_node}:
             options = with_option(options, len(options), "nproc_per_node", str(nproc_per_node))
-        # The recorder is a module, and "--" keeps torchrun's parser away from the script's own flags.
+        # The recorder is a module. The "--" keeps torchrun from parsing the script's own flags.
         return [
             *options,
             *([] if parts.takes_module else ["-m"]),
@@ -277,10 +277,10 @@ class TorchrunLaunch:
         ]
 
     def python(self, *, torchrun_python: Sequence[str]) -> tuple[str, ...]:
-        """Return the words that start the Python that the program runs in.
+        """Return the words that start the Python of the program.
 
         Args:
-            torchrun_python: words that start the one that torchrun runs in.
+            torchrun_python: words that start the Python of torchrun.
         """
         if self.parts.python is not None:
             return self.args[self.parts.python]
@@ -294,13 +294,13 @@ class TorchrunLaunch:
         return [ShellWord(value=without_macro_escape(text), text=text) for text in typed]
 
 
-def _preset(env: Mapping[str, str]) -> list[str]:
+def _options_from_env(env: Mapping[str, str]) -> list[str]:
     variables = {name: _PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
     words = [f"--{name}={env[variables[name]]}" for name in sorted(TORCHRUN_WITH_VALUE) if variables[name] in env]
     flags = sorted(TORCHRUN_WITHOUT_VALUE - {"help"})
     return words + [f"--{name}" for name in flags if env.get(variables[name], "0").strip() not in {"0", ""}]
 
 
-def _shifted(parts: LaunchCommand, *, by: int) -> LaunchCommand:
+def _shift(parts: LaunchCommand, *, by: int) -> LaunchCommand:
     python = parts.python and slice(parts.python.start - by, parts.python.stop - by)
     return replace(parts, head_stop=parts.head_stop - by, args_start=parts.args_start - by, python=python)

@@ -1,4 +1,4 @@
-"""Predictors: one Protocol in ``base``, one file per method, and the dict that names them."""
+"""Predictors (surrogates) of throughput: the Protocol is in ``base``, and ``PREDICTORS`` maps names to methods."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ PREDICTORS: dict[str, Callable[[], Predictor]] = {
     "greybox": Greybox,
     "gaussian_process": GaussianProcess,
 }
-"""Name of a method -> how to make one with its default settings."""
+"""Name of a method -> factory with its default settings."""
 
 DEFAULT_PREDICTOR = "greybox"
 ENSEMBLE = (DEFAULT_PREDICTOR, "boosting", "roofline")
-"""Methods that are asked what to launch while a workload is hardly measured: they seldom err alike."""
+"""Methods whose ensemble proposes launches while a workload has few measurements: their errors are seldom alike."""
 
 __all__ = ["DEFAULT_PREDICTOR", "ENSEMBLE", "PREDICTORS", "CrossWorkloadFeasibility", "Prediction", "Predictor"]

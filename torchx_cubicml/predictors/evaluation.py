@@ -1,4 +1,4 @@
-"""The report card of a predictor on trials that it did not see: how it ranks, proposes, and knows its own doubt."""
+"""Hold-out evaluation of a predictor: rank correlation, regret of its proposals, and coverage of its intervals."""
 
 from __future__ import annotations
 
@@ -24,26 +24,26 @@ if TYPE_CHECKING:
 
 PROPOSALS = (3, 5, 10)
 _CURVE = (10, 20, 40, 80, 160, 320, 640, 1280, 2560, 5120)
-_FEW = 20  # trials predicted, below which a card is a rough guide
+_FEW = 20  # predicted trials, below which a card is a rough guide
 _FOLLOWS_BATCH = "gradient_accumulation_steps"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReportCard:
-    """How a predictor did on trials outside its training; NaN where a number has no meaning.
+    """Scores of a predictor on held-out trials; NaN where a number has no meaning.
 
     Args:
         predictor: name of the method.
-        split: how the trials outside were chosen, in words.
+        split: rule that chose the held-out trials, in words.
         tau: Kendall's rank correlation of predicted and measured throughput.
         pearson: linear correlation.
         spearman: rank correlation.
-        regret: what the first proposal loses against the best known, mean over the workloads outside: 0 is none, a
-            proposal that does not run loses all.
+        regret: relative loss of the first proposal against the best known, mean over the held-out workloads: 0 is no
+            loss, 1 a proposal that does not run.
         coverage: share of measurements inside their 80 % interval.
         n_train: measured trials known.
         n_test: measured trials predicted.
-        regret_of_3: what the best of the first three proposals loses, likewise; and so below.
+        regret_of_3: relative loss of the best of the first three proposals, likewise.
         regret_of_5: of five.
         regret_of_10: of ten.
         median_error: median of the relative errors of throughput.
@@ -64,21 +64,21 @@ class ReportCard:
     median_error: float = math.nan
 
     def to_json(self) -> dict[str, object]:
-        """Return JSON values; what has no meaning is ``None``."""
+        """Return JSON values; a number without a meaning is ``None``."""
         return {
             name: None if isinstance(value, float) and math.isnan(value) else value
             for name, value in asdict(self).items()
         }
 
     def __str__(self) -> str:
-        reached = "no workload had two outcomes to choose from"
+        choice = "no workload had two outcomes to choose from"
         if not math.isnan(self.regret):
-            more = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
-            reached = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{more}"
+            best_of_five = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
+            choice = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{more}"
         if math.isnan(self.tau):
-            asked = f"{self.n_test} measured trials held out"
+            held_out_text = f"{self.n_test} measured trials held out"
             return f"{self.predictor}, {self.split}: {asked} are too few or too alike to rank"
-        rough = f" Only {self.n_test} were predicted: a rough guide." if self.n_test < _FEW else ""
+        caveat = f" Only {self.n_test} were predicted: a rough guide." if self.n_test < _FEW else ""
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
             f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}), off by "
@@ -97,7 +97,7 @@ def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of 
     large: int = 0,
     seed: int = 0,
 ) -> ReportCard:
-    """Return the report card of a predictor on one split of ``trials``.
+    """Return the report card of a predictor on one hold-out split of ``trials``.
 
     Args:
         trials: of any workloads.
@@ -105,27 +105,27 @@ def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of 
             ``max_world_size`` known) or ``workload`` (each left out in turn; the card holds means over them).
         predictor: a name in ``PREDICTORS``.
         objective: name of the throughput.
-        max_world_size: of ``scale``; by default the world size up to which at least half of the trials run.
-        large: of ``scale``: measured jobs beyond it that are known besides.
+        max_world_size: for ``scale``; by default the world size up to which at least half of the trials run.
+        large: for ``scale``: number of larger measured jobs that are known as well.
         seed: of all randomness.
 
     Raises:
-        RecordError: a name is unknown, the split leaves nothing to learn from or nothing to predict, or trials lack
-            what it splits by.
+        RecordError: a name is unknown, the split leaves nothing to fit on or nothing to predict, or trials lack the
+            fact that it splits by.
     """
-    _known(predictor)
+    _check_name(predictor)
     request = SplitRequest(split=split, max_world_size=max_world_size, large=large, seed=seed)
-    parted, told = held_out(trials, request)
+    splits, description = held_out(trials, request)
     cards: list[ReportCard] = []
-    refused: list[RecordError] = []
-    for train, test in parted:
+    errors: list[RecordError] = []
+    for train, test in splits:
         try:
-            cards.append(grade(train, test, predictor=predictor, objective=objective, split=told, seed=seed))
-        except RecordError as error:  # of a workload that was measured in another unit alone, for one
-            refused.append(error)
+            cards.append(grade(train, test, predictor=predictor, objective=objective, split=description, seed=seed))
+        except RecordError as error:  # for example, a workload that was measured only in another unit
+            errors.append(error)
     if not cards:
-        raise refused[0]
-    left_out = f" ({len(refused)} of them not graded, for want of measurements in {objective})" if refused else ""
+        raise errors[0]
+    left_out = f" ({len(refused)} of them not graded, for want of measurements in {objective})" if errors else ""
     cards = [replace(card, split=f"{told}{left_out}") for card in cards]
     return cards[0] if len(cards) == 1 else _mean_card(cards)
 
@@ -137,10 +137,10 @@ def learning_curve(
     objective: str = "tokens_per_second",
     seeds: int = 3,
 ) -> list[tuple[int, float]]:
-    """Return numbers of jobs known and Kendall's tau on one fifth of the others held out, mean over ``seeds``.
+    """Return the learning curve: numbers of known jobs and Kendall's tau on the held-out fifth, mean over ``seeds``.
 
-    As in the paper's figure 4: how many jobs it takes before the predictor ranks well. The numbers double. Where jobs
-    held out are equally fast, or predicted so, tau has no meaning and is left out.
+    As in the paper's figure 4, it shows how many jobs a predictor needs to rank well. The numbers double. Tau has no
+    meaning, and is left out, where the held-out jobs are equally fast or are predicted so.
 
     Args:
         trials: of any workloads.
@@ -151,32 +151,39 @@ def learning_curve(
     Raises:
         RecordError: a name is unknown, or fewer than ten measured trials are known.
     """
-    _known(predictor)
+    _check_name(predictor)
     trials = list(trials)
-    rows: defaultdict[int, list[float]] = defaultdict(list)
+    taus_by_count: defaultdict[int, list[float]] = defaultdict(list)
     for seed in range(seeds):
-        ((train, test),), told = held_out(trials, SplitRequest(seed=seed))
-        ran = [trial for trial in train if _reached(trial, objective)]
-        lost = [trial for trial in train if not _reached(trial, objective)]
-        if len(ran) < _CURVE[0]:
+        ((train, test),), description = held_out(trials, SplitRequest(seed=seed))
+        measured = [trial for trial in train if _outcome(trial, objective)]
+        unmeasured = [trial for trial in train if not _outcome(trial, objective)]
+        if len(measured) < _CURVE[0]:
             raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials known; there are {len(ran)}")
         rng = np.random.default_rng(seed)
-        ran = [ran[index] for index in rng.permutation(len(ran)).tolist()]
-        for count in [*(count for count in _CURVE if count < len(ran)), len(ran)]:
-            failed = lost[: round(len(lost) * count / len(ran))]
-            card = grade([*ran[:count], *failed], test, predictor=predictor, objective=objective, split=told, seed=seed)
-            rows[count].append(card.tau)
-    known = {count: [tau for tau in taus if not math.isnan(tau)] for count, taus in sorted(rows.items())}
-    return [(count, float(np.mean(taus))) for count, taus in known.items() if taus]
+        measured = [measured[index] for index in rng.permutation(len(measured)).tolist()]
+        for count in [*(count for count in _CURVE if count < len(measured)), len(measured)]:
+            failures = unmeasured[: round(len(unmeasured) * count / len(measured))]
+            card = grade(
+                [*measured[:count], *failures],
+                test,
+                predictor=predictor,
+                objective=objective,
+                split=description,
+                seed=seed,
+            )
+            taus_by_count[count].append(card.tau)
+    curve = {count: [tau for tau in taus if not math.isnan(tau)] for count, taus in sorted(taus_by_count.items())}
+    return [(count, float(np.mean(taus))) for count, taus in curve.items() if taus]
 
 
-def _known(predictor: str) -> None:
+def _check_name(predictor: str) -> None:
     if predictor not in PREDICTORS:
         raise RecordError(f"unknown predictor {predictor!r}; legal are {', '.join(PREDICTORS)}")
 
 
 def _mean_card(cards: Sequence[ReportCard]) -> ReportCard:
-    """Return means of what has a meaning, known trials rounded, and all that were predicted together."""
+    """Return the mean of each finite score; ``n_train`` is a rounded mean, and ``n_test`` is a sum."""
 
     def mean(name: str) -> float:
         values = np.array([getattr(card, name) for card in cards], dtype=np.float64)
@@ -202,10 +209,10 @@ def _mean_card(cards: Sequence[ReportCard]) -> ReportCard:
 def grade(
     train: Sequence[Trial], test: Sequence[Trial], *, predictor: str, objective: str, split: str, seed: int = 0
 ) -> ReportCard:
-    """Return the report card of a predictor that knows ``train`` and predicts ``test``.
+    """Return the report card of a predictor that is fitted on ``train`` and predicts ``test``.
 
     Args:
-        train: trials known, failures among them.
+        train: known trials, failures among them.
         test: trials to predict, likewise.
         predictor: a name in ``PREDICTORS``.
         objective: name of the throughput.
@@ -216,22 +223,24 @@ def grade(
         RecordError: nothing was measured in ``train`` or in ``test``.
     """
     history = History.from_trials(train, objective=objective)
-    asked = [(trial, _reached(trial, objective)) for trial in test]
-    outcomes = [(trial, value) for trial, value in asked if value is not None]
-    reached = np.array([value for _, value in outcomes], dtype=np.float64)
-    n_train, ran = int(np.isfinite(history.throughput).sum()), reached > 0.0
+    outcomes_or_none = [(trial, _outcome(trial, objective)) for trial in test]
+    outcomes = [(trial, value) for trial, value in outcomes_or_none if value is not None]
+    throughput = np.array([value for _, value in outcomes], dtype=np.float64)
+    n_train, ran = int(np.isfinite(history.throughput).sum()), throughput > 0.0
     if not n_train or not ran.any():
         raise RecordError(f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict")
     rng = np.random.default_rng(seed)
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
-    fits = CrossWorkloadFeasibility(compare=_compared(train)).fit(history, rng=rng).probability(features, rows)
-    doubts = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
-    measuring = replace(prediction, spread=np.hypot(prediction.spread, doubts))  # each with the doubt of its own run
-    inside = (measuring.quantile(0.1) <= reached) & (reached <= measuring.quantile(0.9))
-    regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * fits, reached)
-    tau, pearson, spearman = _correlations(prediction.throughput[ran], reached[ran])
+    feasibility = CrossWorkloadFeasibility(compare=_identity(train)).fit(history, rng=rng).probability(features, rows)
+    uncertainty = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
+    with_noise = replace(
+        prediction, spread=np.hypot(prediction.spread, uncertainty)
+    )  # each with the uncertainty of its own run
+    covered = (with_noise.quantile(0.1) <= throughput) & (throughput <= with_noise.quantile(0.9))
+    regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * feasibility, throughput)
+    tau, pearson, spearman = _correlations(prediction.throughput[ran], throughput[ran])
     return ReportCard(
         predictor=predictor,
         split=split,
@@ -242,20 +251,23 @@ def grade(
         regret_of_3=regrets[3],
         regret_of_5=regrets[5],
         regret_of_10=regrets[10],
-        median_error=float(np.median(np.abs(prediction.throughput[ran] / reached[ran] - 1.0))),
-        coverage=float(inside[ran].mean()),
+        median_error=float(np.median(np.abs(prediction.throughput[ran] / throughput[ran] - 1.0))),
+        coverage=float(covered[ran].mean()),
         n_train=n_train,
         n_test=int(ran.sum()),
     )
 
 
-def _compared(trials: Sequence[Trial]) -> list[str]:
-    """Return what makes two rows the same but for the micro batch; accumulation follows from it."""
+def _identity(trials: Sequence[Trial]) -> list[str]:
+    """Return the facts by which two rows are the same config but for the micro batch.
+
+    Gradient accumulation is not among them, because it follows from the micro batch.
+    """
     return sorted({name for trial in trials for name in (*trial.workload, *trial.config)} - {_FOLLOWS_BATCH})
 
 
-def _reached(trial: Trial, objective: str) -> float | None:
-    """Return the throughput, 0.0 of a trial that did not run, and ``None`` where it cannot be told."""
+def _outcome(trial: Trial, objective: str) -> float | None:
+    """Return the throughput, 0.0 for a trial that did not run, and ``None`` where it is unknown."""
     value = trial.measurement.throughput(objective) if trial.measurement else None
     if trial.state is State.OUT_OF_MEMORY:
         return 0.0
@@ -274,16 +286,16 @@ def _correlations(predicted: NDArray[np.float64], measured: NDArray[np.float64])
 
 
 def _regrets(
-    workloads: Sequence[Workload], score: NDArray[np.float64], reached: NDArray[np.float64]
+    workloads: Sequence[Workload], score: NDArray[np.float64], throughput: NDArray[np.float64]
 ) -> dict[int, float]:
-    """Return what the best of the first k proposals loses against the best known, mean over workloads."""
+    """Return k -> regret: relative loss of the best of the first k proposals, mean over workloads."""
     groups: defaultdict[object, list[int]] = defaultdict(list)
     for index, workload in enumerate(workloads):
         groups[tuple(sorted(workload.items()))].append(index)
     losses: defaultdict[int, list[float]] = defaultdict(list)
     for members in groups.values():
-        best = reached[members].max()
-        tried = reached[members][np.argsort(-score[members], kind="stable")]
+        best = throughput[members].max()
+        best_first = throughput[members][np.argsort(-score[members], kind="stable")]
         for k in (1, *PROPOSALS) if len(members) > 1 and best > 0.0 else ():
-            losses[k].append(1.0 - tried[:k].max() / best)
+            losses[k].append(1.0 - best_first[:k].max() / best)
     return {k: float(np.mean(losses[k])) if losses[k] else math.nan for k in (1, *PROPOSALS)}

@@ -1,7 +1,7 @@
-"""Extremely randomised trees, their median, and what they say of rows that they never saw.
+"""Extremely randomised trees (Extra-Trees), with the median over the trees and out-of-bag predictions.
 
-Written out in NumPy: all trees grow together, level by level, which is as fast as scikit-learn's on the tables of a
-launch and spares a launch the import of scikit-learn.
+Implemented in NumPy: all trees grow together, level by level. This is as fast as scikit-learn's on the tables of a
+launch, and it saves a launch the import of scikit-learn.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 _MOST_ROWS_PER_TREE = 1000  # keeps a fit on ten thousand trials within seconds
-_MOST_CELLS = 400_000  # of rows times inputs in one batch of nodes: what a core's cache holds
+_MOST_CELLS = 400_000  # rows times inputs in one batch of nodes, so that it fits into a core's cache
 _MOST_ROWS_AT_ONCE = 2048  # of a prediction, likewise
-_LEVELS_AT_ONCE = 4  # before paths that ended are left out, which costs as much as going on with them
+_LEVELS_AT_ONCE = 4  # between removals of the rows that reached a leaf; a removal costs as much as a few levels
 
 
 class ExtraTrees:
@@ -32,8 +32,8 @@ class ExtraTrees:
         inputs: float64 ``[n, n_inputs]``, finite, n >= 1 and n_inputs >= 1.
         values: float64 ``[n]``.
         n_trees: how many.
-        sample_weight: how much each row counts, float64 ``[n]``, > 0: a full tree believes what it sees, so the less
-            the fewer trees see it; ``None``: all alike.
+        sample_weight: how much each row counts, float64 ``[n]``, > 0. A fully grown tree fits its rows exactly, so a
+            row with less weight is drawn into fewer trees. ``None``: all alike.
         seed: of all randomness.
     """
 
@@ -48,11 +48,11 @@ class ExtraTrees:
     ) -> None:
         rng = np.random.default_rng(seed)
         drawn = rng.integers(len(values), size=(n_trees, min(len(values), _MOST_ROWS_PER_TREE)))
-        times = np.stack([np.bincount(rows, minlength=len(values)) for rows in drawn])
+        counts = np.stack([np.bincount(rows, minlength=len(values)) for rows in drawn])
         if sample_weight is not None:
-            times = _thinned(times, sample_weight / sample_weight.max(), np.random.default_rng([seed, 1]))
-        self.seen: NDArray[np.bool_] = times > 0
-        self.trees = _grown(np.asarray(inputs, dtype=np.float32), values, times, rng)
+            counts = _thin(counts, sample_weight / sample_weight.max(), np.random.default_rng([seed, 1]))
+        self.seen: NDArray[np.bool_] = counts > 0
+        self.trees = _grow(np.asarray(inputs, dtype=np.float32), values, counts, rng)
 
     def predict(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return median and standard deviation over the trees, float64 ``[n]`` each."""
@@ -60,31 +60,34 @@ class ExtraTrees:
         return np.median(each, axis=0), each.std(axis=0)
 
     def out_of_bag(self, inputs: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return the same for the training rows, each from the trees that never saw it; zeros where there is none."""
+        """Return out-of-bag median and standard deviation of the training rows; 0 where all trees contain the row."""
         each = self.trees.predict(inputs)
         each[self.seen] = np.nan
-        some = ~self.seen.all(axis=0)
-        middle, deviation = np.zeros(len(inputs)), np.zeros(len(inputs))
-        middle[some], deviation[some] = np.nanmedian(each[:, some], axis=0), np.nanstd(each[:, some], axis=0)
-        return middle, deviation
+        any_tree = ~self.seen.all(axis=0)
+        median, deviation = np.zeros(len(inputs)), np.zeros(len(inputs))
+        median[any_tree], deviation[any_tree] = (
+            np.nanmedian(each[:, any_tree], axis=0),
+            np.nanstd(each[:, any_tree], axis=0),
+        )
+        return median, deviation
 
 
-def _thinned(times: NDArray[np.int64], chance: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
-    """Return the samples with each draw of a row kept by its chance; one of which nothing is left keeps all."""
-    kept = rng.binomial(times, chance)
-    return np.where(kept.any(axis=1, keepdims=True), kept, times)
+def _thin(counts: NDArray[np.int64], chance: NDArray[np.float64], rng: np.random.Generator) -> NDArray[np.int64]:
+    """Return the bootstrap counts with each draw kept with probability ``chance``; an emptied sample is kept whole."""
+    kept = rng.binomial(counts, chance)
+    return np.where(kept.any(axis=1, keepdims=True), kept, counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trees:
-    """The nodes of all trees, level by level; the first are the roots.
+    """Nodes of all trees, level by level; the first ``n_trees`` are the roots.
 
     Args:
-        column: of the input that a node splits by, ``[n_nodes]``.
+        column: input that a node splits by, ``[n_nodes]``.
         cut: inputs up to it go to the first child, those above to the next; infinite for a leaf, ``[n_nodes]``.
-        child: the first child, itself for a leaf, ``[n_nodes]``.
-        value: what a leaf says, ``[n_nodes]``.
-        n_trees: how many roots there are.
+        child: index of the first child, of the node itself for a leaf, ``[n_nodes]``.
+        value: prediction of a leaf, ``[n_nodes]``.
+        n_trees: number of roots.
     """
 
     column: NDArray[np.intp]
@@ -94,44 +97,44 @@ class _Trees:
     n_trees: int
 
     def predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return what each tree says of each row, float64 ``[n_trees, n]``."""
+        """Return the prediction of each tree for each row, float64 ``[n_trees, n]``."""
         chunks = range(0, max(len(inputs), 1), _MOST_ROWS_AT_ONCE)
         return np.hstack([self._predict(inputs[start : start + _MOST_ROWS_AT_ONCE]) for start in chunks])
 
     def _predict(self, inputs: NDArray[np.float64]) -> NDArray[np.float64]:
         cells = np.ascontiguousarray(inputs, dtype=np.float32).ravel()
-        reached = np.repeat(np.arange(self.n_trees), len(inputs))
-        under_way, nodes = np.arange(len(reached)), reached.copy()
+        leaf = np.repeat(np.arange(self.n_trees), len(inputs))
+        active, nodes = np.arange(len(leaf)), leaf.copy()
         first_cells = np.tile(np.arange(len(inputs)) * inputs.shape[1], self.n_trees)
-        while len(under_way):
+        while len(active):
             for _ in range(_LEVELS_AT_ONCE):
-                goes_on = cells.take(first_cells + self.column.take(nodes)) > self.cut.take(nodes)
-                nodes = self.child.take(nodes) + goes_on
-            reached[under_way] = nodes
+                goes_right = cells.take(first_cells + self.column.take(nodes)) > self.cut.take(nodes)
+                nodes = self.child.take(nodes) + goes_right
+            leaf[active] = nodes
             inner = self.child.take(nodes) != nodes
-            under_way, nodes, first_cells = under_way[inner], nodes[inner], first_cells[inner]
-        return self.value.take(reached).reshape(self.n_trees, len(inputs))
+            active, nodes, first_cells = active[inner], nodes[inner], first_cells[inner]
+        return self.value.take(leaf).reshape(self.n_trees, len(inputs))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Level:
-    """The rows in the nodes of one level, node by node.
+    """Rows in the nodes of one level of all trees, node by node.
 
     Args:
-        rows: of the table, ``[n_entries]``.
-        times: how often the sample of the node's tree holds each of them, ``[n_entries]``.
-        sizes: of the nodes, in entries, all >= 1, ``[n_nodes]``.
+        rows: row numbers in the table, ``[n_entries]``.
+        counts: how often the bootstrap sample of the node's tree contains each row, ``[n_entries]``.
+        sizes: entries of each node, all >= 1, ``[n_nodes]``.
     """
 
     rows: NDArray[np.intp]
-    times: NDArray[np.float32]
+    counts: NDArray[np.float32]
     sizes: NDArray[np.intp]
 
     @classmethod
     def joined(cls, parts: list[_Level]) -> Self:
         return cls(
             rows=np.concatenate([part.rows for part in parts]),
-            times=np.concatenate([part.times for part in parts]),
+            counts=np.concatenate([part.counts for part in parts]),
             sizes=np.concatenate([part.sizes for part in parts]),
         )
 
@@ -140,23 +143,23 @@ class _Level:
         return np.cumsum(self.sizes) - self.sizes
 
     def means(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
-        sums = np.add.reduceat(self.times * values[self.rows], self.starts)
-        return np.asarray(sums / np.add.reduceat(self.times, self.starts, dtype=np.float64), dtype=np.float64)
+        sums = np.add.reduceat(self.counts * values[self.rows], self.starts)
+        return np.asarray(sums / np.add.reduceat(self.counts, self.starts, dtype=np.float64), dtype=np.float64)
 
     def batches(self, values: NDArray[np.float64], n_inputs: int) -> Iterator[NDArray[np.intp]]:
-        """Give the nodes whose values differ, of about one size in each batch."""
-        told = values[self.rows]
-        open_ = np.maximum.reduceat(told, self.starts) > np.minimum.reduceat(told, self.starts)
+        """Yield the nodes whose values differ, in batches of nodes of similar size."""
+        outcomes = values[self.rows]
+        impure = np.maximum.reduceat(outcomes, self.starts) > np.minimum.reduceat(outcomes, self.starts)
         doublings = np.ceil(np.log2(self.sizes))
-        for size in np.unique(doublings[open_]):
-            alike = np.flatnonzero(open_ & (doublings == size))
+        for size in np.unique(doublings[impure]):
+            alike = np.flatnonzero(impure & (doublings == size))
             step = max(1, int(_MOST_CELLS / (2**size * n_inputs)))
             yield from (alike[start : start + step] for start in range(0, len(alike), step))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """How ``m`` nodes of a level part: column and cut as in ``_Trees``, and below them their children in pairs."""
+    """Splits of ``m`` nodes of a level: column and cut as in ``_Trees``, and their children in pairs (``below``)."""
 
     nodes: NDArray[np.intp]
     column: NDArray[np.intp]
@@ -164,12 +167,12 @@ class _Split:
     below: _Level
 
 
-def _grown(
-    inputs: NDArray[np.float32], values: NDArray[np.float64], times: NDArray[np.int64], rng: np.random.Generator
+def _grow(
+    inputs: NDArray[np.float32], values: NDArray[np.float64], counts: NDArray[np.int64], rng: np.random.Generator
 ) -> _Trees:
-    n_trees = len(times)
-    rows = np.nonzero(times)[1]
-    level = _Level(rows=rows, times=times[times > 0].astype(np.float32), sizes=np.count_nonzero(times, axis=1))
+    n_trees = len(counts)
+    rows = np.nonzero(counts)[1]
+    level = _Level(rows=rows, counts=counts[counts > 0].astype(np.float32), sizes=np.count_nonzero(counts, axis=1))
     centred = values - values.mean()  # so that single precision is enough to compare splits
     columns, cuts, children, means = [], [], [], []
     n_nodes = n_trees
@@ -206,50 +209,56 @@ def _split(
     nodes: NDArray[np.intp],
     rng: np.random.Generator,
 ) -> _Split:
-    """Return the best of one random cut by each input, of the nodes that can be parted."""
+    """Return the best of one random cut per input, for the nodes that can be split."""
     sizes = level.sizes[nodes]
-    places = np.arange(sizes.max())
-    real = places < sizes[:, None]
-    entries = level.starts[nodes][:, None] + np.where(real, places, 0)  # the rest repeats the first, and weighs nothing
-    rows, times = level.rows[entries], np.where(real, level.times[entries], np.float32(0.0))
+    positions = np.arange(sizes.max())
+    is_entry = positions < sizes[:, None]
+    entries = level.starts[nodes][:, None] + np.where(
+        is_entry, positions, 0
+    )  # padding repeats the first entry, with count 0
+    rows, counts = level.rows[entries], np.where(is_entry, level.counts[entries], np.float32(0.0))
     cells = inputs[rows]
-    cuts = _drawn_cuts(cells, rng)
-    first = cells <= cuts[:, None]
-    gain = _gain(first, times, times * values[rows].astype(np.float32))
+    cuts = _random_cuts(cells, rng)
+    goes_left = cells <= cuts[:, None]
+    gain = _gain(goes_left, counts, counts * values[rows].astype(np.float32))
     column = gain.argmax(axis=1)
     each = np.arange(len(nodes))
-    parted = np.flatnonzero(gain[each, column] >= 0.0)
-    goes_first = first[each, :, column]
-    sides = (real[:, None] & np.stack([goes_first, ~goes_first], axis=1))[parted]
-    node, _, place = np.nonzero(sides)
-    node = parted[node]
+    splittable = np.flatnonzero(gain[each, column] >= 0.0)
+    best_left = goes_left[each, :, column]
+    sides = (is_entry[:, None] & np.stack([best_left, ~best_left], axis=1))[splittable]
+    node, _, position = np.nonzero(sides)
+    node = splittable[node]
     return _Split(
-        nodes=nodes[parted],
-        column=column[parted],
-        cut=cuts[each, column][parted],
-        below=_Level(rows=rows[node, place], times=times[node, place], sizes=np.count_nonzero(sides, axis=2).ravel()),
+        nodes=nodes[splittable],
+        column=column[splittable],
+        cut=cuts[each, column][splittable],
+        below=_Level(
+            rows=rows[node, position], counts=counts[node, position], sizes=np.count_nonzero(sides, axis=2).ravel()
+        ),
     )
 
 
-def _drawn_cuts(cells: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return cuts between the least and the largest of ``cells`` ``[m, n_entries, n_inputs]``, ``[m, n_inputs]``."""
+def _random_cuts(cells: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """Return uniform cuts in the range of ``cells`` ``[m, n_entries, n_inputs]`` over the entries, ``[m, n_inputs]``."""
     lowest, highest = cells.min(axis=1), cells.max(axis=1)
     with np.errstate(invalid="ignore"):
         cuts = lowest + rng.random(lowest.shape, dtype=np.float32) * (highest - lowest)
-    return np.asarray(np.where(cuts < highest, cuts, lowest), dtype=np.float32)  # the largest where it was rounded up
+    return np.asarray(np.where(cuts < highest, cuts, lowest), dtype=np.float32)  # rounding may give the largest
 
 
-def _gain(first: NDArray[np.bool_], times: NDArray[np.float32], totals: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return by how much each cut lowers the squared error, but for a factor of the node; -1 where it parts nothing.
+def _gain(
+    goes_left: NDArray[np.bool_], counts: NDArray[np.float32], totals: NDArray[np.float32]
+) -> NDArray[np.float32]:
+    """Return the decrease of squared error by each cut, up to a factor of the node; -1 where a child would be empty.
 
     Args:
-        first: whether each row goes to the first child by each input, ``[m, n_entries, n_inputs]``.
-        times: weight of each row, ``[m, n_entries]``.
+        goes_left: whether each row goes to the first child by each input, ``[m, n_entries, n_inputs]``.
+        counts: weight of each row, ``[m, n_entries]``.
         totals: weight times value, ``[m, n_entries]``.
     """
-    sums = np.matmul(np.stack([times, totals], axis=1), first.astype(np.float32))
-    weight, total = times.sum(axis=1)[:, None], totals.sum(axis=1)[:, None]
-    ahead, behind = sums[:, 0], weight - sums[:, 0]
+    sums = np.matmul(np.stack([counts, totals], axis=1), goes_left.astype(np.float32))
+    weight, total = counts.sum(axis=1)[:, None], totals.sum(axis=1)[:, None]
+    left, right = sums[:, 0], weight - sums[:, 0]
     with np.errstate(divide="ignore", invalid="ignore"):
-        gain = (sums[:, 1] * weight - total * ahead) ** 2 / (ahead * behind)
-    return np.where((ahead > 0.0) & (behind > 0.0), gain, np.float32(-1.0))
+        gain = (sums[:, 1] * weight - total * left) ** 2 / (left * right)
+    return np.where((left > 0.0) & (right > 0.0), gain, np.float32(-1.0))

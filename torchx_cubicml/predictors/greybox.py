@@ -1,9 +1,9 @@
-"""The formulas of the ``roofline``, and trees on what they get wrong.
+"""Grey-box predictor: the ``roofline`` formulas, corrected by extremely randomised trees on their residuals.
 
-The trees learn the logarithm of measured over predicted throughput, clipped: a job that ran ten times slower than it
-should have teaches nothing about its neighbours. They see the row's own columns and what carries over between scales,
-such as shares of time and throughput per device. What they say fades with the distance to what was measured, where the
-formulas stand alone.
+The trees are fitted on the logarithm of measured over predicted throughput. It is clipped, because a job that ran ten
+times slower than it should have is no evidence about its neighbours. Their inputs are the row's own columns and traits
+that carry over between scales, such as shares of time and throughput per device. The correction fades with the distance
+from the measurements, so that far from them the formulas stand alone.
 """
 
 from __future__ import annotations
@@ -32,27 +32,27 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.roofline.predictor import RooflineEstimate
 
 _CLIP = 1.0  # log ratio beyond which a row is an accident
-_FADE = 4.0  # doublings outside of what was measured at which the trees count e times less
+_FADE = 4.0  # doublings outside the measured range at which the trees count e times less
 _CHUNK = 8192
-_MANY = 2  # chunks, which somebody waits for while nothing else of ours runs
-_SPENT = 10.0  # constants that a calibration makes use of, about
+_MOST_SERIAL = 2  # chunks beyond which all cores are used: a caller waits, and nothing else of ours runs
+_FITTED_CONSTANTS = 10.0  # effective number of constants that a calibration fits, about
 
 
 class Greybox:
-    """The ``greybox`` predictor.
+    """The ``greybox`` predictor: calibrated formulas plus trees on their residuals.
 
-    Rows that do not name what the formulas need are left to ``Boosting``, which is fitted on all rows when the first of
-    them is asked for.
+    Rows without the facts that the formulas need are predicted by ``Boosting``. It is fitted on all rows when the first
+    such row is predicted.
 
     Args:
-        n_trees: randomised trees; without any the calibrated formulas stand alone.
+        n_trees: randomised trees; with 0 the calibrated formulas stand alone.
     """
 
     def __init__(self, *, n_trees: int = 50) -> None:
         self.n_trees = n_trees
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
-        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        """Fit on the measured rows of ``history``; see ``Predictor``."""
         self.seed_ = int(rng.integers(2**31))
         self.history_ = history
         self.boosting_: Boosting | None = None
@@ -60,45 +60,45 @@ class Greybox:
         self.roofline_ = Roofline().fit(history, rng=np.random.default_rng(self.seed_))
         if self.n_trees and self.roofline_.n_measured_ > 1:
             with one_thread():
-                self._learn_rest(history)
+                self._fit_trees(history)
         return self
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.roofline_.n_measured_:
             return self._without_formulas(features)
-        # What a step needs of few rows stays in the processor's cache.
+        # The intermediate arrays of a small chunk stay in the processor's cache.
         chunks = [features[start : start + _CHUNK] for start in range(0, max(len(features), 1), _CHUNK)]
-        parts = on_all_cores(self._predict, chunks) if len(chunks) > _MANY else list(map(self._predict, chunks))
+        parts = on_all_cores(self._predict, chunks) if len(chunks) > _MOST_SERIAL else list(map(self._predict, chunks))
         return Prediction(
             throughput=np.concatenate([part.throughput for part in parts]),
             spread=np.concatenate([part.spread for part in parts]),
         )
 
     def _predict(self, features: NDArray[np.float64]) -> Prediction:
-        outline = self.roofline_.outline(features)
-        covered = outline.covered
+        estimate = self.roofline_.outline(features)
+        covered = estimate.covered
         throughput, spread = np.empty(len(features)), np.empty(len(features))
         if covered.any():
-            known = self._with_formulas(features[covered], outline)
-            throughput[covered], spread[covered] = known.throughput, known.spread
+            predicted = self._with_formulas(features[covered], estimate)
+            throughput[covered], spread[covered] = predicted.throughput, predicted.spread
         if not covered.all():
-            other = self._without_formulas(features[~covered])
-            throughput[~covered], spread[~covered] = other.throughput, other.spread
+            fallback = self._without_formulas(features[~covered])
+            throughput[~covered], spread[~covered] = fallback.throughput, fallback.spread
         return Prediction(throughput=throughput, spread=spread)
 
     def without_trees(self) -> Self:
         """Return this predictor as if ``n_trees`` had been 0: the same calibrated formulas alone."""
-        bare = copy(self)
-        bare.forest_ = None
-        return bare
+        untreed = copy(self)
+        untreed.forest_ = None
+        return untreed
 
-    def _with_formulas(self, features: NDArray[np.float64], outline: RooflineEstimate) -> Prediction:
+    def _with_formulas(self, features: NDArray[np.float64], estimate: RooflineEstimate) -> Prediction:
         if self.forest_ is None:
             return self.roofline_.predict(features)
-        middle, deviation = self.forest_.predict(self._inputs(features, outline))
-        logarithm = outline.logarithm + middle * np.exp(-outline.beyond / _FADE)
-        spread = widened(self.scale_ * self._raw_spread(outline, deviation), outline)
+        correction, deviation = self.forest_.predict(self._inputs(features, estimate))
+        logarithm = estimate.logarithm + correction * np.exp(-estimate.beyond / _FADE)
+        spread = widened(self.scale_ * self._raw_spread(estimate, deviation), estimate)
         return Prediction.at(logarithm, spread)
 
     def _without_formulas(self, features: NDArray[np.float64]) -> Prediction:
@@ -106,25 +106,25 @@ class Greybox:
             self.boosting_ = Boosting().fit(self.history_, rng=np.random.default_rng(self.seed_))
         return self.boosting_.predict(features)
 
-    def _learn_rest(self, history: History) -> None:
+    def _fit_trees(self, history: History) -> None:
         rows = history.measured
-        outline = self.roofline_.outline(rows.features)
-        rows = rows.rows(outline.covered)
+        estimate = self.roofline_.outline(rows.features)
+        rows = rows.rows(estimate.covered)
         self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
-        rest = rows.logarithm - outline.logarithm
-        inputs = self._inputs(rows.features, outline)
+        residuals = rows.logarithm - estimate.logarithm
+        inputs = self._inputs(rows.features, estimate)
         self.forest_ = ExtraTrees(
-            inputs, np.clip(rest, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
+            inputs, np.clip(residuals, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
         )
-        middle, deviation = self.forest_.out_of_bag(inputs)
-        alone = rest if self.roofline_.levels_ is None else self.roofline_.levels_.trend.leave_one_out
-        errors = np.abs(alone - middle) * np.sqrt(1.0 + _SPENT / len(rest))
-        self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(outline, deviation), rows.uncertainty))
+        correction, deviation = self.forest_.out_of_bag(inputs)
+        loo_residuals = residuals if self.roofline_.levels_ is None else self.roofline_.levels_.trend.leave_one_out
+        errors = np.abs(loo_residuals - correction) * np.sqrt(1.0 + _FITTED_CONSTANTS / len(residuals))
+        self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(estimate, deviation), rows.uncertainty))
 
-    def _inputs(self, features: NDArray[np.float64], outline: RooflineEstimate) -> NDArray[np.float64]:
-        return np.hstack([self.inputs_.dense(features), outline.traits])
+    def _inputs(self, features: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
+        return np.hstack([self.inputs_.dense(features), estimate.traits])
 
-    def _raw_spread(self, outline: RooflineEstimate, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-        belief = prior_variance(self.roofline_.n_sure_)
-        # What the trees disagree on holds part of the doubt between the modes.
-        return np.asarray(np.sqrt(NOISE_FLOOR**2 + belief + deviation**2 + 0.5 * variance_of_modes(outline)))
+    def _raw_spread(self, estimate: RooflineEstimate, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+        prior = prior_variance(self.roofline_.n_sure_)
+        # The disagreement of the trees already contains part of the uncertainty about the mode.
+        return np.asarray(np.sqrt(NOISE_FLOOR**2 + prior + deviation**2 + 0.5 * variance_of_modes(estimate)))

@@ -1,6 +1,6 @@
-"""Which predictor serves a store: chosen by cross-validated rank on its own trials, kept there, read back by launches.
+"""Predictor selection: the method of best held-out rank correlation on a store's trials, saved in that store.
 
-What is read back is a name in ``PREDICTORS`` or nothing: no content of a store is ever run.
+Launches read back a name and use it only if it is in ``PREDICTORS``: no content of a store is ever run.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
-FEWEST_TO_CHOOSE = 20  # measured trials; with fewer the ranks of four held out are noise
+FEWEST_TO_CHOOSE = 20  # measured trials; with fewer, a fifth is less than four trials, and their ranks are noise
 _FOLDS = 3
-_WORTH_CHANGING = 0.02  # tau by which another must beat the default: less is noise
+_LEAST_GAIN = 0.02  # tau by which another method must beat the default: less is noise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PredictorChoice:
-    """A predictor and why.
+    """Selected predictor with the scores that it was selected by.
 
     Args:
         name: of the method.
-        taus: method -> Kendall's tau on held out trials, mean over the splits.
-        n_measured: trials behind it.
+        taus: method -> Kendall's tau on held-out trials, mean over the splits.
+        n_measured: number of measured trials.
     """
 
     name: str
@@ -51,7 +51,7 @@ class PredictorChoice:
 def choose_predictor(
     trials: Iterable[Trial], *, objective: str = "tokens_per_second", seed: int = 0
 ) -> PredictorChoice | None:
-    """Return the predictor that ranks held out trials best; the default where none is clearly better.
+    """Return the predictor that ranks held-out trials best; the default where none is clearly better.
 
     Args:
         trials: of any workloads.
@@ -59,7 +59,7 @@ def choose_predictor(
         seed: of the splits.
 
     Returns:
-        ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split can be graded.
+        ``None`` where fewer than ``FEWEST_TO_CHOOSE`` trials were measured, or no split of the default can be graded.
     """
     trials = list(trials)
     n_measured = sum(
@@ -68,16 +68,16 @@ def choose_predictor(
     if n_measured < FEWEST_TO_CHOOSE:
         return None
     taus = {name: _tau(trials, name, objective=objective, seed=seed) for name in PREDICTORS}
-    graded = {name: tau for name, tau in taus.items() if math.isfinite(tau)}
-    if DEFAULT_PREDICTOR not in graded:
+    finite_taus = {name: tau for name, tau in taus.items() if math.isfinite(tau)}
+    if DEFAULT_PREDICTOR not in finite_taus:
         return None
-    best = max(graded, key=lambda name: (graded[name], name == DEFAULT_PREDICTOR))
-    clear = graded[best] > graded[DEFAULT_PREDICTOR] + _WORTH_CHANGING
-    return PredictorChoice(name=best if clear else DEFAULT_PREDICTOR, taus=graded, n_measured=n_measured)
+    best = max(finite_taus, key=lambda name: (finite_taus[name], name == DEFAULT_PREDICTOR))
+    is_better = finite_taus[best] > finite_taus[DEFAULT_PREDICTOR] + _LEAST_GAIN
+    return PredictorChoice(name=best if is_better else DEFAULT_PREDICTOR, taus=finite_taus, n_measured=n_measured)
 
 
 def save_choice(url: str, choice: PredictorChoice) -> None:
-    """Write ``choice`` beside the events of the store at ``url``; the latest counts.
+    """Write ``choice`` beside the events of the store at ``url``; the latest one is in force.
 
     Raises:
         StoreError: the store cannot be written.
@@ -91,7 +91,7 @@ def load_choice(url: str) -> str:
     Raises:
         StoreError: the store cannot be reached or read.
     """
-    return found if (found := latest_choice(url)) in PREDICTORS else DEFAULT_PREDICTOR
+    return name if (name := latest_choice(url)) in PREDICTORS else DEFAULT_PREDICTOR
 
 
 def _tau(trials: list[Trial], name: str, *, objective: str, seed: int) -> float:

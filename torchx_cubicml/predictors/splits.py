@@ -1,4 +1,4 @@
-"""Which trials a predictor knows and which it is graded on."""
+"""Hold-out splits of trials into known (training) and held-out (test) ones."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ if TYPE_CHECKING:
 
 _TRAIN_SHARE = 0.8
 _MOST_WORKLOADS = 30  # left out in turn, those with most trials
-_FEWEST_OF_WORKLOAD = 3  # measured trials: fewer have no order worth a grade
+_FEWEST_OF_WORKLOAD = 3  # measured trials; the ranks of fewer are not worth a grade
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SplitRequest:
-    """How trials are to be split.
+    """Request for a hold-out split.
 
     Args:
         split: a name in ``SPLITS``.
-        max_world_size: of ``scale``: the largest job known; by default that up to which half of the trials run.
-        large: of ``scale``: measured jobs beyond it that are known besides, drawn by chance.
+        max_world_size: for ``scale``: the largest job known; by default that up to which half of the trials run.
+        large: for ``scale``: number of larger measured jobs that are known as well, drawn at random.
         seed: of all randomness.
     """
 
@@ -42,41 +42,41 @@ Split: TypeAlias = "tuple[list[Trial], list[Trial]]"
 
 
 def held_out(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Split], str]:
-    """Return pairs of known and held out trials, and what is held out, in words.
+    """Return pairs of known and held-out trials, and a description of the split in words.
 
     Args:
-        trials: of any workloads; those that have not ended are passed over.
-        request: how.
+        trials: of any workloads; those that have not ended are ignored.
+        request: the split.
 
     Raises:
-        RecordError: the name is unknown, or trials lack what it splits by.
+        RecordError: the name is unknown, or trials lack the fact that it splits by.
     """
     if request.split not in SPLITS:
         raise RecordError(f"unknown split {request.split!r}; legal are {', '.join(SPLITS)}")
-    # Ids are drawn by chance: what sorts trials is what they say, alike in every store that holds them.
+    # Ids are random, so trials are sorted by content, which is the same in every store that holds them.
     ended = sorted((trial for trial in trials if trial.state.ended), key=_content)
     return SPLITS[request.split](ended, request)
 
 
 def at_random(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
-    """Return four fifths known."""
+    """Return a random split with four fifths known."""
     known = np.random.default_rng(request.seed).permutation(len(trials)) < _TRAIN_SHARE * len(trials)
-    return [_parted(trials, known.tolist())], "a random fifth held out"
+    return [_split(trials, known.tolist())], "a random fifth held out"
 
 
 def by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
-    """Return the earlier four fifths known; one moment is never split, and what has no date is left aside."""
+    """Return a split with the earlier four fifths known; equal times are never split, undated trials are left out."""
     dated = [trial for trial in trials if trial.started_at]
     if not dated:
         raise RecordError(f"the time split needs trials that say when they started; {len(trials)} do not")
     times = sorted(trial.started_at for trial in dated)
     cut = _latest_cut(times)
-    told = "the latest fifth held out" + _left_aside(len(trials) - len(dated), "a date")
-    return [_parted(dated, [trial.started_at < cut for trial in dated])], told
+    description = "the latest fifth held out" + _without_note(len(trials) - len(dated), "a date")
+    return [_split(dated, [trial.started_at < cut for trial in dated])], description
 
 
 def _latest_cut(times: Sequence[str]) -> str:
-    """Return the moment from which trials are held out: where four fifths are over, or the next that leaves any known.
+    """Return the time from which trials are held out: where four fifths are over, or the next that leaves any known.
 
     >>> _latest_cut(["2024", "2024", "2025"]), _latest_cut(["2024", "2025", "2025"])
     ('2025', '2025')
@@ -86,46 +86,46 @@ def _latest_cut(times: Sequence[str]) -> str:
 
 
 def by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
-    """Return the smaller jobs known, and ``large`` of the larger."""
+    """Return a split with the smaller jobs known, and ``large`` of the larger."""
     sized = [(trial, size) for trial in trials if isinstance(size := trial.fact("world_size"), int)]
     if not sized:
         raise RecordError(f"the scale split needs trials with a world_size; {len(trials)} have none")
-    left_aside = _left_aside(len(trials) - len(sized), "a world_size")
+    note = _without_note(len(trials) - len(sized), "a world_size")
     trials, sizes = [trial for trial, _ in sized], [size for _, size in sized]
     limit = request.max_world_size if request.max_world_size is not None else sorted(sizes)[(len(sizes) - 1) // 2]
     known = [size <= limit for size in sizes]
-    beyond = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
-    for index in np.random.default_rng(request.seed).permutation(beyond)[: request.large].tolist():
+    larger = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
+    for index in np.random.default_rng(request.seed).permutation(larger)[: request.large].tolist():
         known[index] = True
-    but = f" but {min(request.large, len(beyond))}" if request.large else ""
-    return [_parted(trials, known)], f"all above {limit} processes{but} held out{left_aside}"
+    exception = f" but {min(request.large, len(beyond))}" if request.large else ""
+    return [_split(trials, known)], f"all above {limit} processes{but} held out{left_aside}"
 
 
-def _left_aside(count: int, lacking: str) -> str:
+def _without_note(count: int, lacking: str) -> str:
     return f" ({count} without {lacking} left aside)" if count else ""
 
 
 def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
-    """Return each workload left out in turn."""
+    """Return leave-one-workload-out splits."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for index, trial in enumerate(trials):
         groups[config_key(trial.workload)].append(index)
-    worth = {
+    eligible = {
         key: members
         for key, members in groups.items()
         if sum(trials[index].measurement is not None for index in members) >= _FEWEST_OF_WORKLOAD
     }
-    largest = sorted(worth, key=lambda key: (-len(worth[key]), key))[:_MOST_WORKLOADS]
+    largest = sorted(eligible, key=lambda key: (-len(eligible[key]), key))[:_MOST_WORKLOADS]
     if len(groups) < 2 or not largest:
         raise RecordError(
             f"the workload split needs two workloads, one with {_FEWEST_OF_WORKLOAD} measured trials; there are "
             f"{len(groups)}, and {len(largest)} with so many"
         )
-    parted = []
+    splits = []
     for key in largest:
-        out = set(worth[key])
-        parted.append(_parted(trials, [index not in out for index in range(len(trials))]))
-    return parted, f"{len(parted)} workloads left out in turn"
+        held_out_rows = set(eligible[key])
+        splits.append(_split(trials, [index not in held_out_rows for index in range(len(trials))]))
+    return splits, f"{len(parted)} workloads left out in turn"
 
 
 SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], str]]] = {
@@ -134,10 +134,10 @@ SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], s
     "scale": by_scale,
     "workload": by_workload,
 }
-"""Name of a split -> how it is made."""
+"""Name of a split -> function that makes it."""
 
 
-def _parted(trials: Sequence[Trial], known: Sequence[bool]) -> Split:
+def _split(trials: Sequence[Trial], known: Sequence[bool]) -> Split:
     train = [trial for trial, flag in zip(trials, known, strict=True) if flag]
     return train, [trial for trial, flag in zip(trials, known, strict=True) if not flag]
 

@@ -1,7 +1,7 @@
-"""Keeps the libraries below to one thread while a predictor works.
+"""Thread limits: OpenMP and BLAS use one thread while a predictor works.
 
-Their threads wait for one another by spinning. On tables of a few thousand rows there is nothing to share out, and on a
-node that is busy (a login node, a laptop that is training) a fit of a tenth of a second takes half a minute.
+Their threads busy-wait for one another. Tables of a few thousand rows are too small to share out. On a busy node (a
+login node, a laptop that is training) a fit of a tenth of a second then takes half a minute.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from contextlib import AbstractContextManager
 
-# Packages that bring such libraries, each with a copy of its own: only what is loaded can be limited.
-_BRINGERS = frozenset({"numpy", "scipy.linalg", "sklearn.ensemble", "torch"})
+# Packages that load such libraries, each with its own copy; only loaded libraries can be limited.
+_PACKAGES = frozenset({"numpy", "scipy.linalg", "sklearn.ensemble", "torch"})
 
 _MOST_CORES = 4
 
@@ -31,16 +31,16 @@ _Result = TypeVar("_Result")
 def one_thread() -> Iterator[None]:
     """Return a context in which OpenMP and BLAS use the calling thread alone.
 
-    OpenMP has a limit for each thread, BLAS one for the process, which stays until the last thread has left its own
-    context. Looking for the libraries to limit takes milliseconds, so that only the first of contexts that overlap
-    does, and those that find more of them loaded; where forecasts are asked for by the thousand, one context around
-    them all saves half of their time. Whoever imports such a library enters a context after the import.
+    OpenMP has one limit per thread. BLAS has one per process, which lasts until the last thread leaves its context.
+    The search for loaded libraries takes milliseconds. It is therefore made by the first of overlapping contexts, and
+    again only where more libraries are loaded since. One context around thousands of predictions halves their time.
+    Code that imports such a library must enter a context after the import.
     """
     if _this_thread.limits is not None:
         _this_thread.limits.extend()
         yield
         return
-    with _libraries.held(), ExitStack() as stack:
+    with _libraries.counted(), ExitStack() as stack:
         _this_thread.limits = _OpenMPLimits(stack)
         try:
             _this_thread.limits.extend()
@@ -49,14 +49,14 @@ def one_thread() -> Iterator[None]:
             _this_thread.limits = None
 
 
-class _Found(Protocol):
+class _Controller(Protocol):
     def limit(self, *, limits: int, user_api: str) -> AbstractContextManager[object]: ...
 
 
 class _Libraries:
-    """What is loaded of such libraries while a thread is in a context, and the limit of BLAS.
+    """Reference-counted limit of the loaded BLAS libraries, one for the process.
 
-    One for the process, as that limit is: the first thread to come sets it, the last to leave lifts it.
+    The first thread to enter a context sets the limit, and the last one to leave lifts it.
     """
 
     def __init__(self) -> None:
@@ -64,11 +64,11 @@ class _Libraries:
         self._n_threads = 0
         self._limits = ExitStack()
         self._loaded: frozenset[str] = frozenset()
-        self._found: _Found | None = None
+        self._controller: _Controller | None = None
 
     @contextmanager
-    def held(self) -> Iterator[None]:
-        """Return a context of one thread's."""
+    def counted(self) -> Iterator[None]:
+        """Return a context that counts one thread as a user of the limit."""
         with self._lock:
             self._n_threads += 1
         try:
@@ -78,34 +78,34 @@ class _Libraries:
                 self._n_threads -= 1
                 if not self._n_threads:
                     self._limits.close()
-                    self._loaded, self._found = frozenset(), None
+                    self._loaded, self._controller = frozenset(), None
 
-    def found(self) -> _Found | None:
-        """Return what is loaded now, its BLAS limited; the same object while nothing else is."""
-        loaded = _BRINGERS & sys.modules.keys()
+    def controller(self) -> _Controller | None:
+        """Return a controller of the loaded libraries, with BLAS limited; the same object until more are loaded."""
+        loaded = _PACKAGES & sys.modules.keys()
         with self._lock:
             if loaded != self._loaded:
                 from threadpoolctl import ThreadpoolController
 
-                found: _Found = ThreadpoolController()
-                self._limits.enter_context(found.limit(limits=1, user_api="blas"))
-                self._loaded, self._found = loaded, found
-            return self._found
+                controller: _Controller = ThreadpoolController()
+                self._limits.enter_context(controller.limit(limits=1, user_api="blas"))
+                self._loaded, self._controller = loaded, controller
+            return self._controller
 
 
 class _OpenMPLimits:
-    """What the outermost context of a thread limits for it, until that is left."""
+    """OpenMP limits of one thread, which end with its outermost context."""
 
     def __init__(self, stack: ExitStack) -> None:
         self._stack = stack
-        self._limited: _Found | None = None
+        self._limited: _Controller | None = None
 
     def extend(self) -> None:
-        """Limit what was loaded since."""
-        found = _libraries.found()
-        if found is not None and found is not self._limited:
-            self._stack.enter_context(found.limit(limits=1, user_api="openmp"))
-            self._limited = found
+        """Limit the libraries that were loaded since the last call."""
+        controller = _libraries.controller()
+        if controller is not None and controller is not self._limited:
+            self._stack.enter_context(controller.limit(limits=1, user_api="openmp"))
+            self._limited = controller
 
 
 class _Thread(local):
@@ -117,10 +117,10 @@ _this_thread = _Thread()
 
 
 def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
-    """Return what ``work`` makes of each of many items, in their order: on as many cores as may be used, at most four.
+    """Return the results of ``work`` on each item, in their order, computed on the usable cores, at most four.
 
-    The first is worked on alone, so that what all of them need once is there. It pays where NumPy does the work, which
-    lets other threads run meanwhile; the libraries below keep to one thread each.
+    The first item is worked on alone, so that state which all of them need is computed once. Threads pay off where
+    NumPy does the work, because it lets other threads run meanwhile. OpenMP and BLAS keep to one thread each.
     """
     with one_thread(), ThreadPoolExecutor(min(_n_cores(), _MOST_CORES)) as pool:
         first = [work(item) for item in items[:1]]
@@ -133,5 +133,5 @@ def _with_one_thread(work: Callable[[_Item], _Result], item: _Item) -> _Result:
 
 
 def _n_cores() -> int:
-    """Return how many this process may use; macOS tells only how many there are."""
+    """Return the number of cores that this process may use; macOS reports only how many there are."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

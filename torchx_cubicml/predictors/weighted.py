@@ -1,4 +1,4 @@
-"""Statistics of measurements that count by how sure they are."""
+"""Weighted statistics of measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64], q: float) -> float:
-    """Return a quantile of ``values`` ``[n]`` that count by ``weights`` ``[n]`` > 0, n >= 1 and 0 <= q <= 1.
+    """Return the ``q`` quantile of ``values`` ``[n]`` with ``weights`` ``[n]`` > 0, n >= 1 and 0 <= q <= 1.
 
     >>> weighted_quantile(np.array([3.0, 1.0, 2.0]), np.ones(3), 0.5)
     2.0
@@ -20,6 +20,6 @@ def weighted_quantile(values: NDArray[np.float64], weights: NDArray[np.float64],
     """
     order = np.argsort(values, kind="stable")
     values, weights = values[order], weights[order]
-    # The middles of their shares; of equal weights these are the places that ``np.quantile`` gives them.
-    places = np.concatenate([[0.0], np.cumsum(0.5 * (weights[1:] + weights[:-1]))])
-    return float(np.interp(q * places[-1], places, values))
+    # Midpoints of the values' shares; with equal weights they are the positions that ``np.quantile`` uses.
+    positions = np.concatenate([[0.0], np.cumsum(0.5 * (weights[1:] + weights[:-1]))])
+    return float(np.interp(q * positions[-1], positions, values))

@@ -1,4 +1,4 @@
-"""Inside the training process: runs the user's program unchanged, and records what it did.
+"""Recorder inside the training process: it runs the user's program unchanged and records facts and throughput.
 
 ``torchrun ... -m torchx_cubicml.recorder -- script.py args`` stands for ``torchrun ... script.py args``.
 """

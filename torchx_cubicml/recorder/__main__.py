@@ -1,4 +1,4 @@
-"""``python -m torchx_cubicml.recorder -- script.py args``: what ``python script.py args`` does, recorded."""
+"""Entry point: ``python -m torchx_cubicml.recorder -- script.py args`` runs ``python script.py args``, recorded."""
 
 from __future__ import annotations
 

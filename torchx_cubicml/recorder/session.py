@@ -1,4 +1,4 @@
-"""The recording of one process: what happens when, and what becomes of a hook that fails."""
+"""Recording session of one process: installs the hooks, reports the events, and disables hooks after a failure."""
 
 from __future__ import annotations
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.training import Training
     from torchx_cubicml.records.trial import Measurement, Value
 
-_ASK_S = 3.0  # for what another rank has posted, where this process is about to end
-_GLANCE_S = 0.5  # for what was posted long before, if at all
+_QUERY_S = 3.0  # limit of a query to another rank while this process is about to end
+_SHORT_QUERY_S = 0.5  # limit of a query for a value that was posted long before, if at all
 _MEET_S = 10.0
-_PAUSE_S = 0.02
+_POLL_S = 0.02
 STEP_LIMIT = "step limit"
 
 
 def open_session(program: Program) -> Session | None:
-    """Return the session that records this process, begun; ``None``, and one warning, where it has nothing to go by.
+    """Return a started session that records this process; warn once and return ``None`` if the contract is invalid.
 
     Raises:
         OSError: the process that writes to the store cannot be started.
@@ -60,20 +60,20 @@ def open_session(program: Program) -> Session | None:
 
 
 class Session:
-    """Everything that this process records, from before the program runs until after it has ended.
+    """Recording of one process, from before the program runs until after it has ended.
 
-    Rank 0 tells of the whole launch. The other ranks count steps as it does, and tell only of their own failure. After
-    a failure of the recorder itself nothing is hooked any more, and the end is still told.
+    Rank 0 reports the whole launch. The other ranks count steps too, but report only their own failure. After a failure
+    of the recorder itself, all hooks are disabled; the end of the program is still reported.
 
     Args:
-        assignment: what is recorded, and where.
+        assignment: the launch to record and the store to write to.
     """
 
     def __init__(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._pid = os.getpid()
-        self._off = False
-        self._is_looked_at: Callable[[], bool] = _never
+        self._is_disabled = False
+        self._is_traced: Callable[[], bool] = _never
         self._training: Training | None = None
         self._peers: Peers | None = None
         self._reporter: Reporter | None = None
@@ -84,57 +84,55 @@ class Session:
         self._hook_facts: dict[str, Value] = {}
 
     def begin(self) -> None:
-        """Tell that the program is about to run, and wait for it to import torch."""
+        """Report the start of the program, and install the hooks as soon as it imports torch."""
         if self._assignment.leads:
             self._reporter = Reporter(self._assignment, self._assignment.trial_id)
             self._reporter.started(known_at_start(self._assignment))
             if not self._assignment.declared:
                 notice(f"recording to {self._assignment.contract.store}")
-        os.register_at_fork(after_in_child=self._abandon)
+        os.register_at_fork(after_in_child=self._disable_in_fork)
         atexit.register(self._close)
         measure.listen(self.guarded(self._on_explicit_step))
-        # Trainers print on the first rank or, where a pipeline yields its loss, on the last.
+        # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
-            self.guarded(self._read_along)()
+            self.guarded(self._read_log_lines)()
         once_torch_is_imported(self.guarded(self._on_torch))
 
     def completed(self) -> None:
-        """Note that the program came to its end."""
+        """Record that the program completed."""
         self._end(lambda: (State.COMPLETED, ""))
 
     def exited(self, exit_: SystemExit) -> None:
-        """Note that the program ended by ``SystemExit``."""
+        """Record that the program ended by ``SystemExit``."""
         self._end(lambda: state_of_exit(exit_.code))
 
     def failed(self, error: BaseException) -> None:
-        """Note that the program ended by an exception."""
+        """Record that the program ended by an exception."""
         self._end(lambda: (state_of(error), reason_of(error)))
 
     def guarded(self, hook: Callable[..., object]) -> Callable[..., None]:
-        """Return ``hook`` such that it never raises: its first failure is told, and is the end of all hooks."""
+        """Wrap ``hook`` so that it never raises: the first failure of any hook is reported and disables all hooks."""
 
         def call(*args: object, **kwargs: object) -> None:
-            # First, so that a compiler that looks into a hook finds nothing there.
-            if self._is_looked_at() or self._off:
+            # This test comes first, so that a compiler that traces a hook finds nothing in it.
+            if self._is_traced() or self._is_disabled:
                 return
             try:
                 hook(*args, **kwargs)
-            except Exception as error:  # noqa: BLE001 - no failure of ours may reach the training
+            except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
                 self._give_up(error)
 
         return call
 
-    def _read_along(self) -> None:
-        told = self._assignment
-        self._lines = LogLines(
-            self.guarded, devices=told.job.world_size, on_news=self._on_lines, declared=told.contract.log
-        )
+    def _read_log_lines(self) -> None:
+        job, contract = self._assignment.job, self._assignment.contract
+        self._lines = LogLines(self.guarded, devices=job.world_size, on_news=self._on_lines, declared=contract.log)
         self._lines.listen()
 
     def _on_lines(self) -> None:
         if self._lines is None or (self._training is not None and self._training.steps):
-            return  # what steps leave open, and what the user has declared, is asked for with them
-        measurement = self._read_lines({})
+            return  # once there are steps, log lines are read together with them
+        measurement = self._measure_log({})
         if self._reporter is not None:
             self._reporter.learn({}, measurement)
             self._reporter.measured()
@@ -148,7 +146,7 @@ class Session:
         from torchx_cubicml.recorder.steps.saving import watch_saving
         from torchx_cubicml.recorder.steps.torch_hooks import keep_out_of_scripts, make_lookout
 
-        self._is_looked_at = make_lookout()
+        self._is_traced = make_lookout()
         self._peers = Peers(self._assignment.job)
         if self._training is None:
             self._training = self._new_training()
@@ -170,12 +168,12 @@ class Session:
 
         on_every_compilation(self._on_compiled)
 
-    def _on_compiled(self, told: object) -> None:
-        if self._off or self._training is None:
+    def _on_compiled(self, _event: object) -> None:
+        if self._is_disabled or self._training is None:
             return
-        try:  # not guarded as the others are: here the compiler is known to look on
+        try:  # ``guarded`` would skip this hook, as the compiler is active here
             self._training.compiled()
-        except Exception as error:  # noqa: BLE001 - no failure of ours may reach the training
+        except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
             self._give_up(error)
 
     def _on_quiet_step(self, news: bool) -> None:
@@ -190,7 +188,7 @@ class Session:
         self._hooks = installed(self._assignment.contract.hooks, peers=peers, guard=self.guarded)
 
     def _release_hooks(self) -> None:
-        """Take the hooks from where the program wraps its layers, and note what they have left undone."""
+        """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
         if not self._hooks:
             return
         from torchx_cubicml.recorder.apply.hooks import tell_refusal
@@ -203,11 +201,10 @@ class Session:
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.steps.training import Training
 
-        told = self._assignment
         return Training(
             self.guarded,
-            world_size=told.job.world_size,
-            requested=told.contract.config,
+            world_size=self._assignment.job.world_size,
+            requested=self._assignment.contract.config,
             step_limit=self._step_limit,
         )
 
@@ -216,75 +213,75 @@ class Session:
             self._after_step(self._training, news=self._training.step(optimizer))
 
     def _on_explicit_step(self, samples: float | None, tokens: float | None) -> None:
-        if self._training is None:  # without torch, or before it
+        if self._training is None:  # the program has not imported torch, or not yet
             self._training = self._new_training()
         self._after_step(self._training, news=self._training.explicit_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:
         if news:
-            self._tell_progress(training)
+            self._report_progress(training)
         if 0 < self._step_limit <= training.steps:
             self._leave(training)
 
-    def _tell_progress(self, training: Training) -> None:
+    def _report_progress(self, training: Training) -> None:
         facts = self._facts(training)
         if self._reporter is not None:
             measured = training.measurement()
-            self._reporter.learn(facts, self._completed_by_lines(measured, self._told_by_lines(facts)))
+            self._reporter.learn(facts, self._merged_with_log(measured, self._measured_by_log(facts)))
             self._reporter.measured()
         elif self._peers is not None:
             self._post_work(self._peers, training)
 
     def _facts(self, training: Training, *, within_s: float = 0.0) -> dict[str, Value]:
-        """Return the facts of the training; a pipeline's ranks hand each other what their stages add to them."""
+        """Return the facts of the training; rank 0 of a pipeline adds up the facts that each stage's rank posts."""
         self._release_hooks()
         facts = training.facts() | self._hook_facts
         if self._peers is None or not training.n_stages:
             return facts
-        for number, word in training.stage_words.items():
-            self._peers.post(f"stage/{number}", word, within_s=within_s)
+        for number, encoded in training.stage_words.items():
+            self._peers.post(f"stage/{number}", encoded, within_s=within_s)
         if not self._assignment.leads:
             return facts
         words = self._peers.gather([f"stage/{number}" for number in range(training.n_stages)], within_s=within_s)
         return facts | add_up(words)
 
     def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
-        """Tell how the program ended; waiting for the store is left to ``_close``."""
+        """Report the end of the program; ``_close`` waits for the store."""
         if os.getpid() != self._pid:
-            return  # a forked child that came this far
+            return  # a forked child that ran the program to its end
         if self._lines is not None:
             self._lines.release()
         self.guarded(self._conclude)()
-        self._off = False  # the end is told even where a hook has failed
-        self.guarded(self._tell_end)(describe)
-        self._off = True
+        self._is_disabled = False  # the end is reported even after a hook has failed
+        self.guarded(self._report_end)(describe)
+        self._is_disabled = True
 
     def _conclude(self) -> None:
         training = self._training
         facts: dict[str, Value] = {}
         if training is not None:
             training.conclude()
-            facts = self._facts(training, within_s=_ASK_S)
+            facts = self._facts(training, within_s=_QUERY_S)
         if self._reporter is not None:
             measured = training.measurement(others=self._work_of_others(training)) if training is not None else None
             is_declared = self._lines is not None and self._lines.is_declared
             is_open = is_declared or not has_throughput(measured)
-            told = self._told_by_lines(facts, within_s=_GLANCE_S if is_open else 0.0)
-            self._warn_of_lines(measured, told, is_declared=is_declared)
-            self._reporter.learn(facts, self._completed_by_lines(measured, told))
+            logged = self._measured_by_log(facts, within_s=_SHORT_QUERY_S if is_open else 0.0)
+            self._warn_about_log(measured, logged, is_declared=is_declared)
+            self._reporter.learn(facts, self._merged_with_log(measured, logged))
         elif self._peers is not None:
-            self._post_lines(facts)
-            self._post_work(self._peers, training, has_ended=True, within_s=_ASK_S)
+            self._post_log(facts)
+            self._post_work(self._peers, training, has_ended=True, within_s=_QUERY_S)
 
     def _work_of_others(self, training: Training) -> RankWork | None:
-        """Return what the other ranks have told; where their batches are of other sizes, wait for their last word."""
+        """Return the work that the other ranks posted; if batch sizes differ, wait briefly for their final numbers."""
         if self._peers is None:
             return None
-        until, own = time.monotonic() + _GLANCE_S, training.work_of_this_rank()
-        work = self._peers.work(within_s=_ASK_S)
-        while work is not None and work.differs(*own) and not work.has_ended and time.monotonic() < until:
-            time.sleep(_PAUSE_S)
-            work = self._peers.work(within_s=_GLANCE_S) or work
+        end, own = time.monotonic() + _SHORT_QUERY_S, training.work_of_this_rank()
+        work = self._peers.work(within_s=_QUERY_S)
+        while work is not None and work.differs(*own) and not work.has_ended and time.monotonic() < end:
+            time.sleep(_POLL_S)
+            work = self._peers.work(within_s=_SHORT_QUERY_S) or work
         return work
 
     def _post_work(
@@ -295,65 +292,64 @@ class Session:
         samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
         peers.post_work(rank_word(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)
 
-    def _completed_by_lines(self, measured: Measurement | None, told: Measurement | None) -> Measurement | None:
-        """Return a measurement with the throughput of log lines, where steps leave it open or the user has said so."""
+    def _merged_with_log(self, measured: Measurement | None, logged: Measurement | None) -> Measurement | None:
+        """Return the measurement by steps, with the log's throughput if steps have none or the user declared a log."""
         is_declared = self._lines is not None and self._lines.is_declared
-        return merged(measured, told, lines_first=is_declared and has_throughput(told))
+        return merged(measured, logged, lines_first=is_declared and has_throughput(logged))
 
-    def _told_by_lines(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
-        told = self._read_lines(facts)
-        if told is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
-            word = self._peers.ask("log", within_s=within_s)
-            # There is a rank that prints: what it has told up to now may be its first lines alone.
-            told = from_word(word and (self._peers.ask("log/end", within_s=_ASK_S) or word))
-        return told
+    def _measured_by_log(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
+        logged = self._measure_log(facts)
+        if logged is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
+            encoded = self._peers.ask("log", within_s=within_s)
+            # Another rank prints, but "log" may cover only its first lines: prefer the final "log/end".
+            logged = from_word(encoded and (self._peers.ask("log/end", within_s=_QUERY_S) or encoded))
+        return logged
 
-    def _read_lines(self, facts: Mapping[str, Value]) -> Measurement | None:
+    def _measure_log(self, facts: Mapping[str, Value]) -> Measurement | None:
         if self._lines is None:
             return None
         if self._training is None:
             return self._lines.measurement(facts)
         return self._lines.measurement(facts, paused_s=self._training.paused_s())
 
-    def _warn_of_lines(self, measured: Measurement | None, told: Measurement | None, *, is_declared: bool) -> None:
-        if told is None and is_declared:
+    def _warn_about_log(self, measured: Measurement | None, logged: Measurement | None, *, is_declared: bool) -> None:
+        if logged is None and is_declared:
             warn("no line that this launch has printed is one that the space file's [log] describes")
-        elif differs := disagreement(measured, told):
-            recorded, beside = ("lines", "steps") if is_declared else ("steps", "lines")
-            warn(f"{differs}; that of the {recorded} is recorded, with that of the {beside} beside it")
+        elif difference := disagreement(measured, logged):
+            recorded, other = ("lines", "steps") if is_declared else ("steps", "lines")
+            warn(f"{difference}; that of the {recorded} is recorded, with that of the {other} beside it")
 
-    def _post_lines(self, facts: Mapping[str, Value]) -> None:
-        told = self._read_lines(facts)
-        if told is not None and self._peers is not None:
+    def _post_log(self, facts: Mapping[str, Value]) -> None:
+        logged = self._measure_log(facts)
+        if logged is not None and self._peers is not None:
             for name in ("log", "log/end"):
-                self._peers.post(name, as_word(told), within_s=_ASK_S)
+                self._peers.post(name, as_word(logged), within_s=_QUERY_S)
 
-    def _tell_end(self, describe: Callable[[], tuple[State, str]]) -> None:
+    def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
         if self._reporter is None and state is not State.COMPLETED:
-            self._reporter = self._own_reporter()
+            self._reporter = self._failure_reporter()
         if self._reporter is not None:
             self._reporter.ended(state, reason)
 
-    def _own_reporter(self) -> Reporter | None:
-        """Return what a failing rank other than 0 tells its end with; ``None`` where it does not learn of its trial."""
+    def _failure_reporter(self) -> Reporter | None:
+        """Return a reporter for a failing rank other than 0; ``None`` if rank 0's trial id cannot be read."""
         trial_id = self._assignment.trial_id
         if not trial_id and self._peers is not None:
-            trial_id = self._peers.ask("trial_id", within_s=_ASK_S)
+            trial_id = self._peers.ask("trial_id", within_s=_QUERY_S)
         return Reporter(self._assignment, trial_id) if trial_id else None
 
     def _leave(self, training: Training) -> None:
         """End a profiling launch at its last step, on every rank alike.
 
-        The process leaves by ``os._exit``: what the program would do on its way out, such as saving a checkpoint in a
-        ``finally`` block, is left out. The ranks wait for one another first, so that none is cut off from its peers in
-        the middle of a collective.
+        The process ends by ``os._exit``, which skips the program's own clean-up, such as saving a checkpoint in a
+        ``finally`` block. The ranks wait for one another first, so that no peer leaves in the middle of a collective.
         """
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
             torch.cuda.synchronize()
         if self._peers is not None:
-            self._post_work(self._peers, training, has_ended=True, within_s=_ASK_S)
+            self._post_work(self._peers, training, has_ended=True, within_s=_QUERY_S)
             self._peers.meet(within_s=_MEET_S)
         self._end(lambda: (State.COMPLETED, STEP_LIMIT))
         self._close()
@@ -373,23 +369,23 @@ class Session:
         except Exception as error:  # noqa: BLE001 - as above, on the way out
             warn(f"the end of this launch was not recorded: {error}")
 
-    def _abandon(self) -> None:
-        self._off = True
+    def _disable_in_fork(self) -> None:
+        self._is_disabled = True
         if self._reporter is not None:
             self._reporter.abandon()
 
     def _give_up(self, error: Exception) -> None:
-        self._off = True
+        self._is_disabled = True
         if self._assignment.leads:
             warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
         measure.listen(None)
         training, lines = self._training, self._lines
-        releases = [kept.release for kept in (training, lines, *self._hooks.values()) if kept is not None]
+        releases = [holder.release for holder in (training, lines, *self._hooks.values()) if holder is not None]
         for unhook in (self._unhook, *releases):
             try:
                 if unhook is not None:
                     unhook()
-            except Exception:  # noqa: BLE001, S112 - a hook that stays does nothing any more
+            except Exception:  # noqa: BLE001, S112 - a hook that stays installed does nothing while _is_disabled is set
                 continue
 
 

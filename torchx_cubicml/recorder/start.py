@@ -1,4 +1,4 @@
-"""One recorded process from start to end: the program runs, and what is told of it never changes how it ends."""
+"""Main function of a recorded process: runs the program and records it without changing its outcome."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ if TYPE_CHECKING:
 
 
 def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str] | None = None) -> None:
-    """Run the program that the arguments name as Python would; exceptions and exits are the program's own.
+    """Run the program that the arguments name as Python would; its exceptions and exits propagate unchanged.
 
     Args:
-        arguments: the recorder's own.
-        before: names of the modules that were loaded before any of ours.
-        path: where the program looks for modules, its own folder aside; as it stands by default.
+        arguments: of the recorder.
+        before: names of the modules that were loaded before any module of this package.
+        path: module search path of the program without its own folder; by default the current ``sys.path``.
     """
     program = parse_program(arguments)
-    # Ours first: once the program's folder leads the search path, its resource.py would stand for the library's.
+    # Imported before the program's folder is first on sys.path, where its resource.py would shadow the library's.
     open_session = _load()
     program = _with_config_files(program)
     sys.path[:] = path if path is not None else sys.path
@@ -47,23 +47,23 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
 
 
 def give_names_back(before: frozenset[str]) -> None:
-    """Forget the library's modules that came since ``before`` and whose names the program uses for its own.
+    """Remove from ``sys.modules`` those loaded since ``before`` that the program shadows with files of its own.
 
-    They lie in its folder or on PYTHONPATH. The program then imports its own, as it does without us; what we hold of
-    the library's stays ours.
+    Such files are in the program's folder or on PYTHONPATH. The program then imports its own file, as it does without
+    the recorder. The recorder keeps its references to the library's modules.
     """
     library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not needed yet
     first = sys.path.index(library) if library in sys.path else 1
-    own = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
+    shadowed = {name.partition(".")[0] for entry in sys.path[: max(first, 1)] for name in _names_in(entry)}
     for name in set(sys.modules) - before:
         top = name.partition(".")[0]
-        if top in own and top not in {"torchx_cubicml", "__main__"}:
+        if top in shadowed and top not in {"torchx_cubicml", "__main__"}:
             del sys.modules[name]
 
 
 def _names_in(entry: str) -> list[str]:
     try:
-        return os.listdir(entry or os.curdir)  # noqa: PTH208 - names are all it takes
+        return os.listdir(entry or os.curdir)  # noqa: PTH208 - only names are needed
     except OSError:  # an archive
         return []
 
@@ -71,19 +71,19 @@ def _names_in(entry: str) -> list[str]:
 def _load() -> Callable[[Program], Session | None] | None:
     try:
         from torchx_cubicml.recorder.session import open_session
-    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+    except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         _warn(error)
         return None
     return open_session
 
 
 def _with_config_files(program: Program) -> Program:
-    """Return the program as its launch wants it; as it came, and one warning, where that fails."""
+    """Return the program with edited copies of its config files; warn and return it unchanged if that fails."""
     try:
         from torchx_cubicml.recorder.apply.config_files import with_config_files
 
         return with_config_files(program)
-    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+    except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         from torchx_cubicml.recorder.process.console import warn
 
         warn(f"config files stay as they are: {error}")
@@ -91,12 +91,12 @@ def _with_config_files(program: Program) -> Program:
 
 
 def _open(open_session: Callable[[Program], Session | None] | None, program: Program) -> Session | None:
-    """Return the session that records this process; ``None``, and one warning, where it cannot be recorded."""
+    """Return the session that records this process; warn once and return ``None`` if it cannot be recorded."""
     if open_session is None:
         return None
     try:
         return open_session(program)
-    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
+    except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         _warn(error)
         return None
 

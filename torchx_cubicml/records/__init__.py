@@ -1,3 +1,3 @@
-"""Records: what is stored of a launch, and the standard names in which it is said."""
+"""Records: the data stored for each launch, under standard names."""
 
 from __future__ import annotations

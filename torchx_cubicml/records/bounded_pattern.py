@@ -1,8 +1,8 @@
-"""Regular expressions whose search in one line ends soon, whatever the line.
+"""Regular expressions with bounded search time: a defence against catastrophic backtracking (ReDoS).
 
-A search may take exponential time where one repeat stands within another: such patterns are refused. What is left can
-backtrack only where a repeat and what follows it take the same text. How often that happens in a line is counted before
-the search, and a line that could take more than ``MAX_WORK`` steps is not searched.
+A search can take exponential time if one repeat is nested in another; such patterns are refused. Any other pattern
+backtracks only where a repeat and the item after it match the same text. The number of such positions in a line bounds
+the steps of a search, and a line that could take more than ``MAX_WORK`` steps is not searched.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 import re
 from dataclasses import dataclass
-from re import _constants as code  # type: ignore[attr-defined]  # the modules behind `re`; a test pins what is used
+from re import _constants as code  # type: ignore[attr-defined]  # internals of `re`; a test pins those used here
 from re import _parser as parser  # type: ignore[attr-defined]  # likewise
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 MAX_PATTERN = 1000  # characters
-MAX_WORK = 5_000_000  # steps of a search, of some ten nanoseconds each
+MAX_WORK = 5_000_000  # steps of a search, about ten nanoseconds each
 
 _Item: TypeAlias = "tuple[object, object]"
 
-_BEYOND = "\x80"  # stands for every character beyond ASCII
+_NON_ASCII = "\x80"  # stands for every character outside ASCII
 _ALL = frozenset(map(chr, range(129)))
 _CATEGORIES = {
     code.CATEGORY_DIGIT: str.isdigit,
@@ -38,32 +38,32 @@ _MAX_BRANCHES = 256
 
 
 @dataclass(frozen=True, slots=True)
-class _Ahead:
-    """What may follow a place of a pattern: one of some characters, or one text; nothing at the pattern's end."""
+class _Lookahead:
+    """Lookahead set at a position of a pattern: possible next characters, or one literal text; empty at the end."""
 
     characters: frozenset[str] = frozenset()
     text: str = ""
 
     def count(self, line: str) -> int:
-        """Return at how many places of a line it may begin."""
+        """Return the number of positions in a line where a member of the set may begin."""
         if self.text:
             return line.count(self.text) * (len(self.text) if _overlaps_itself(self.text) else 1)
         if self.characters == _ALL:
             return len(line)
         return sum(map(self.characters.__contains__, _in_ascii(line)))
 
-    def __or__(self, other: _Ahead) -> _Ahead:
-        return self if self == other else _Ahead(self.characters | other.characters)
+    def __or__(self, other: _Lookahead) -> _Lookahead:
+        return self if self == other else _Lookahead(self.characters | other.characters)
 
 
 class BoundedPattern:
-    """A compiled pattern that searches lines in bounded time.
+    """Compiled pattern that searches a line in bounded time.
 
     Args:
         text: the pattern.
 
     Raises:
-        ValueError: it is no regular expression, or one whose search is not bounded; the message says the rule.
+        ValueError: the text is no regular expression, or its search is not bounded; the message states the rule.
     """
 
     def __init__(self, text: str) -> None:
@@ -76,19 +76,19 @@ class BoundedPattern:
             raise ValueError(f"a regular expression is wanted: {error}") from None
         if self.compiled.flags != re.UNICODE.value:
             raise ValueError("flags such as (?i) are not legal; [Ss]tep says both")
-        walk = _Walk()
-        first = walk.back(items, _Ahead())
-        if walk.branches > _MAX_BRANCHES:
+        visitor = _Visitor()
+        first = visitor.back(items, _Lookahead())
+        if visitor.branches > _MAX_BRANCHES:
             raise ValueError("so many optional parts and alternatives are not legal; fewer are wanted")
-        self._branches, self._repeats = walk.branches, tuple(walk.repeats)
+        self._branches, self._repeats = visitor.branches, tuple(visitor.repeats)
         self._first = None if items and items[0] in _BEGINNINGS else first
 
     def search(self, line: str) -> re.Match[str] | None:
-        """Return where the line matches first; ``None`` where it does not, or where to find out could take long."""
+        """Return the first match in the line; ``None`` for no match, or where the search could take too long."""
         return self.compiled.search(line) if self.work(line) <= MAX_WORK else None
 
     def work(self, line: str) -> int:
-        """Return the steps that a search in the line takes at most, roughly."""
+        """Return a rough upper bound of the steps of a search in the line."""
         starts = self._first.count(line) if self._first is not None else 1
         if not starts and self._first is not None and self._first.text:
             return 0
@@ -99,27 +99,28 @@ class BoundedPattern:
 _BEGINNINGS = ((code.AT, code.AT_BEGINNING), (code.AT, code.AT_BEGINNING_STRING))
 
 
-class _Walk:
-    """Walks a parsed pattern from its end to its beginning, and collects where a search may have to try again.
+class _Visitor:
+    """Visitor of a parsed pattern, from its end to its beginning, that collects the points of backtracking.
 
-    ``repeats`` holds, for each repeat that takes what follows it too, what follows; ``branches`` counts alternatives.
+    ``repeats`` holds the lookahead set of each repeat that can also match what follows it. ``branches`` is the number
+    of combinations of alternatives.
     """
 
     def __init__(self) -> None:
-        self.repeats: list[_Ahead] = []
+        self.repeats: list[_Lookahead] = []
         self.branches = 1
 
-    def back(self, items: Iterable[_Item], ahead: _Ahead) -> _Ahead:
-        """Return what may begin at ``items``, behind which ``ahead`` follows."""
+    def back(self, items: Iterable[_Item], ahead: _Lookahead) -> _Lookahead:
+        """Return the lookahead set at the start of ``items``, given the set ``ahead`` that follows them."""
         for operator, argument in reversed(list(items)):
-            ahead = self._before(operator, argument, ahead)
+            ahead = self._lookahead_before(operator, argument, ahead)
         return ahead
 
-    def _before(self, operator: object, argument: object, ahead: _Ahead) -> _Ahead:
+    def _lookahead_before(self, operator: object, argument: object, ahead: _Lookahead) -> _Lookahead:
         if operator is code.LITERAL and isinstance(argument, int):
-            return _Ahead(_as_set(argument), chr(argument) + ahead.text)
+            return _Lookahead(_as_set(argument), chr(argument) + ahead.text)
         if operator in {code.NOT_LITERAL, code.ANY, code.IN}:
-            return _Ahead(_members(operator, argument))
+            return _Lookahead(_members(operator, argument))
         if operator is code.AT:
             return ahead
         if operator is code.SUBPATTERN and isinstance(argument, tuple):
@@ -133,26 +134,26 @@ class _Walk:
             return self._repeat((least, most), items, ahead)
         raise ValueError("look-around, back-references, conditions and atomic parts are not legal")
 
-    def _branch(self, alternatives: Iterable[Iterable[_Item]], ahead: _Ahead) -> _Ahead:
+    def _branch(self, alternatives: Iterable[Iterable[_Item]], ahead: _Lookahead) -> _Lookahead:
         first, *others = [self.back(items, ahead) for items in alternatives]
         self.branches *= 1 + len(others)
         for other in others:
             first = first | other
         return first
 
-    def _repeat(self, times: tuple[int, int], items: Iterable[_Item], ahead: _Ahead) -> _Ahead:
+    def _repeat(self, times: tuple[int, int], items: Iterable[_Item], ahead: _Lookahead) -> _Lookahead:
         least, most = times
         if most == 1:
             self.branches *= 2
             return self.back(items, ahead) | ahead
-        inner = _Walk()
-        first = inner.back(items, _Ahead())
+        inner = _Visitor()
+        first = inner.back(items, _Lookahead())
         if inner.repeats or inner.branches > 1 or _is_variable(items):
             raise ValueError("a repeat or an alternative within a repeat is not legal, for its search may never end")
         several = sum(1 for _ in _flat(items)) > 1
         if least != most and (several or first.characters & ahead.characters):
             self.repeats.append(ahead)
-        return first | ahead if least == 0 else _Ahead(first.characters)
+        return first | ahead if least == 0 else _Lookahead(first.characters)
 
 
 def _flat(items: Iterable[_Item]) -> Iterable[_Item]:
@@ -169,14 +170,14 @@ def _is_variable(items: Iterable[_Item]) -> bool:
 
 
 def _members(operator: object, argument: object) -> frozenset[str]:
-    """Return the ASCII characters that an item takes, and ``_BEYOND`` where it takes others."""
+    """Return the ASCII characters that an item matches, and ``_NON_ASCII`` if it matches others."""
     if operator is code.NOT_LITERAL and isinstance(argument, int):
-        return _ALL - (_as_set(argument) - {_BEYOND})
+        return _ALL - (_as_set(argument) - {_NON_ASCII})
     if operator is code.ANY or not isinstance(argument, list):
         return _ALL
     negated = bool(argument) and argument[0][0] is code.NEGATE
     members = frozenset().union(*(_class_item(*item) for item in argument[int(negated) :]))
-    return (_ALL - members) | {_BEYOND} if negated else members
+    return (_ALL - members) | {_NON_ASCII} if negated else members
 
 
 def _class_item(operator: object, argument: object) -> frozenset[str]:
@@ -184,14 +185,14 @@ def _class_item(operator: object, argument: object) -> frozenset[str]:
         return _as_set(argument)
     if operator is code.RANGE and isinstance(argument, tuple):
         low, high = argument
-        beyond = {_BEYOND} if high > 127 else set()
-        return frozenset(map(chr, range(low, min(high, 127) + 1))) | beyond
+        non_ascii = {_NON_ASCII} if high > 127 else set()
+        return frozenset(map(chr, range(low, min(high, 127) + 1))) | non_ascii
     if argument in _NOT_CATEGORIES:
-        return (_ALL - _class_item(operator, _NOT_CATEGORIES[argument])) | {_BEYOND}
+        return (_ALL - _class_item(operator, _NOT_CATEGORIES[argument])) | {_NON_ASCII}
     is_member = _CATEGORIES.get(argument)
     if is_member is None:
         return _ALL
-    return frozenset(filter(is_member, map(chr, range(128)))) | {_BEYOND}
+    return frozenset(filter(is_member, map(chr, range(128)))) | {_NON_ASCII}
 
 
 def _overlaps_itself(text: str) -> bool:
@@ -199,8 +200,8 @@ def _overlaps_itself(text: str) -> bool:
 
 
 def _as_set(point: int) -> frozenset[str]:
-    return frozenset({chr(point) if point < 128 else _BEYOND})
+    return frozenset({chr(point) if point < 128 else _NON_ASCII})
 
 
 def _in_ascii(line: str) -> Iterable[str]:
-    return line if line.isascii() else (min(_BEYOND, character) for character in line)
+    return line if line.isascii() else (min(_NON_ASCII, character) for character in line)

@@ -1,7 +1,7 @@
-"""What passes from the launcher to the job: one environment value, versioned and small.
+"""Launch contract: all that the launcher passes to the job, encoded as one small, versioned environment value.
 
-Slurm cuts environment values at commas and some schedulers limit their length, so the value is url-safe base64 of
-compressed JSON, at most ``MAX_BYTES`` long.
+Slurm cuts environment values at commas, and some schedulers limit their length. The value is therefore URL-safe base64
+of compressed JSON, at most ``MAX_BYTES`` long.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ _MAX_JSON_BYTES = 1024 * 1024  # a hostile value must not inflate without bound
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FilePatch:
-    """Values that the job's own copy of a config file has in place of the file's.
+    """Changes to a config file, made in the job's own copy of it.
 
     Args:
-        path: of the file, as the command names it.
+        path: path of the file, as in the command.
         argument: position of the program's argument that ends in the path; ``None`` where a variable holds it.
-        variable: name of that variable; empty where an argument names the file.
-        digest: of the file's bytes as the launcher read them: another file is left alone.
-        values: key, outermost name first, and value.
+        variable: name of that environment variable; empty where an argument names the file.
+        digest: digest of the file's bytes as the launcher read them; a file with another digest is left alone.
+        values: pairs of key, outermost name first, and new value.
     """
 
     path: str
@@ -48,12 +48,12 @@ class FilePatch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TypedCommand:
-    """The way back to the user's own command, for a job that cannot do what only a job can.
+    """User's original command: the fallback of a job that cannot apply the config file changes.
 
     Args:
-        args: the program's arguments as typed.
-        env: variables that were changed, with their values as typed, ``None`` where none was set.
-        config: what the command as typed asks for.
+        args: program arguments as typed.
+        env: changed variables with their values as typed; ``None`` where a variable was unset.
+        config: config of the command as typed.
     """
 
     args: tuple[str, ...] = ()
@@ -63,24 +63,24 @@ class TypedCommand:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Contract:
-    """What a job must know of the launch that it belongs to.
+    """Launch facts that a job needs to record its trial.
 
     Args:
         store: absolute URL of the store that the job writes to.
         workload: facts that identify the workload, read from the command.
-        config: requested config: what the command asks for after rewriting.
+        config: requested config, after rewriting of the command.
         objective: name of the throughput maximised.
-        origin: who chose the config.
-        launch_id: joins the trial with the ``planned`` event that ``tune`` wrote; empty elsewhere.
-        scheduler: name of the TorchX scheduler, empty where unknown.
-        suggestion: what was promised for the config (predicted throughput, interval, reason), as JSON values.
+        origin: source of the config.
+        launch_id: joins the trial with the ``planned`` event of ``tune``; empty for other launches.
+        scheduler: name of the TorchX scheduler; empty where unknown.
+        suggestion: prediction for the config (throughput, interval, reason), as JSON values.
         step_limit: optimizer steps after which a profiling launch ends; ``None`` for an ordinary launch.
-        hooks: what the recorder sets in the job where the program has no flag for it, by the hook's name.
-        trial_id: name of the trial where no scheduler gives one; empty where rank 0 chooses it.
-        files: config files that the job reads in a copy of its own, with other values.
-        log: how the program's output tells of its throughput; ``None`` where nobody has said.
-        as_typed: the way back where ``files`` cannot be done; ``None`` where there are none.
-        refused: why the job runs as typed although another config was asked for, in words; empty where it does not.
+        hooks: hook name -> value that the recorder sets in the job, where the program has no flag for it.
+        trial_id: name of the trial where the scheduler gives none; empty where rank 0 chooses it.
+        files: config files of which the job reads a changed copy.
+        log: user-defined log format of the program; ``None`` where none is declared.
+        as_typed: fallback where ``files`` cannot be applied; ``None`` without ``files``.
+        refused: reason why the job runs as typed although another config was requested; empty otherwise.
     """
 
     store: str
@@ -100,13 +100,15 @@ class Contract:
     refused: str = ""
 
     def typed(self) -> Contract:
-        """Return the contract of the same launch with the user's own command."""
-        back = self.as_typed or TypedCommand(config=self.config)
-        return replace(self, config=back.config, origin=Origin.USER, suggestion=None, files=(), hooks={}, as_typed=None)
+        """Return the contract of this launch with the user's original command."""
+        command = self.as_typed or TypedCommand(config=self.config)
+        return replace(
+            self, config=command.config, origin=Origin.USER, suggestion=None, files=(), hooks={}, as_typed=None
+        )
 
 
 def encode_contract(contract: Contract) -> str:
-    """Return the environment value that carries ``contract``.
+    """Encode a contract as an environment value.
 
     Raises:
         ContractError: the value would be longer than ``MAX_BYTES``.
@@ -119,7 +121,7 @@ def encode_contract(contract: Contract) -> str:
         text = json.dumps(payload, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract holds a value that JSON has no word for: {error}") from error
-    # An argument that is no UTF-8 reaches Python with surrogates, and passes through as it came.
+    # Python represents an argument that is not UTF-8 with surrogates; they are preserved.
     value = base64.urlsafe_b64encode(zlib.compress(text.encode(errors="surrogatepass"), 9)).decode("ascii")
     if len(value) > MAX_BYTES:
         raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
@@ -127,10 +129,10 @@ def encode_contract(contract: Contract) -> str:
 
 
 def decode_contract(value: str) -> Contract:
-    """Return the contract that the environment value carries.
+    """Decode the contract of an environment value.
 
     Raises:
-        ContractError: the value is damaged, or written by another contract version.
+        ContractError: the value is damaged or of another contract version.
     """
     payload = _unpack(value)
     version = payload.pop("version", None)
@@ -211,10 +213,10 @@ def _patch(value: object) -> FilePatch:
         raise ValueError(f"argument must be a position, got {argument!r:.60}")
     values = []
     for pair in _items(payload, "values"):
-        key, said = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
+        key, content = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
         if not isinstance(key, list) or not key or not all(isinstance(name, str) for name in key):
             raise ValueError(f"values must be pairs of key and value, got {pair!r:.60}")
-        values.append((tuple(map(str, key)), freeze_value(said, where="contract.files")))
+        values.append((tuple(map(str, key)), freeze_value(content, where="contract.files")))
     return FilePatch(
         path=_text(payload, "path"),
         argument=argument,
@@ -231,11 +233,11 @@ def _as_typed(value: object) -> TypedCommand | None:
     args, env = _items(payload, "args"), _mapping(payload.get("env") or {}, "env")
     if not all(isinstance(word, str) for word in args):
         raise ValueError("as_typed.args must be texts")
-    if not all(said is None or isinstance(said, str) for said in env.values()):
+    if not all(content is None or isinstance(content, str) for content in env.values()):
         raise ValueError("as_typed.env must hold texts")
     return TypedCommand(
         args=tuple(map(str, args)),
-        env={name: None if said is None else str(said) for name, said in env.items()},
+        env={name: None if content is None else str(content) for name, content in env.items()},
         config=freeze_values(payload.get("config", {}), where="contract.as_typed"),
     )
 

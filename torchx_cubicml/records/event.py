@@ -1,6 +1,6 @@
-"""What the store holds: immutable events, and how the events of one launch fold into its trial.
+"""Immutable events of the store's journal, and the fold (event sourcing) of a launch's events into its trial.
 
-A trial is the fold of its events, ordered by attempt and by the writer's own sequence; clocks are for people only.
+Events are ordered by attempt and by the writer's sequence number; their times are for people only.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Value, Workload
 
 SCHEMA_VERSION = 1
-TUNER = "tune"  # the writer of what a tune tells of its launches
-MAX_REASON = 8192  # characters that are kept of a reason
-_MAX_TEXT = 64 * 1024  # characters of a text that is read
+TUNER = "tune"  # writer of the events of ``tune``
+MAX_REASON = 8192  # stored characters of a reason
+_MAX_TEXT = 64 * 1024  # characters; a longer text is refused at reading
 
-# Where ranks tell of one end differently, the more specific cause is believed: a rank that raises breaks its peers'
-# connections, so theirs look like infrastructure.
+# Where ranks report different ends, the most specific cause counts: a rank that raises breaks the connections of its
+# peers, so that their ends look like infrastructure failures.
 _SPECIFIC_FIRST = (
     State.OUT_OF_MEMORY,
     State.USER_ERROR,
@@ -40,7 +40,7 @@ _SPECIFIC_FIRST = (
 
 
 class EventKind(StrEnum):
-    """What an event tells."""
+    """Kind of an event: the stage of the launch that it records."""
 
     PLANNED = "planned"
     STARTED = "started"
@@ -50,24 +50,24 @@ class EventKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:
-    """One immutable object of the store.
+    """Immutable event of a launch, stored as one object.
 
     Args:
-        kind: what it tells.
-        trial_id: the trial it belongs to; empty on ``planned``, which is joined by its launch id.
-        launch_id: of the contract; empty where no ``planned`` event was written.
+        kind: kind of the event.
+        trial_id: trial of the event; empty on ``planned``, which is joined by its launch id.
+        launch_id: id from the contract; empty where no ``planned`` event was written.
         attempt: scheduler restart count, torchelastic restart count.
-        sequence: the writer's own count within the attempt, from 0.
-        writer: who wrote it, such as ``rank0`` or ``tune``.
+        sequence: the writer's count of events within the attempt, from 0.
+        writer: writer of the event, such as ``rank0`` or ``tune``.
         time: ISO 8601 in UTC; for people, never for ordering.
         workload: facts that identify the workload.
         config: requested config.
-        origin: who chose the config.
-        observed: facts seen inside the job.
-        measurement: throughput up to here.
-        state: on ``ended``, how.
-        reason: on ``ended``, why, masked.
-        suggestion: what was promised for the config.
+        origin: source of the config.
+        observed: facts observed inside the job.
+        measurement: throughput so far.
+        state: end state, on ``ended`` only.
+        reason: cause of the end with secrets masked, on ``ended`` only.
+        suggestion: prediction made for the config.
         extra: fields of a later schema, kept as read.
     """
 
@@ -97,7 +97,7 @@ class Event:
             raise RecordError(f"an ended event needs a state that is an end, got {self.state}")
 
     def to_json(self) -> dict[str, object]:
-        """Return the JSON object of this event; empty fields are left out and secrets masked."""
+        """Return the event as a JSON object, without empty fields and with secrets masked."""
         payload = {
             "schema": SCHEMA_VERSION,
             "event": str(self.kind),
@@ -120,10 +120,10 @@ class Event:
 
     @classmethod
     def from_json(cls, payload: object) -> Self:
-        """Return the event that a JSON object holds; unknown fields are kept in ``extra``.
+        """Return the event of a JSON object; unknown fields are kept in ``extra``.
 
         Raises:
-            RecordError: a field is missing or not legal, or the schema is newer than this package reads.
+            RecordError: a field is missing or not legal, or the schema is newer than this package supports.
         """
         if not isinstance(payload, dict):
             raise RecordError(f"an event must be a JSON object, got {type(payload).__name__}")
@@ -155,11 +155,11 @@ _KNOWN = {"schema", "event"} | {item.name for item in fields(Event)} - {"kind", 
 
 
 def measurement_from_json(value: object) -> Measurement | None:
-    """Return the measurement that a JSON object holds; fields of a later schema are passed over.
+    """Return the measurement of a JSON object; fields of a later schema are ignored.
 
     Raises:
         RecordError: a field is not legal.
-        TypeError: a field is of another kind.
+        TypeError: a field has the wrong type.
     """
     payload = _mapping(value)
     if payload is None:
@@ -169,38 +169,40 @@ def measurement_from_json(value: object) -> Measurement | None:
     if isinstance(quantiles, list):
         known["step_time_s"] = tuple(quantiles)
     if known.get("step_time_s") or known.get("source"):
-        # Before the statistic was recorded it was the median step of what was measured here.
+        # Releases that did not record the statistic measured the median step.
         known.setdefault("statistic", MEDIAN)
-    return Measurement(**known)  # type: ignore[arg-type]  # it checks each of its fields
+    return Measurement(**known)  # type: ignore[arg-type]  # Measurement checks its fields
 
 
 def _measurement_json(measurement: Measurement) -> dict[str, object]:
-    # The statistic is written even where it is unknown: without one, a record is of a release that had no word for it.
+    # The statistic is written even if unknown: a record without the field is from a release that did not record it.
     return {**_masked(_without_empty(asdict(measurement))), "statistic": measurement.statistic}
 
 
 def fold_events(events: Iterable[Event]) -> list[Trial]:
-    """Return one trial per launch, in the order in which their ids first appear; the order of events is free."""
+    """Fold events in any order into one trial per launch, in the order in which trial ids first appear."""
     events = list(events)
-    joined: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    trials_of_launch: defaultdict[str, dict[str, None]] = defaultdict(dict)
     for event in events:
         if event.launch_id and event.trial_id:
-            joined[event.launch_id][event.trial_id] = None
+            trials_of_launch[event.launch_id][event.trial_id] = None
     groups: defaultdict[str, list[Event]] = defaultdict(list)
     for event in events:
-        for trial_id in (event.trial_id,) if event.trial_id else joined[event.launch_id] or (event.launch_id,):
+        for trial_id in (
+            (event.trial_id,) if event.trial_id else trials_of_launch[event.launch_id] or (event.launch_id,)
+        ):
             groups[trial_id].append(event)
     return [_fold_trial(trial_id, group) for trial_id, group in groups.items()]
 
 
 def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
-    """Return as few events as fold back to ``trial``, in the order of their sequence.
+    """Return the fewest events that fold back into ``trial``, in the order of their sequence.
 
     Args:
-        trial: the record of a launch that nobody recorded event by event.
-        writer: who writes them.
+        trial: record of a launch that was not recorded event by event.
+        writer: writer of the events.
     """
-    bare = Event(
+    base = Event(
         kind=EventKind.STARTED,
         trial_id=trial.trial_id,
         launch_id=trial.launch_id,
@@ -208,7 +210,7 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         origin=trial.origin,
     )
     begin = replace(
-        bare,
+        base,
         kind=EventKind.PLANNED if trial.state is State.PLANNED else EventKind.STARTED,
         time=trial.started_at,
         workload=freeze_values(trial.workload, where="workload"),
@@ -217,11 +219,11 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         suggestion=trial.suggestion,
         measurement=None if trial.state.ended else trial.measurement,
     )
-    restarts = [replace(bare, attempt=(0, attempt)) for attempt in range(1, trial.attempts)]
+    restarts = [replace(base, attempt=(0, attempt)) for attempt in range(1, trial.attempts)]
     if not trial.state.ended:
         return [begin, *restarts]
     end = replace(
-        bare,
+        base,
         kind=EventKind.ENDED,
         attempt=(0, trial.attempts - 1),
         sequence=1,
@@ -234,12 +236,12 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
 
 
 def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
-    ordered = sorted(events, key=_order)
+    ordered = sorted(events, key=_sort_key)
     of_attempts = [event for event in ordered if event.kind is not EventKind.PLANNED]
     attempts = sorted({event.attempt for event in of_attempts})
     last = [event for event in of_attempts if event.attempt == attempts[-1]]
-    end = _believed_end(of_attempts, last)
-    tells_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
+    end = _deciding_end(of_attempts, last)
+    with_origin = (event for event in ordered if event.kind in {EventKind.PLANNED, EventKind.STARTED})
     return Trial(
         trial_id=trial_id,
         workload=_merged(ordered, "workload"),
@@ -247,7 +249,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         state=_state(last, end),
         observed=_merged(ordered, "observed"),
         measurement=next((event.measurement for event in reversed(ordered) if event.measurement), None),
-        origin=next(tells_origin, ordered[0]).origin,
+        origin=next(with_origin, ordered[0]).origin,
         launch_id=next((event.launch_id for event in ordered if event.launch_id), ""),
         attempts=max(len(attempts), 1),
         reason=end.reason if end else "",
@@ -259,8 +261,8 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
     )
 
 
-def _order(event: Event) -> tuple[bool, tuple[int, int], int, str, str, str]:
-    """Plans first; where attempt and sequence are alike, content decides: never the order of a listing."""
+def _sort_key(event: Event) -> tuple[bool, tuple[int, int], int, str, str, str]:
+    """Return the sort key of an event: plans first, ties by content, so that the order of a listing never counts."""
     planned = event.kind is EventKind.PLANNED
     return not planned, event.attempt, event.sequence, event.writer, event.kind, event.time
 
@@ -271,11 +273,11 @@ def _state(last: Sequence[Event], end: Event | None) -> State:
     return State.RUNNING if last else State.PLANNED
 
 
-def _believed_end(events: Sequence[Event], last: Sequence[Event]) -> Event | None:
-    # A tune that ends a job, or has its scheduler's word, knows why; what the ranks saw is the consequence.
-    verdicts = [event for event in events if event.writer == TUNER and event.state not in {None, State.UNKNOWN}]
-    if verdicts:
-        return verdicts[-1]
+def _deciding_end(events: Sequence[Event], last: Sequence[Event]) -> Event | None:
+    # ``tune`` knows the cause where it cancelled the job or queried the scheduler; the ranks see only its consequence.
+    tuner_ends = [event for event in events if event.writer == TUNER and event.state not in {None, State.UNKNOWN}]
+    if tuner_ends:
+        return tuner_ends[-1]
     ends = [event for state in _SPECIFIC_FIRST for event in last if event.state is state]
     return ends[0] if ends else None
 
@@ -302,7 +304,7 @@ def _masked_value(value: object) -> object:
     if isinstance(value, str):
         return mask(value)
     if isinstance(value, float) and not math.isfinite(value):
-        return None  # JSON has no word for it
+        return None  # JSON has no such number
     return value
 
 

@@ -1,4 +1,4 @@
-"""A user's own log format: a regular expression, and which of its groups says what."""
+"""User-defined log format: a regular expression whose groups capture named readings."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ READINGS = (
     "tokens",
     "step",
 )
-"""What a group of a log format may say.
+"""Readings that a group of a log format may capture.
 
-Rates are of the whole job unless their name says ``_per_device``; ``step_time_s`` and ``step_time_ms`` are of one
-optimizer step; ``samples`` and ``tokens`` are what the whole job consumes in it; ``step`` is its number, by which a
-line that is printed twice counts once.
+Rates are of the whole job unless their name ends in ``_per_device``. ``step_time_s`` and ``step_time_ms`` are of one
+optimizer step, and ``samples`` and ``tokens`` are the whole job's per step. ``step`` is the number of the step, by
+which a line printed twice counts once.
 """
 
-TELLING = READINGS[:6]
-"""Those of which one at least must be there."""
+THROUGHPUT_READINGS = READINGS[:6]
+"""Readings that give a throughput; a format needs at least one."""
 
-ALTERNATIVES = (
+EXCLUSIVE_READINGS = (
     ("tokens_per_second", "tokens_per_second_per_device"),
     ("samples_per_second", "samples_per_second_per_device"),
     ("step_time_s", "step_time_ms"),
@@ -40,16 +40,15 @@ ALTERNATIVES = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogPattern:
-    """Which lines of a program's output tell of its throughput, and how.
+    """Log format: a pattern for the output lines that report throughput, and the reading of each group.
 
     Args:
-        pattern: regular expression; what it finds anywhere in a line counts.
-        groups: reading -> the number or the name of the group that says it; a group that has a reading's name says it
-            without an entry.
+        pattern: regular expression, searched for anywhere in a line.
+        groups: reading -> number or name of the group that captures it; one named after a reading needs no entry.
 
     Raises:
-        ValueError: the pattern is none that can be searched for in bounded time, or no group says a throughput; the
-            message says the rule.
+        ValueError: the pattern cannot be searched for in bounded time, or no group captures a throughput; the message
+            states the rule.
     """
 
     pattern: str
@@ -57,31 +56,31 @@ class LogPattern:
 
     def __post_init__(self) -> None:
         readings = self.readings(BoundedPattern(self.pattern))
-        if not set(readings) & set(TELLING):
-            raise ValueError(f"a group is wanted that says one of {', '.join(TELLING)}")
-        for pair in ALTERNATIVES:
+        if not set(readings) & set(THROUGHPUT_READINGS):
+            raise ValueError(f"a group is wanted that says one of {', '.join(THROUGHPUT_READINGS)}")
+        for pair in EXCLUSIVE_READINGS:
             if set(pair) <= set(readings):
                 raise ValueError(f"{' and '.join(pair)} cannot both be said")
 
     def readings(self, pattern: BoundedPattern) -> dict[str, int]:
-        """Return the number of the group that says each reading.
+        """Return the group number of each reading.
 
         Args:
-            pattern: this format's own, compiled.
+            pattern: compiled pattern of this format.
 
         Raises:
-            ValueError: a name is no reading, or a group is not there.
+            ValueError: a name is no reading, or a group does not exist.
         """
-        named = pattern.compiled.groupindex
-        said = {name: number for name, number in named.items() if name in READINGS}
-        unused = [name for name in named if name not in READINGS and name not in self.groups.values()]
+        named_groups = pattern.compiled.groupindex
+        group_of = {name: number for name, number in named_groups.items() if name in READINGS}
+        unused = [name for name in named_groups if name not in READINGS and name not in self.groups.values()]
         for name in (*self.groups, *unused):
             if name not in READINGS:
                 raise ValueError(f"{name!r:.60} is nothing that a group can say; legal are {', '.join(READINGS)}")
         for reading, group in self.groups.items():
-            number = named.get(group) if isinstance(group, str) else group
+            number = named_groups.get(group) if isinstance(group, str) else group
             if number is None or isinstance(number, bool) or not 1 <= number <= pattern.compiled.groups:
                 count = f"{pattern.compiled.groups} of them" if pattern.compiled.groups else "none"
                 raise ValueError(f"{reading} is said by a group that the pattern has not ({count}), {group!r:.60}")
-            said[reading] = number
-        return said
+            group_of[reading] = number
+        return group_of

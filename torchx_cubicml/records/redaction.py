@@ -1,7 +1,7 @@
-"""Hides what looks like a secret before a text reaches a record or a terminal.
+"""Redaction of secrets before a text reaches a record or a terminal.
 
-In doubt a text is masked, for a record without a detail harms nobody. Tokens and keys of the trade itself
-(``tokens_per_second``, ``eos_token``, ``num_key_value_heads``) are no secrets.
+In doubt a text is masked, as a missing detail does no harm. Machine-learning terms (``tokens_per_second``,
+``eos_token``, ``num_key_value_heads``) are not secrets.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ _STRONG = re.compile(
     r"|smtp|sql|ssh|sudo|user)_?pass$"
 )
 _WEAK = re.compile(r"(?:^|_)(?:token|key)$")
-_OF_THE_TRADE = re.compile(
+_NOT_SECRET = re.compile(
     r"(?:^|_)(?:bos|cache|cls|dict|end|eos|first|foreign|group|image|mask|max|n|next|num|pad|per|primary|prng|public|query"
     r"|rng|sep|sort|special|start|state|stop|unk|video)_(?:token|key)$"
 )
 
-_COMPOUND = re.compile(r"_|[a-z][A-Z]")  # a name that is no word of a sentence
+_COMPOUND = re.compile(r"_|[a-z][A-Z]")  # an identifier, as opposed to a word of a sentence
 
-# A name and what stands between it and its value. Possessive, so that a long word costs one pass and no backtracking.
+# A name and its separator from the value. Possessive, so that a long word costs one pass and no backtracking.
 _NAMED = re.compile(
     r"""
     (?<![\w.-])(?P<name>[\w.-]++)
@@ -43,7 +43,7 @@ _VALUE = re.compile(
     """,
     re.VERBOSE,
 )
-# What may be the value after `api_key `: a word that neither continues a sentence nor is itself the name of a value.
+# A possible value after `api_key `: a word that neither continues a sentence nor is itself the name of a value.
 _BARE_VALUE = re.compile(
     r"""
     (?!(?:and|are|arguments?|as|at|be|but|by|can|cannot|could|does|env|environment|expired|fields?|files?|flags?|for
@@ -91,7 +91,7 @@ def mask(text: str) -> str:
 
 
 def names_secret(name: str) -> bool:
-    """Whether a flag, a variable or a key of this name holds a secret by the look of it.
+    """Return whether the name of a flag, variable or key suggests that it holds a secret.
 
     >>> names_secret("WANDB_API_KEY"), names_secret("--authToken"), names_secret("--max_tokens")
     (True, True, False)
@@ -99,7 +99,7 @@ def names_secret(name: str) -> bool:
     words = _words(name)
     if _STRONG.search(words):
         return True
-    return _WEAK.search(words) is not None and _OF_THE_TRADE.search(words) is None
+    return _WEAK.search(words) is not None and _NOT_SECRET.search(words) is None
 
 
 def _words(name: str) -> str:
@@ -108,26 +108,26 @@ def _words(name: str) -> str:
 
 def _mask_named(text: str) -> str:
     parts = []
-    done = 0
+    end = 0
     for match in _NAMED.finditer(text):
-        if match.start() < done or not _introduces_secret(match):
+        if match.start() < end or not _introduces_secret(match):
             continue
         value = _value_after(text, match.end())
         if value is not None:
             quote = value["quote"] or ""
-            parts += [text[done : match.end()], f"{quote}{MASK}{quote}"]
-            done = value.end()
-    return "".join((*parts, text[done:]))
+            parts += [text[end : match.end()], f"{quote}{MASK}{quote}"]
+            end = value.end()
+    return "".join((*parts, text[end:]))
 
 
 def _value_after(text: str, start: int) -> re.Match[str] | None:
-    """Return the value at ``start``; where that is the name of a secret itself, as in ``secret: api_key = x``, its."""
-    value = further = _VALUE.match(text, start)
-    while further is not None:
-        value, name = further, _NAMED.match(text, further.start())
+    """Return the value at ``start``; where it names another secret (``secret: api_key = x``), that one's value."""
+    value = following = _VALUE.match(text, start)
+    while following is not None:
+        value, name = following, _NAMED.match(text, following.start())
         if name is None or name.end() <= value.end() or name["space"] is not None or not names_secret(name["name"]):
             break
-        further = _VALUE.match(text, name.end())
+        following = _VALUE.match(text, name.end())
     return value
 
 

@@ -1,4 +1,4 @@
-"""Standard names of parameters and facts, their aliases, and the columns of a CSV file that bear them."""
+"""Standard names of parameters and facts, with their aliases among flags and CSV columns."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ STANDARD_WORDS: dict[str, frozenset[str]] = {
     "activation_checkpointing": frozenset({"none", "selective", "full"}),
     "precision": frozenset({"fp32", "tf32", "bf16", "fp16", "fp8"}),
 }
-"""Words in which a parameter is observed; a config that uses others is compared by what it asks for."""
+"""Parameter -> values under which it is observed; a config with other values is compared as requested."""
 
 HOOKS: dict[str, tuple[tuple[str, ...], ...]] = {
     "fsdp": (("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"), ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")),
 }
-"""Hook -> what it can set, by families that do not mix, each with torch's own default first.
+"""Hook -> values that it can set, in groups that do not mix, each with torch's default first.
 
-Of FSDP: over all ranks, and within replicated groups. ``fsdp`` is set by ``recorder/apply/fsdp_hook.py``, and so on.
+The groups of FSDP shard over all ranks, or within replicated groups. ``recorder/apply/fsdp_hook.py`` sets ``fsdp``, and
+so on.
 """
 
 FLAG_MEANINGS: dict[str, str] = {
@@ -80,13 +81,13 @@ FLAG_MEANINGS: dict[str, str] = {
     "pipeline_model_parallel_size": "pp_degree",
     "context_parallel_size": "cp_degree",
 }
-"""Flag name without dashes, underscores for hyphens -> standard name, where trainers agree."""
+"""Flag name (no leading dashes, underscores for hyphens) -> standard name, where trainers agree."""
 
 WORKLOAD_NAMES = frozenset({"n_layers", "n_heads", "d_model", "vocab_size", "seq_len"})
 """Standard names that describe the workload; they are read and never changed."""
 
 SHARDING_STRATEGIES = ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD")
-"""Names under which FSDP knows its sharding strategies."""
+"""FSDP's names of its sharding strategies."""
 
 OUTPUT_WORDS = (
     "out",
@@ -108,7 +109,7 @@ OUTPUT_WORDS = (
 """Words that make a flag look like an output, resume or logging destination."""
 
 NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
-"""Words beside them that make it a rate or a manner instead of a destination."""
+"""Words that make such a flag a rate or a format instead of a destination."""
 
 CHANGES_TRAINING = frozenset(
     {
@@ -130,15 +131,14 @@ CHANGES_TRAINING = frozenset(
         ),
     }
 )
-"""Parameters, by their own or their flag's name, that change what is trained: an ordinary launch leaves them as typed.
+"""Parameters, by their own or their flag's name, that affect the training result: an ordinary launch keeps them.
 
-Batch and accumulation are checked by their product. Degrees, sharding, recomputation and compilation leave the training
-as it is up to rounding. Nothing is known of a name that is in no table: who listed it in a space file is taken at his
-word.
+Batch size and accumulation are checked by their product. Degrees, sharding, recomputation and compilation preserve the
+result up to rounding. A name in no table may be changed if a space file lists it.
 """
 
 
-_USUAL = {
+_COLUMN_ALIASES = {
     "activation_checkpointing": ("activation_recompute", "recompute", "recompute_granularity"),
     "cp_degree": ("cp", "context_parallel"),
     "d_ff": ("ffn_hidden_size", "ffn_size", "intermediate_size"),
@@ -164,18 +164,18 @@ _USUAL = {
     "world_size": ("gpus", "n_devices", "n_gpus", "num_devices", "num_gpus"),
     "zero_stage": ("zero",),
 }  # fmt: skip
-_STANDARD = {
-    # Of a flag it is known whether each rank means it; of a column it is not.
+_STANDARD_BY_ALIAS = {
+    # A ``batch_size`` flag is per rank; a column of that name may not be.
     **{word: name for word, name in FLAG_MEANINGS.items() if word != "batch_size"},
-    **{word: name for name, words in _USUAL.items() for word in words},
+    **{word: name for name, words in _COLUMN_ALIASES.items() for word in words},
 }
 
 
 def standard_name(column: str) -> str:
-    """Return the standard name of a column, however it is capitalised and spaced; its own where there is none.
+    """Return the standard name of a column, whatever its case and spacing; the column itself if it has none.
 
     >>> [standard_name(column) for column in ("tp", "GPU type", "num-layers", "Learning Rate")]
     ['tp_degree', 'device', 'n_layers', 'Learning Rate']
     """
     word = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
-    return _STANDARD.get(word, column)
+    return _STANDARD_BY_ALIAS.get(word, column)

@@ -1,4 +1,4 @@
-"""What is proposed for a launch: a config, what is expected of it, and why."""
+"""Suggestion for a launch: a config, its predicted throughput, and the reason."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NearTrial:
-    """A measured trial of a config much like one that is proposed.
+    """Nearest neighbour of a suggestion: a measured trial with a similar config.
 
     Args:
-        trial_id: of the trial; of several of one config the one in the middle.
-        differs: what it had in place of what is proposed, in words.
-        throughput: measured, whole job, in the unit of the objective.
-        uncertainty: of its logarithm, as the run told it; 0.0 where unknown.
+        trial_id: id of the trial; where several have one config, of the median one.
+        differs: its values that differ from the suggested ones, in words.
+        throughput: measured throughput of the whole job, in the unit of the objective.
+        uncertainty: standard deviation of its logarithm, from the run itself; 0.0 where unknown.
     """
 
     trial_id: str
@@ -28,24 +28,23 @@ class NearTrial:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Suggestion:
-    """A config, what is expected of it, and why it is proposed.
+    """Config proposed for a launch, with its predicted throughput and the reason.
 
     Args:
-        config: complete, made of the literals of the space (or of the user's own command).
-        throughput: median expected, whole job, in the unit of the objective; ``None`` where nothing is known yet.
+        config: complete config, of literals of the space (or of the user's own command).
+        throughput: predicted median of the whole job, in the unit of the objective; ``None`` where nothing is known.
         low: lower end of the 80 % interval of the true value.
-        high: upper end.
-        probability_to_fit: in memory, 0..1.
-        reason: in words.
-        n_trials: ended trials of this workload behind it.
-        baseline_throughput: median expected of the user's own config.
+        high: upper end of that interval.
+        probability_to_fit: probability that the config fits in memory, 0..1.
+        reason: reason in words.
+        n_trials: number of ended trials of this workload behind the prediction.
+        baseline_throughput: predicted median of the user's own config.
         gain: median of the ratio of the two; ``None`` where either is unknown.
         gain_low: lower end of its 80 % interval.
-        gain_high: upper end.
-        doubt: standard deviation of the logarithm of throughput that runs told of themselves: of this config or of the
-            user's own, by the surest run of each, whichever is larger; 0.0 where unknown.
-        nearest: up to three trials of this workload by which it can be judged, the most alike first; none but of what
-            ``suggest`` proposes.
+        gain_high: upper end of that interval.
+        doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
+            the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
+        nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
 
     config: Config
@@ -63,10 +62,10 @@ class Suggestion:
     nearest: tuple[NearTrial, ...] = ()
 
     def to_json(self) -> dict[str, object]:
-        """Return JSON values."""
+        """Return the suggestion as JSON values."""
         config = {name: list(value) if isinstance(value, tuple) else value for name, value in self.config.items()}
         return {**asdict(self), "config": config, "nearest": [asdict(each) for each in self.nearest]}
 
     def promise(self) -> dict[str, object]:
-        """Return JSON values of what is kept with a launch: what was promised, and why."""
+        """Return the part stored with a launch, as JSON values: the prediction and the reason."""
         return {name: value for name, value in self.to_json().items() if name not in {"config", "nearest"}}

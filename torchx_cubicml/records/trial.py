@@ -1,4 +1,4 @@
-"""The record of one launch: what was trained, with which config, how it ended and how fast it ran."""
+"""Trial: the record of one launch, with its workload, config, outcome and measured throughput."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ Config: TypeAlias = Mapping[str, Value]
 Workload: TypeAlias = Mapping[str, Value]
 
 OBJECTIVES = ("tokens_per_second", "samples_per_second")
-MAX_TEXT = 4096  # characters of one value; more is no fact but an accident or an attack
-MAX_ITEMS = 4096  # entries of one tuple: layers of the deepest models, with room
+MAX_TEXT = 4096  # characters of one value; a longer one is an accident or an attack
+MAX_ITEMS = 4096  # entries of one tuple; well above the layers of the deepest models
 MAX_NAMES = 512  # facts of one trial
 MEAN, MEDIAN = "mean", "p50"
-STATISTICS = (MEAN, MEDIAN, "p10", "p90")  # of the steps of a launch, by which its throughput can be stated
-_STEP_TIME_AT = {"p90": 0, MEDIAN: 1, "p10": 2}  # of the three quantiles: fast steps are short ones
+STATISTICS = (MEAN, MEDIAN, "p10", "p90")  # of the step times of a launch; each gives a throughput
+_STEP_TIME_INDEX = {"p90": 0, MEDIAN: 1, "p10": 2}  # index in ``step_time_s``: a high throughput is a short step
 _POSITIVE = (
     "tokens_per_second",
     "samples_per_second",
@@ -36,15 +36,15 @@ _POSITIVE = (
     "other_samples_per_second",
 )
 _NOT_NEGATIVE = ("relative_error", "evaluation_s", "checkpoint_s")
-_MOST_OUTSIDE = 0.99  # of the time: a share of all of it would make an infinite doubt
-_MOST_DOUBT = 10.0  # log standard deviation; one that is larger says no more: nothing is known
-LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: no training is slower, none faster
-_LEAST_PEAK_GIB, _MOST_PEAK_GIB = 1e-6, 1e6  # of one process: a page and more, and less than any machine has
-MAX_WHOLE = 2**64  # a larger whole number is no fact, and not every one of them has a float
+_MAX_SHARE_OUTSIDE = 0.99  # share of the time; 1 would make the uncertainty infinite
+_MAX_UNCERTAINTY = 10.0  # log standard deviation; at this value nothing is known
+LEAST_THROUGHPUT, MOST_THROUGHPUT = 1e-6, 1e12  # per second, of the whole job: bounds of any training
+_MIN_PEAK_GIB, _MAX_PEAK_GIB = 1e-6, 1e6  # of one process: from about a page to more than any machine has
+MAX_WHOLE = 2**64  # larger whole numbers are no facts, and some have no float
 
 
 class State(StrEnum):
-    """How a trial stands; a closed set."""
+    """State of a trial; a closed set."""
 
     PLANNED = "planned"
     RUNNING = "running"
@@ -58,12 +58,12 @@ class State(StrEnum):
 
     @property
     def ended(self) -> bool:
-        """Whether no further event is expected."""
+        """Return whether the trial has ended: no further event is expected."""
         return self not in {State.PLANNED, State.RUNNING}
 
 
 class Origin(StrEnum):
-    """Who chose the config of a trial."""
+    """Source of a trial's config."""
 
     USER = "user"
     REWRITE = "rewrite"
@@ -74,39 +74,40 @@ class Origin(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Measurement:
-    """Throughput of one launch in steady state, the whole job together.
+    """Throughput of one launch in steady state, for the whole job.
 
-    Throughput is what the counted steps processed, over the wall time from the first to the last of them: stalls of the
-    loader, logging and everything else between steps count. Only evaluation and saving that the process was seen at are
-    left out; ``*_overall`` counts them, too.
+    Throughput is the work of the counted steps over the wall time from the first to the last of them. Loader stalls,
+    logging and everything else between steps count; only observed evaluation and saving are left out. ``*_overall``
+    includes these, too.
 
     Args:
         tokens_per_second: WPS of the whole job; ``None`` where tokens are unknown.
         samples_per_second: QPS of the whole job; ``None`` where samples are unknown.
         steps_counted: optimizer steps after warm-up, >= 1.
-        warmup_steps: optimizer steps left out before them.
+        warmup_steps: optimizer steps before them, left out.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step; empty where unknown.
         peak_memory_gib: largest memory of one process (device memory, or resident set on CPU); ``None`` where unknown.
-        mean_step_time_s: mean seconds per step, of the same time as the throughput; ``None`` where unknown.
-        drift: by which part the last quarter of the steps is slower than the first; ``None`` where unknown.
-        share_outside_steps: of the time, between a step and the next one's first forward (loading data, logging), 0 to
-            1; ``None`` where unknown. Of short steps it is measured on samples.
-        peak_reserved_gib: largest device memory that the allocator of the process that writes held; ``None`` on CPU.
-        allocator_retries: how often that allocator found the device full and gave back its cache; ``None`` on CPU.
-        source: name of the log format that the numbers were read from; empty where they were measured.
-        statistic: what the throughput is of the steps, one of ``STATISTICS``: ``mean`` as above; ``p50``, at the median
-            step, in records of releases that measured so; empty where nobody knows, as of imported numbers.
-        relative_error: standard error of the logarithm of the throughput, as an estimate of what a longer run of the
-            same launch shows; from the steps of this run alone (``recorder/long_run``). ``None`` where unknown.
-        evaluation_s: seconds of evaluation seen among the counted steps, and left out; ``None`` where nobody looked.
+        mean_step_time_s: mean seconds per step, over the same time as the throughput; ``None`` where unknown.
+        drift: relative slowdown of the last quarter of the steps against the first; ``None`` where unknown.
+        share_outside_steps: share of the time between a step and the next one's first forward (loading data, logging),
+            0 to 1; ``None`` where unknown. If steps are short, only a sample of them is measured.
+        peak_reserved_gib: largest device memory that the recording process's allocator reserved; ``None`` on CPU.
+        allocator_retries: number of times that this allocator found the device full and freed its cache; ``None`` on
+            CPU.
+        source: name of the log format that the numbers come from; empty where they were measured.
+        statistic: statistic of the steps behind the throughput, one of ``STATISTICS``: ``mean`` as above; ``p50``, at
+            the median step, in records of older releases; empty where unknown, as for imported numbers.
+        relative_error: standard error of the logarithm of the throughput, as an estimate of a longer run of the same
+            launch, from the steps of this run alone (``recorder/steps/long_run``). ``None`` where unknown.
+        evaluation_s: seconds of evaluation among the counted steps, left out; ``None`` where not observed.
         checkpoint_s: seconds of saving, likewise.
-        tokens_per_second_overall: over the whole time, evaluation and saving with it; ``None`` where unknown.
+        tokens_per_second_overall: over the whole time, with evaluation and saving; ``None`` where unknown.
         samples_per_second_overall: likewise.
-        is_steady: whether the steps have settled: no warm-up beyond what may be left out, no drift of over 5 % all
-            along the run, no change of pace for good.
-        may_include_evaluation: whether evaluation may have gone unseen, and counts as time of training then.
-        other_source: what tells a throughput that differs by more than a tenth; empty without one.
-        other_tokens_per_second: what that says.
+        is_steady: whether the steps have settled: no warm-up beyond what may be left out, no drift of over 5 % over
+            the whole run, no lasting change of pace.
+        may_include_evaluation: whether unobserved evaluation may count as training time.
+        other_source: second source, whose throughput differs by more than a tenth; empty without one.
+        other_tokens_per_second: throughput from that source.
         other_samples_per_second: likewise.
     """
 
@@ -138,79 +139,79 @@ class Measurement:
         for name in _POSITIVE:
             value = getattr(self, name)
             if value is not None and not _is_positive(value):
-                raise RecordError(f"{name} must be a positive number, got {_shown(value)}")
+                raise RecordError(f"{name} must be a positive number, got {_display(value)}")
         for name in _NOT_NEGATIVE:
             value = getattr(self, name)
             if value is not None and not (_is_number(value) and value >= 0):
-                raise RecordError(f"{name} must be a number >= 0, got {_shown(value)}")
+                raise RecordError(f"{name} must be a number >= 0, got {_display(value)}")
         self._check_shares()
-        self._check_words()
+        self._check_texts()
         if not all(_is_positive(value) for value in self.step_time_s) or len(self.step_time_s) not in {0, 3}:
             raise RecordError(f"step_time_s must hold three positive numbers or none, got {self.step_time_s!r:.60}")
         if not _is_count(self.steps_counted) or self.steps_counted < 1:
-            raise RecordError(f"steps_counted must be a whole number >= 1, got {_shown(self.steps_counted)}")
+            raise RecordError(f"steps_counted must be a whole number >= 1, got {_display(self.steps_counted)}")
         if not _is_count(self.warmup_steps):
-            raise RecordError(f"warmup_steps must be a whole number >= 0, got {_shown(self.warmup_steps)}")
+            raise RecordError(f"warmup_steps must be a whole number >= 0, got {_display(self.warmup_steps)}")
 
     def _check_shares(self) -> None:
         if self.drift is not None and not (_is_number(self.drift) and self.drift > -1):
-            raise RecordError(f"drift must be a number > -1, got {_shown(self.drift)}")
+            raise RecordError(f"drift must be a number > -1, got {_display(self.drift)}")
         share = self.share_outside_steps
         if share is not None and not (_is_number(share) and 0 <= share <= 1):
-            raise RecordError(f"share_outside_steps must be a number from 0 to 1, got {_shown(share)}")
+            raise RecordError(f"share_outside_steps must be a number from 0 to 1, got {_display(share)}")
         if self.allocator_retries is not None and not _is_count(self.allocator_retries):
-            raise RecordError(f"allocator_retries must be a whole number >= 0, got {_shown(self.allocator_retries)}")
+            raise RecordError(f"allocator_retries must be a whole number >= 0, got {_display(self.allocator_retries)}")
 
-    def _check_words(self) -> None:
+    def _check_texts(self) -> None:
         for name in ("source", "other_source"):
             if not _is_text(getattr(self, name)):
                 raise RecordError(
-                    f"{name} must be a text of at most {MAX_TEXT} characters, got {_shown(getattr(self, name))}"
+                    f"{name} must be a text of at most {MAX_TEXT} characters, got {_display(getattr(self, name))}"
                 )
         if self.statistic not in {"", *STATISTICS}:
-            raise RecordError(f"statistic must be one of {', '.join(STATISTICS)}, got {_shown(self.statistic)}")
+            raise RecordError(f"statistic must be one of {', '.join(STATISTICS)}, got {_display(self.statistic)}")
         for name in ("is_steady", "may_include_evaluation"):
             if getattr(self, name) not in {None, True, False}:
-                raise RecordError(f"{name} must be true or false, got {_shown(getattr(self, name))}")
+                raise RecordError(f"{name} must be true or false, got {_display(getattr(self, name))}")
 
     @property
     def uncertainty(self) -> float:
-        """Standard deviation of the logarithm of the true throughput, as far as this one run tells it; 0 if unknown.
+        """Standard deviation of the logarithm of the true throughput, estimated from this one run; 0 if unknown.
 
-        Of a throughput at the median step (``p50``) it is how far that may be from the mean: by what the mean step is
-        longer, or, where that is unknown, by the time outside steps. And by what the run has drifted: half of it lies
-        between its middle and its end, and one that has not settled may go on as far as it has come.
+        For a throughput at the median step (``p50``) it has two parts. One is the distance from the mean: the excess of
+        the mean step or, where that is unknown, the time outside steps. The other is the drift: half of it lies between
+        the middle and the end of the run, and a run that has not settled may drift as far again.
         """
         if self.relative_error is not None:
-            return min(self.relative_error, _MOST_DOUBT)
+            return min(self.relative_error, _MAX_UNCERTAINTY)
         if self.statistic != MEDIAN:
             return 0.0
-        return min(math.hypot(self._off_the_mean, self._drifted), _MOST_DOUBT)
+        return min(math.hypot(self._median_offset, self._drift_uncertainty), _MAX_UNCERTAINTY)
 
     @property
-    def _off_the_mean(self) -> float:
+    def _median_offset(self) -> float:
         excess = 0.0
         if self.mean_step_time_s is not None and self.step_time_s:
             excess = abs(math.log(self.mean_step_time_s) - math.log(self.step_time_s[1]))
         elif self.share_outside_steps is not None:
-            excess = -math.log1p(-min(self.share_outside_steps, _MOST_OUTSIDE))
+            excess = -math.log1p(-min(self.share_outside_steps, _MAX_SHARE_OUTSIDE))
         return excess
 
     @property
-    def _drifted(self) -> float:
-        drifted = math.log1p(self.drift or 0.0)
-        return math.hypot(drifted / 2, drifted)
+    def _drift_uncertainty(self) -> float:
+        log_drift = math.log1p(self.drift or 0.0)
+        return math.hypot(log_drift / 2, log_drift)
 
     def at(self, statistic: str) -> Measurement:
-        """Return this measurement with its throughput at another statistic of the steps, or as it is where unknown.
+        """Return this measurement with its throughput at another statistic of the steps; unchanged if that is unknown.
 
-        A percentile is one of the throughputs of the steps: at ``p90`` nine steps in ten are slower.
+        A percentile is one of throughput: at ``p90`` nine steps in ten are slower.
 
         Args:
             statistic: one of ``STATISTICS``.
 
         Raises:
-            RecordError: it is none of them.
+            RecordError: ``statistic`` is none of them.
 
         >>> run = Measurement(
         ...     samples_per_second=80.0, step_time_s=(0.9, 1.0, 1.3), mean_step_time_s=1.25, statistic="mean"
@@ -222,21 +223,23 @@ class Measurement:
             raise RecordError(f"unknown statistic {statistic!r}; legal are {', '.join(STATISTICS)}")
         before, after = (self._step_time(each) for each in (self.statistic, statistic))
         if statistic == self.statistic == MEDIAN and self.relative_error is None:
-            return replace(self, relative_error=self._drifted)  # how far it may be from the mean does not matter
+            return replace(
+                self, relative_error=self._drift_uncertainty
+            )  # the distance from the mean does not matter here
         if statistic == self.statistic or before is None or after is None:
             return self
         if self.statistic != MEAN:
-            return self  # it was of each step's own batch: what all of them make, nobody knows
+            return self  # a percentile is of one step with its own batch: the total work is unknown
         rates = {name: rate * before / after for name in OBJECTIVES if (rate := getattr(self, name)) is not None}
         return replace(self, **rates, statistic=statistic, relative_error=self.uncertainty)
 
     def _step_time(self, statistic: str) -> float | None:
         if statistic == MEAN:
             return self.mean_step_time_s
-        return self.step_time_s[_STEP_TIME_AT[statistic]] if self.step_time_s and statistic else None
+        return self.step_time_s[_STEP_TIME_INDEX[statistic]] if self.step_time_s and statistic else None
 
     def throughput(self, objective: str) -> float | None:
-        """Return the throughput named ``objective``, ``None`` where it is unknown or none that a training can have.
+        """Return the throughput named ``objective``; ``None`` where it is unknown or impossible.
 
         Raises:
             RecordError: ``objective`` is not one of ``OBJECTIVES``.
@@ -253,12 +256,12 @@ class Measurement:
 
     @property
     def peak_gib(self) -> float | None:
-        """Largest memory of one process; ``None`` where it is unknown or none that a process can have."""
+        """Largest memory of one process; ``None`` where it is unknown or impossible."""
         peak = self.peak_memory_gib
-        return peak if peak is not None and _LEAST_PEAK_GIB <= peak <= _MOST_PEAK_GIB else None
+        return peak if peak is not None and _MIN_PEAK_GIB <= peak <= _MAX_PEAK_GIB else None
 
     def impossible(self) -> str:
-        """Return the throughput that no training can have, with its unit; empty where there is none.
+        """Return an impossible throughput, with its unit, for a message; empty where there is none.
 
         >>> Measurement(samples_per_second=1e-300).impossible()
         '1e-300 samples/s'
@@ -272,22 +275,22 @@ class Measurement:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trial:
-    """One launch as a record.
+    """Record of one launch.
 
     Args:
         trial_id: unique name of the trial.
-        workload: facts fixed for the launch: program, world size, what the space file declares.
+        workload: facts fixed for the launch: program, world size, and those that the space file declares.
         config: requested config.
-        state: how it stands.
-        observed: facts seen inside the job, under their standard names.
-        measurement: of the last attempt that reached steady state; ``None`` where there is none.
-        origin: who chose the config.
-        launch_id: joins the trial with the ``planned`` event of ``tune``; empty elsewhere.
-        attempts: how many attempts left an event, >= 1.
-        reason: why it ended as it did, in words; empty where nothing is to be said.
-        suggestion: what was promised for the config.
-        started_at: earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
-        ended_at: latest end of an ended trial, likewise; empty before.
+        state: state of the launch.
+        observed: facts observed inside the job, under their standard names.
+        measurement: measurement of the last attempt that reached steady state; ``None`` where there is none.
+        origin: source of the config.
+        launch_id: joins the trial with the ``planned`` event of ``tune``; empty for other launches.
+        attempts: number of attempts with an event, >= 1.
+        reason: cause of the end, in words; may be empty.
+        suggestion: prediction made for the config.
+        started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
+        ended_at: time of the latest end of an ended trial, likewise; empty before.
     """
 
     trial_id: str
@@ -308,7 +311,7 @@ class Trial:
         if not self.trial_id:
             raise RecordError("a trial needs a trial_id")
         if not _is_count(self.attempts) or self.attempts < 1:
-            raise RecordError(f"attempts must be a whole number >= 1, got {_shown(self.attempts)}")
+            raise RecordError(f"attempts must be a whole number >= 1, got {_display(self.attempts)}")
         if self.state is State.PLANNED and self.attempts > 1:
             raise RecordError(f"a planned trial has made no attempt, got {self.attempts} attempts")
 
@@ -322,7 +325,7 @@ class Trial:
         samples_per_second: float | None = None,
         peak_memory_gib: float | None = None,
     ) -> Self:
-        """Return a trial measured elsewhere.
+        """Return a completed trial with a throughput measured elsewhere.
 
         Raises:
             RecordError: no throughput is given, or a value is not legal.
@@ -347,7 +350,7 @@ class Trial:
 
     @classmethod
     def infeasible(cls, *, workload: Workload, config: Config, reason: str = "out_of_memory") -> Self:
-        """Return a trial that could not run, with the state that names why.
+        """Return a trial that could not run, with the failure as its state.
 
         Raises:
             RecordError: ``reason`` is not a state of failure, or a value is not legal.
@@ -369,11 +372,11 @@ class Trial:
         Raises:
             RecordError: ``statistic`` is not one of ``STATISTICS``.
         """
-        told = self.measurement.at(statistic) if self.measurement is not None else None
-        return self if told is self.measurement else replace(self, measurement=told)
+        measurement = self.measurement.at(statistic) if self.measurement is not None else None
+        return self if measurement is self.measurement else replace(self, measurement=measurement)
 
     def per_device(self, objective: str) -> float | None:
-        """Return the throughput named ``objective`` of one of the job's devices; ``None`` where unknown.
+        """Return the throughput named ``objective`` per device of the job; ``None`` where unknown.
 
         Raises:
             RecordError: ``objective`` is not one of ``OBJECTIVES``.
@@ -383,7 +386,7 @@ class Trial:
         return whole / devices if whole is not None and isinstance(devices, int) and devices > 0 else None
 
     def fact(self, name: str) -> Value | None:
-        """Return what is known under ``name``: declared in the workload, else observed, else requested."""
+        """Return the value of ``name``: from the workload, else observed, else requested; ``None`` if unknown."""
         for source in (self.workload, self.observed, self.config):
             if name in source:
                 return source[name]
@@ -396,10 +399,11 @@ def new_id(prefix: str) -> str:
 
 
 def freeze_values(values: object, *, where: str) -> dict[str, Value]:
-    """Return a mapping read from JSON, TOML or a caller with its lists as tuples.
+    """Check a mapping from JSON, TOML or a caller, and return it with tuples for lists.
 
     Raises:
-        RecordError: it is no mapping of names to scalars or flat lists, or a value is not finite or too large.
+        RecordError: the argument is no mapping of names to scalars or flat lists, or a value is not finite or too
+            large.
 
     >>> freeze_values({"sharding_strategy": ["FULL_SHARD", "NO_SHARD"]}, where="config")
     {'sharding_strategy': ('FULL_SHARD', 'NO_SHARD')}
@@ -415,7 +419,7 @@ def freeze_values(values: object, *, where: str) -> dict[str, Value]:
 
 
 def freeze_value(value: object, *, where: str) -> Value:
-    """Return one value with a list as a tuple; see ``freeze_values``."""
+    """Check one value and return it, a list as a tuple; see ``freeze_values``."""
     if isinstance(value, list | tuple):
         if len(value) > MAX_ITEMS:
             raise RecordError(f"{where} holds {len(value)} items, more than the {MAX_ITEMS} that are legal")
@@ -424,7 +428,7 @@ def freeze_value(value: object, *, where: str) -> Value:
 
 
 def _is_frozen(value: object) -> TypeGuard[Scalar]:
-    """Return whether a value is surely legal as it stands: most are, and a store holds millions of them."""
+    """Return whether a value needs no conversion: a fast path, as most need none and a store holds millions."""
     if type(value) is str:
         return len(value) <= MAX_TEXT
     if type(value) is int:
@@ -433,20 +437,22 @@ def _is_frozen(value: object) -> TypeGuard[Scalar]:
 
 
 def _freeze_scalar(value: object, where: str) -> Scalar:
-    plain = _plain(value)
-    if isinstance(plain, str):
-        if len(plain) > MAX_TEXT:
-            raise RecordError(f"{where} is a text of {len(plain)} characters, more than the {MAX_TEXT} that are legal")
-        return plain
-    if isinstance(plain, bool) or (isinstance(plain, int) and abs(plain) <= MAX_WHOLE):
-        return plain
-    if isinstance(plain, float) and math.isfinite(plain):
-        return plain
-    raise RecordError(f"{where} must be a boolean, a finite number, a text or a flat list of them, got {_shown(plain)}")
+    scalar = _to_python(value)
+    if isinstance(scalar, str):
+        if len(scalar) > MAX_TEXT:
+            raise RecordError(f"{where} is a text of {len(scalar)} characters, more than the {MAX_TEXT} that are legal")
+        return scalar
+    if isinstance(scalar, bool) or (isinstance(scalar, int) and abs(scalar) <= MAX_WHOLE):
+        return scalar
+    if isinstance(scalar, float) and math.isfinite(scalar):
+        return scalar
+    raise RecordError(
+        f"{where} must be a boolean, a finite number, a text or a flat list of them, got {_display(scalar)}"
+    )
 
 
-def _plain(value: object) -> object:
-    """Return a number or text of a library, such as numpy's, as Python's own."""
+def _to_python(value: object) -> object:
+    """Convert a number or text of a library, such as numpy, to a Python scalar."""
     if type(value) in {bool, int, float, str}:
         return value
     item = getattr(value, "item", None)
@@ -455,18 +461,18 @@ def _plain(value: object) -> object:
     return str(value) if isinstance(value, str) else value
 
 
-def _shown(value: object) -> str:
+def _display(value: object) -> str:
     if isinstance(value, int) and value.bit_length() > 64:
-        return f"a whole number of {value.bit_length()} bits"  # its digits can be more than Python converts
+        return f"a whole number of {value.bit_length()} bits"  # it can have more digits than Python converts
     if isinstance(value, list | tuple | dict):
-        return f"a {type(value).__name__} of {len(value)} entries"  # nested too deep, it has no repr
+        return f"a {type(value).__name__} of {len(value)} entries"  # one nested too deep has no repr
     return f"{value!r:.60}"
 
 
 def _freeze_name(name: object, where: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= 128:
         return name
-    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_shown(name)}")
+    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_display(name)}")
 
 
 def _is_text(value: object) -> bool:

@@ -1,4 +1,4 @@
-"""Comparable trials: the same workload, whose fixed facts agree."""
+"""Comparable trials: trials of the same workload that agree in device and model size."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 def matches(trial: Trial, workload: Workload) -> bool:
-    """Return whether every fact of ``workload`` equals what the trial knows under that name."""
+    """Return whether every fact of ``workload`` equals the trial's fact of that name."""
     declared = trial.workload
     for name, value in workload.items():
         known = declared[name] if name in declared else trial.fact(name)
-        if known is None or not _alike(known, value):
+        if known is None or not _is_same_value(known, value):
             return False
     return True
 
 
-def _alike(known: Value, value: Value) -> bool:
-    """Return whether ``value_key`` is the same of both, without it where that can be told sooner."""
+def _is_same_value(known: Value, value: Value) -> bool:
+    """Return whether two values have the same ``value_key``; the fast path does not compute it."""
     if known is value or known != value:
         return known is value
     return not (_holds_bool(known) or _holds_bool(value)) or value_key(known) == value_key(value)
@@ -36,65 +36,65 @@ def _holds_bool(value: Value) -> bool:
 
 
 def value_key(value: Value) -> Hashable:
-    """Return what two values share exactly when they are equal and of one kind: ``True`` is not 1, and 4.0 is 4."""
+    """Return a key that two values share if and only if equal and of one kind: ``True`` is not 1, but 4.0 is 4."""
     if isinstance(value, tuple):
         return tuple(map(value_key, value))
     return value if isinstance(value, str) else (isinstance(value, bool), value)
 
 
-_GROUND = {
+_SHARED_FACTS = {
     "device": "",
     "n_params": "; declare the flag that changed it under [workload] in the space file",
 }
-"""Observed fact that trials must have in common -> what to do where they have not."""
+"""Observed fact that comparable trials share -> advice where they differ."""
 
-_SAME_SIZE = 0.01  # of the parameter count: padding to shards varies with the config
-_LEAST_PATIENCE_S = 86_400.0
-_PATIENCE = 4.0  # times the longest ended launch
-_NAMED = 3  # of the other values
+_SIZE_TOLERANCE = 0.01  # relative, of the parameter count: padding to shards varies with the config
+_MIN_LIMIT_S = 86_400.0
+_LIMIT_FACTOR = 4.0  # multiple of the longest ended launch
+_NAMED = 3  # other values that a message names
 
 
 def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list[Trial], tuple[str, ...]]:
-    """Return the trials without those of ``workload`` on other ground, and a line for each reason to leave some out.
+    """Drop the trials of ``workload`` that are not comparable; return the others, and a line for each reason to drop.
 
-    A trial with a throughput that no training can have is left out, too. The ground is what was observed in the latest
-    trial of the workload that was measured or ran out of memory; a trial that observed nothing stays, and so do all
-    trials of other workloads.
+    The reference is the latest trial of the workload that was measured or ran out of memory: comparable trials share
+    its device and model size. A trial without these facts is kept, and so are all trials of other workloads. A trial
+    with an impossible throughput is dropped, too.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> runs = [Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2)]
     >>> old, new = (replace(run, observed={"device": name}) for run, name in zip(runs, ("A100", "H100")))
-    >>> kept, lines = same_ground([replace(old, ended_at="2026-01-01T00:00:00+00:00"),
-    ...                            replace(new, ended_at="2026-02-01T00:00:00+00:00")], {})
+    >>> kept, lines = comparable_trials([replace(old, ended_at="2026-01-01T00:00:00+00:00"),
+    ...                                  replace(new, ended_at="2026-02-01T00:00:00+00:00")], {})
     >>> len(kept), lines
     (1, ('1 launch left out: the latest had device H100, not A100',))
     """
     kept, lines = list(trials), []
     own = [trial for trial in kept if matches(trial, workload)]
-    impossible = {id(trial): speed for trial in own if (speed := _impossible(trial))}
+    impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
         lines.append(f"{_launches(len(impossible))} left out: no training makes {_or(impossible.values())}")
-    for fact, advice in _GROUND.items():
-        told = [trial for trial in own if fact in trial.observed]
-        latest = max(filter(_teaches, told), key=_recency, default=None)
+    for fact, advice in _SHARED_FACTS.items():
+        observing = [trial for trial in own if fact in trial.observed]
+        latest = max(filter(_is_informative, observing), key=_recency_key, default=None)
         if latest is None:
             continue
-        ground = latest.observed[fact]
-        strange = [trial for trial in told if not _about_equal(trial.observed[fact], ground)]
-        if strange:
-            left_out = {id(trial) for trial in strange}
+        reference = latest.observed[fact]
+        outliers = [trial for trial in observing if not _about_equal(trial.observed[fact], reference)]
+        if outliers:
+            left_out = {id(trial) for trial in outliers}
             kept = [trial for trial in kept if id(trial) not in left_out]
             own = [trial for trial in own if id(trial) not in left_out]
-            lines.append(_line(fact, ground, strange) + advice)
+            lines.append(_message(fact, reference, outliers) + advice)
     return kept, tuple(lines)
 
 
 def under_way(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
-    """Return the trials with those of ``workload`` that are planned or running for too long taken for lost.
+    """Expire the lost trials of ``workload`` (those planned or running for too long), and return the trials.
 
-    A lost running one counts as broken off by the machines, a lost plan as never made. Too long is a day, or four times
-    the longest ended launch of the workload where that is more, before the newest event of all: no clock is read.
+    A lost running trial becomes an infrastructure failure; a lost plan is dropped. The limit is a day, or four times
+    the longest ended launch of the workload if that is more. It counts back from the newest event: no clock is read.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> plan = Trial(trial_id="a", workload={}, config={}, state=State.PLANNED, started_at="2026-01-01T00:00:00+00:00")
@@ -105,23 +105,23 @@ def under_way(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     trials = list(trials)
     own = [trial for trial in trials if matches(trial, workload)]
     newest = max((_time(text) or 0.0 for trial in trials for text in (trial.started_at, trial.ended_at)), default=0.0)
-    patience = max(_LEAST_PATIENCE_S, _PATIENCE * max(map(_duration_s, own), default=0.0))
+    limit_s = max(_MIN_LIMIT_S, _LIMIT_FACTOR * max(map(_duration_s, own), default=0.0))
     waiting = ((trial, _time(trial.started_at)) for trial in own if not trial.state.ended)
-    lost = {id(trial) for trial, start in waiting if start is not None and newest - start > patience}
+    lost = {id(trial) for trial, start in waiting if start is not None and newest - start > limit_s}
     kept = (trial for trial in trials if id(trial) not in lost or trial.state is State.RUNNING)
     return [replace(trial, state=State.INFRASTRUCTURE) if id(trial) in lost else trial for trial in kept]
 
 
-def _teaches(trial: Trial) -> bool:
+def _is_informative(trial: Trial) -> bool:
     return trial.state.ended and (trial.measurement is not None or trial.state is State.OUT_OF_MEMORY)
 
 
-def _recency(trial: Trial) -> tuple[float, str]:
+def _recency_key(trial: Trial) -> tuple[float, str]:
     return _time(trial.ended_at or trial.started_at) or 0.0, trial.trial_id
 
 
 def _time(text: str) -> float | None:
-    """Return seconds since the epoch; ``None`` for no time, or one that a clock without a zone wrote."""
+    """Return seconds since the epoch; ``None`` for a text that is no time, or a time without a zone."""
     try:
         instant = datetime.fromisoformat(text)
     except ValueError:
@@ -134,19 +134,19 @@ def _duration_s(trial: Trial) -> float:
     return end - start if start is not None and end is not None else 0.0
 
 
-def _about_equal(value: Value, ground: Value) -> bool:
-    if isinstance(value, int | float) and isinstance(ground, int | float):
-        return abs(value - ground) <= _SAME_SIZE * abs(ground)
-    return value == ground
+def _about_equal(value: Value, reference: Value) -> bool:
+    if isinstance(value, int | float) and isinstance(reference, int | float):
+        return abs(value - reference) <= _SIZE_TOLERANCE * abs(reference)
+    return value == reference
 
 
-def _impossible(trial: Trial) -> str:
+def _impossible_throughput(trial: Trial) -> str:
     return trial.measurement.impossible() if trial.measurement is not None else ""
 
 
-def _line(fact: str, ground: Value, strange: Sequence[Trial]) -> str:
-    others = _or(_short(trial.observed[fact]) for trial in strange)
-    return f"{_launches(len(strange))} left out: the latest had {fact} {_short(ground)}, not {others}"
+def _message(fact: str, reference: Value, outliers: Sequence[Trial]) -> str:
+    others = _or(_short(trial.observed[fact]) for trial in outliers)
+    return f"{_launches(len(outliers))} left out: the latest had {fact} {_short(reference)}, not {others}"
 
 
 def _launches(count: int) -> str:

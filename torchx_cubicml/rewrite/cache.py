@@ -1,13 +1,13 @@
-"""Keeps what was known to be best of one command, for the next launch of the same.
+"""Cache of the suggestion for one command, for the next launch of the same command.
 
-A kept suggestion stands, under the predictor chosen for the store,
+A cached suggestion is valid, under the same predictor chosen for the store,
 
-- while the store holds the same objects: they are never rewritten, so they say the same;
-- while nothing more is known of the workload itself than it was made of, and the trials of all workloads together have
-  not become a twentieth more: what single trials elsewhere teach is slight, and the gain was true of what was known.
+- while the store contains the same objects, which are never rewritten;
+- while the workload itself has no new results and the number of trials of all workloads has grown by at most a
+  twentieth: single trials of other workloads change a prediction little, and the gain was true of the earlier trials.
 
-It holds positions in the user's own lists of choices, numbers, and texts for people: nothing of it is a word of a
-command. Whoever reads one judges it by the user's rules again.
+It contains positions in the user's own lists of choices, numbers, and texts for display; none of it is a word of a
+command. Readers check it against the user's rules again.
 """
 
 from __future__ import annotations
@@ -34,27 +34,27 @@ if TYPE_CHECKING:
     from torchx_cubicml.store.fingerprint import Fingerprint
 
 FORMAT = 1
-_MOST = 256  # commands
+_MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
 _MOST_LINES = 16
-_NO_NUMBERS = {"config", "reason", "n_trials", "nearest"}  # of which the last is for who asks for suggestions alone
+_NO_NUMBERS = {"config", "reason", "n_trials", "nearest"}  # ``nearest`` is only for lists of suggestions: not cached
 _NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CachedSuggestion:
-    """What was known to be best of one command, and of what it was made.
+    """Suggestion for one command, with the state of the store that it was computed from.
 
     Args:
-        suggestion: ``None`` where no launch of the workload was measured.
-        store: what the store held.
-        shown: digest of what the workload's own trials had shown.
-        n_trials: of all workloads.
-        predictor: chosen for the store.
-        n_launched: launches of the workload, those under way with them.
+        suggestion: the suggestion; ``None`` if no launch of the workload was measured.
+        store: fingerprint of the store's objects.
+        shown: digest of the results of the workload's own trials.
+        n_trials: number of trials of all workloads.
+        predictor: name of the predictor chosen for the store.
+        n_launched: number of launches of the workload, those in flight included.
         lines: advice on the workload's trials.
-        warnings: what could not be read of the store.
+        warnings: warnings about parts of the store that could not be read.
     """
 
     suggestion: Suggestion | None
@@ -67,22 +67,22 @@ class CachedSuggestion:
     warnings: tuple[str, ...] = ()
 
     def stands(self, *, shown: str, n_trials: int, predictor: str) -> bool:
-        """Return whether it is still to be used where the store holds other objects than it held."""
-        alike = shown == self.shown and predictor == self.predictor
-        return alike and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
+        """Return whether the suggestion is still valid although the store's objects have changed."""
+        unchanged = shown == self.shown and predictor == self.predictor
+        return unchanged and self.n_trials <= n_trials <= (1 + _GROWTH) * self.n_trials
 
 
 def cache_path(folder: Path, case: DecisionContext, url: str) -> Path:
-    """Return where what is known of a command is kept below the folder of caches."""
+    """Return the path of a command's cached suggestion below the folder of caches."""
     key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
 def keep(path: Path, kept: CachedSuggestion, case: DecisionContext) -> None:
-    """Write what is known for the next launch of the same command."""
+    """Save a suggestion for the next launch of the same command."""
     try:
         suggestion = None if kept.suggestion is None else _suggestion_to_json(kept.suggestion, case)
-    except CubicMLError:  # its config is not made of choices alone
+    except CubicMLError:  # its config has values that are not in the lists of choices
         return
     payload = {
         "store": kept.store,
@@ -94,36 +94,36 @@ def keep(path: Path, kept: CachedSuggestion, case: DecisionContext) -> None:
         "warnings": kept.warnings[:_MOST_LINES],
         "suggestion": suggestion,
     }
-    write_cache(path, payload, most=_MOST)
+    write_cache(path, payload, most=_MOST_COMMANDS)
 
 
 def recall(path: Path, case: DecisionContext) -> CachedSuggestion | None:
-    """Return what was kept; ``None`` where nothing was, or where a file is damaged, whoever damaged it."""
+    """Load a cached suggestion; ``None`` if there is none, or its file is damaged."""
     payload = read_cache(path)
     try:
-        return None if payload is None else _kept(payload, case)
+        return None if payload is None else _from_json(payload, case)
     except (CubicMLError, LookupError, TypeError, ValueError, OverflowError):
         return None
 
 
 def digest(trials: Iterable[Trial]) -> str:
-    """Return what tells some trials, in any order, from others."""
-    told: dict[int, tuple[Mapping[str, Value], str]] = {}  # with each mapping, for its id stands for it
+    """Return a digest of trials that does not depend on their order."""
+    texts_of: dict[int, tuple[Mapping[str, Value], str]] = {}  # keeps each mapping alive, so that its id stays unique
 
-    def tell(facts: Mapping[str, Value]) -> str:
-        if id(facts) not in told:
-            told[id(facts)] = facts, repr(sorted(facts.items()))
-        return told[id(facts)][1]
+    def text_of(facts: Mapping[str, Value]) -> str:
+        if id(facts) not in texts_of:
+            texts_of[id(facts)] = facts, repr(sorted(facts.items()))
+        return texts_of[id(facts)][1]
 
     texts = [
         f"{item.trial_id!r} {item.state} {item.attempts} {item.started_at!r} {item.ended_at!r} {item.measurement}"
-        f"{tell(item.workload)}{tell(item.config)}{tell(item.observed)}"
+        f"{text_of(item.workload)}{text_of(item.config)}{text_of(item.observed)}"
         for item in trials
     ]
     return hashlib.sha256("\n".join(sorted(texts)).encode(errors="surrogatepass")).hexdigest()
 
 
-def _kept(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggestion:
+def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggestion:
     suggestion = payload["suggestion"]
     return CachedSuggestion(
         suggestion=None if suggestion is None else _suggestion(suggestion, case),
@@ -139,12 +139,12 @@ def _kept(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggest
 
 def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
-    told = {"n_trials": suggestion.n_trials, "reason": suggestion.reason[:_MOST_TEXT]}
-    return {**numbers, **told, "choices": _choices(suggestion.config, case)}
+    texts = {"n_trials": suggestion.n_trials, "reason": suggestion.reason[:_MOST_TEXT]}
+    return {**numbers, **texts, "choices": _choices(suggestion.config, case)}
 
 
 def _choices(config: Config, case: DecisionContext) -> list[int] | None:
-    """Return positions in the user's lists of choices; ``None`` for the user's own config."""
+    """Return a config as positions in the user's lists of choices; ``None`` for the user's own config."""
     if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
         return None
     bound = case.held_space().bind(workload=case.workload, current=case.current)
@@ -155,15 +155,15 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
     if not isinstance(payload, dict):
         raise TypeError("a suggestion is an object")
     numbers = {name: _number(payload[name]) for name in _NUMBERS}
-    chance, doubt = numbers.pop("probability_to_fit"), numbers.pop("doubt")
-    if doubt is None or chance is None or chance > 1:
+    probability, doubt = numbers.pop("probability_to_fit"), numbers.pop("doubt")
+    if doubt is None or probability is None or probability > 1:
         raise ValueError("a probability is at most 1")
     for low, middle, high in (("low", "throughput", "high"), ("gain_low", "gain", "gain_high")):
         if not (numbers[low] or 0.0) <= (numbers[middle] or 0.0) <= (numbers[high] or 0.0):
             raise ValueError("an interval holds its middle")
     return Suggestion(
         config=_config(payload["choices"], case),
-        probability_to_fit=chance,
+        probability_to_fit=probability,
         doubt=doubt,
         n_trials=_count(payload["n_trials"]),
         reason=_text(payload["reason"]),
@@ -210,7 +210,7 @@ def _texts(value: object) -> tuple[str, ...]:
 
 
 def _plain(value: object) -> object:
-    """Return JSON values in which alike records look alike, whatever the order of their sets and mappings."""
+    """Return canonical JSON values: equal records give equal values, whatever the order of their sets and mappings."""
     if dataclasses.is_dataclass(value):
         compared = (item.name for item in fields(value) if item.compare)
         return [type(value).__name__, *(_plain(getattr(value, name)) for name in compared)]

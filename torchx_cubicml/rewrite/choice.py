@@ -1,6 +1,6 @@
-"""Which config an ordinary launch runs, and what speaks against it: predictions under the user's rules.
+"""Choice of the config that an ordinary launch runs: the advisor's suggestion, checked against the user's rules.
 
-Law 4 of the design: a config is made here of the literals of the user's own space file, whatever a store holds.
+Law 4 of the design: a config consists of literals from the user's own space file, whatever a store contains.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Trial, Workload
     from torchx_cubicml.space import SearchSpace
 
-_EXPLORE_AMONG = 8  # suggestions, of which the first that surely fits is tried
+_EXPLORE_AMONG = 8  # suggestions, of which the first that clears ``min_fit`` is tried
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionContext:
-    """What is known where a launch is decided.
+    """Input of the decision on one launch.
 
     Args:
-        space: as the user wrote it.
+        space: search space as the user wrote it.
         workload: facts of the launch.
-        current: the config that the command has.
-        trials: of the store.
-        predictor: name of the method chosen for the store; empty for the default.
+        current: config of the command as typed.
+        trials: trials of the store.
+        predictor: name of the predictor chosen for the store; empty for the default.
     """
 
     space: SearchSpace
@@ -55,20 +55,20 @@ class DecisionContext:
     predictor: str = ""
 
     def held_space(self) -> SearchSpace:
-        """Return the space in which what an ordinary launch leaves as typed has one value."""
+        """Return the space in which each parameter that stays as typed has only its current value."""
         return hold(self.space, self.current, held(self.space))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Choice:
-    """A config for a launch.
+    """Config for a launch, with the reason for rejecting it if there is one.
 
     Args:
-        config: complete, derived values included.
-        suggestion: what is promised for it.
-        origin: why it was chosen.
-        why_not: why the user's own config runs instead, in words; empty where this one runs.
-        note: what is to be told besides; empty where nothing is.
+        config: complete config, derived values included.
+        suggestion: suggestion with the predictions for it.
+        origin: purpose of the choice: rewriting or exploring.
+        rejection_reason: why the user's own config runs instead, in words; empty if this one runs.
+        note: further message to the user; empty for none.
     """
 
     config: Config
@@ -79,9 +79,9 @@ class Choice:
 
 
 def advise(case: DecisionContext) -> Suggestion | None:
-    """Return what is known to be best among the configs that an ordinary launch may run; it is yet to be judged.
+    """Return the incumbent among the configs that an ordinary launch may run; ``judge`` must check it.
 
-    Only what ended or was measured counts: a launch under way changes nothing before it has shown something.
+    Only trials that ended or were measured count: a launch in flight has no effect before its first measurement.
 
     Raises:
         SpaceError: the space cannot be bound to the workload, or what is frozen leaves no legal config.
@@ -91,37 +91,37 @@ def advise(case: DecisionContext) -> Suggestion | None:
     from torchx_cubicml.advisor import best_known
 
     space = case.held_space()
-    shown = filter(has_shown_something, case.trials)
-    trials = comparable(shown, space, workload=case.workload, current=case.current)
+    informative = filter(has_shown_something, case.trials)
+    trials = comparable(informative, space, workload=case.workload, current=case.current)
 
     def known(space: SearchSpace) -> Suggestion | None:
         return best_known(space, workload=case.workload, current=case.current, trials=trials, predictor=case.predictor)
 
     best = known(space)
-    if best is None or not _changed_batch(case, _own_literals(case, space, best.config)):
+    if best is None or not _changed_batch(case, _from_own_literals(case, space, best.config)):
         return best
     kept = known(keeping_batch(space, workload=case.workload, current=case.current))
     return best if kept is None or _is_own(case, kept.config) else kept
 
 
 def judge(case: DecisionContext, suggestion: Suggestion) -> Choice:
-    """Return the choice that a suggestion comes to under the user's rules; the trials of the case do not matter.
+    """Turn a suggestion into a choice under the user's rules; the trials of the case are not used.
 
     Raises:
         LaunchError: the suggested config may not run.
     """
-    config = _own_literals(case, case.held_space(), suggestion.config)
+    config = _from_own_literals(case, case.held_space(), suggestion.config)
     same = "nothing known is faster than your own config" if config is case.current else ""
     why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 
 
 def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str]:
-    """Return a config worth learning from where this launch is to try one, and what is to be told of it.
+    """Choose an untried config if this launch explores, and return it with a message to the user.
 
     Args:
-        case: what is known.
-        now: the time, by which launches under way are charged to the budget of exploring.
+        case: input of the decision.
+        now: present time, up to which launches in flight are charged to the exploration budget.
 
     Raises:
         SpaceError: see ``advise``.
@@ -143,7 +143,7 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
 
 
 def n_launched(case: DecisionContext) -> int:
-    """Return how many launches of the workload are known, those under way with them."""
+    """Return the number of known launches of the workload, those in flight included."""
     return sum(matches(trial, case.workload) for trial in case.trials)
 
 
@@ -153,7 +153,7 @@ def has_shown_something(trial: Trial) -> bool:
 
 
 def is_program_measured(case: DecisionContext) -> bool:
-    """Return whether a launch of the program was measured: before that there is nothing to load libraries for."""
+    """Return whether a launch of the program was measured; before that, no predictor needs to be loaded."""
     program = case.workload["program"]
     return any(trial.measurement is not None and trial.fact("program") == program for trial in case.trials)
 
@@ -175,7 +175,7 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
         predictor=case.predictor,
     )
     for suggestion in found:
-        config = _own_literals(case, space, suggestion.config)
+        config = _from_own_literals(case, space, suggestion.config)
         fits = suggestion.probability_to_fit >= case.space.rewrite.min_fit
         if fits and config is not case.current and not _changed_batch(case, config):
             return Choice(config=config, suggestion=suggestion, origin=Origin.EXPLORE)
@@ -190,10 +190,10 @@ def _is_own(case: DecisionContext, suggested: Config) -> bool:
     return all(name in case.current and same_value(value, case.current[name]) for name, value in suggested.items())
 
 
-def _own_literals(case: DecisionContext, space: SearchSpace, suggested: Config) -> Config:
-    """Return a suggested config made of the literals of the user's own space file and of the user's own command.
+def _from_own_literals(case: DecisionContext, space: SearchSpace, suggested: Config) -> Config:
+    """Rebuild a suggested config from the literals of the user's own space file and command.
 
-    Whatever a store holds, only positions in the user's lists of choices pass; derived values are computed here.
+    Whatever a store contains, only positions in the user's lists of choices are used; derived values are computed here.
     """
     if _is_own(case, suggested):
         return case.current
@@ -201,9 +201,9 @@ def _own_literals(case: DecisionContext, space: SearchSpace, suggested: Config) 
     config = bound.decode(bound.encode(suggested))
     if config is None:
         raise LaunchError("the suggested config is not legal in the space file")
-    stays = {name: case.current[name] for name in held(case.space) if name in case.current}
-    config = {**{name: value for name, value in stays.items() if name not in config}, **config}
-    moved = [name for name, value in stays.items() if not same_value(config[name], value)]
-    if moved:
-        raise LaunchError(f"the suggested config changes {', '.join(moved)}, which stays as typed")
+    frozen = {name: case.current[name] for name in held(case.space) if name in case.current}
+    config = {**{name: value for name, value in frozen.items() if name not in config}, **config}
+    changed = [name for name, value in frozen.items() if not same_value(config[name], value)]
+    if changed:
+        raise LaunchError(f"the suggested config changes {', '.join(changed)}, which stays as typed")
     return config

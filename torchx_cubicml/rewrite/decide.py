@@ -1,4 +1,4 @@
-"""From a store and a command to the config that the launch runs, with the least work that is sure to be enough."""
+"""Decision of the config that a launch runs: from the cache of earlier suggestions, else from the store's trials."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionLimits:
-    """What deciding may take.
+    """Limits of a decision.
 
     Args:
-        read_s: seconds for the store.
-        think_s: seconds for choosing a config.
-        cache: folder for what is kept for the next launch; ``None`` for nowhere.
+        read_s: deadline in seconds for reading the store.
+        think_s: deadline in seconds for choosing a config.
+        cache: folder of the suggestions cached for the next launch; ``None`` for no cache.
     """
 
     read_s: float
@@ -42,11 +42,11 @@ class DecisionLimits:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Decision:
-    """What a launch is to run.
+    """Decision on one launch.
 
     Args:
-        choice: ``None`` where no launch of the workload was measured yet.
-        lines: what is told besides: of the store, of the workload's trials, of exploring.
+        choice: the chosen config; ``None`` if no launch of the workload was measured yet.
+        lines: further messages to the user: on the store, the workload's trials, and exploring.
     """
 
     choice: Choice | None
@@ -54,13 +54,13 @@ class Decision:
 
 
 def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
-    """Return the config of a launch.
+    """Decide on the config of a launch.
 
     Args:
-        case: the launch; its trials are read here.
-        url: of the store.
-        limits: what it may take.
-        now: the time, see ``explore``.
+        case: input of the decision; its trials are read here.
+        url: URL of the store.
+        limits: limits of the decision.
+        now: present time, see ``explore``.
 
     Raises:
         StoreError: the store cannot be read, or not in time.
@@ -69,7 +69,7 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     kept = recall(path, case) if path is not None else None
-    # Elsewhere a listing is what costs, and whoever reads lists too.
+    # On a remote store the listing is what takes time, and reading the trials needs it anyway.
     if path is not None and kept is not None and split_url(url)[0] in LOCAL_PROTOCOLS:
         unchanged = _unchanged(kept, url, limits)
         if unchanged is not None and not explores(case.space, workload=case.workload, n_trials=kept.n_launched):
@@ -77,33 +77,36 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
                 keep(path, unchanged, case)
             return _decision(unchanged, case)
     reading = read_within(url, deadline_s=limits.read_s, cache=limits.cache)
-    case = replace(case, trials=reading.trials, predictor=_chosen(url, limits))
-    thought = within(limits.think_s, lambda: _thought(case, kept, now), what="choosing a config")
-    fresh = replace(thought.kept, store=fingerprint_of(reading.shelves), warnings=reading.warnings)
+    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits))
+    chosen = within(limits.think_s, lambda: _choose(case, kept, now), what="choosing a config")
+    fresh = replace(chosen.kept, store=fingerprint_of(reading.shelves), warnings=reading.warnings)
     if path is not None:
         keep(path, fresh, case)
-    if thought.explored is not None:
-        return Decision(choice=thought.explored, lines=(*first_few(fresh.warnings), *fresh.lines, thought.note))
-    return _decision(fresh, case, note=thought.note)
+    if chosen.explored is not None:
+        return Decision(choice=chosen.explored, lines=(*first_few(fresh.warnings), *fresh.lines, chosen.note))
+    return _decision(fresh, case, note=chosen.note)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Decided:
+class _Chosen:
+    """Suggestion to cache, and the config to explore instead, if any."""
+
     kept: CachedSuggestion
     explored: Choice | None = None
     note: str = ""
 
 
-def _thought(case: DecisionContext, kept: CachedSuggestion | None, now: datetime) -> _Decided:
+def _choose(case: DecisionContext, kept: CachedSuggestion | None, now: datetime) -> _Chosen:
+    """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
     if not is_program_measured(case):
-        nothing = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
-        return _Decided(kept=replace(nothing, predictor=case.predictor))
+        unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
+        return _Chosen(kept=replace(unknown, predictor=case.predictor))
     explored, note = explore(case, now=now)
     own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
     own = [trial for trial in own if has_shown_something(trial)]
     shown = digest(own)
     if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return _Decided(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
+        return _Chosen(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
     fresh = CachedSuggestion(
         suggestion=advise(case),
         store={},
@@ -113,7 +116,7 @@ def _thought(case: DecisionContext, kept: CachedSuggestion | None, now: datetime
         predictor=case.predictor,
         lines=comparable_trials(own, case.workload)[1],
     )
-    return _Decided(kept=fresh, explored=explored, note=note)
+    return _Chosen(kept=fresh, explored=explored, note=note)
 
 
 def _decision(kept: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
@@ -121,8 +124,8 @@ def _decision(kept: CachedSuggestion, case: DecisionContext, note: str = "") -> 
     return Decision(choice=choice, lines=(*first_few(kept.warnings), *kept.lines, *filter(None, [note])))
 
 
-def _chosen(url: str, limits: DecisionLimits) -> str:
-    """Return the predictor kept for the store; none where it cannot be read, for the default serves as well."""
+def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
+    """Return the predictor chosen for the store; empty, for the default one, if it cannot be read."""
     try:
         return within(limits.read_s, lambda: latest_choice(url), what="reading the choice of a predictor")
     except (LaunchError, StoreError):
@@ -130,10 +133,10 @@ def _chosen(url: str, limits: DecisionLimits) -> str:
 
 
 def _unchanged(kept: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:
-    """Return what was kept where the store holds the objects that it held."""
+    """Return the cached suggestion if the store and its chosen predictor have not changed since, else ``None``."""
     store = TrialStore(url)
     try:
         now = within(limits.read_s, lambda: still_holds(store.folder, kept.store), what="listing")
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {limits.read_s:g} s") from None
-    return None if now is None or _chosen(url, limits) != kept.predictor else replace(kept, store=now)
+    return None if now is None or _chosen_predictor(url, limits) != kept.predictor else replace(kept, store=now)

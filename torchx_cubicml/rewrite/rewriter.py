@@ -1,7 +1,7 @@
-"""One command in, one rewritten command and its contract out: what every way to launch passes through.
+"""Rewriter of one launch: a command in, the rewritten command and its contract out. Every launcher uses it.
 
-Our own failure never stops or changes a training: whatever goes wrong here is told in one line, and the launch goes on
-as the user typed it, recorded where that is possible.
+A failure of this package never stops or changes a training: it is reported in one line, and the launch runs as the user
+typed it, recorded if possible.
 """
 
 from __future__ import annotations
@@ -42,13 +42,13 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options:
-    """What the user asks of us; an empty text leaves it to the settings.
+    """Options of one launch; an empty text stands for the value from the settings.
 
     Args:
         space: path of the space file.
         store: URL of the store.
         mode: ``rewrite``, ``record`` or ``off``; by default ``rewrite`` with a space and ``record`` without one.
-        flags: what stands in front of an option's name on the command line, for messages.
+        flags: prefix of option names on the command line, for messages.
     """
 
     space: str = ""
@@ -58,7 +58,7 @@ class Options:
 
     @classmethod
     def settled(cls, *, space: str = "", store: str = "", mode: str = "", flags: str = "--") -> Self:
-        """Return the options with what is left open filled from ``.torchxconfig``, then from the environment."""
+        """Fill empty options from ``.torchxconfig``, then from the environment."""
         from torchx.runner.config import load_sections
 
         section = load_sections("component").get("cubicml", {})
@@ -68,26 +68,26 @@ class Options:
 
 
 def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
-    """Return the launch as it is to run: recorded, and rewritten where that promises a gain.
+    """Record a launch, and rewrite its arguments if that has a predicted gain.
 
-    Nothing is raised: what goes wrong is told, and the launch stays as typed.
+    Never raises: a failure is reported in the launch's lines, and the launch stays as typed.
     """
     mode = options.mode or ("rewrite" if options.space else "record")
     plain = RewrittenLaunch(launch=launch)
     if mode == "off":
         return plain
-    return _or_else(
-        lambda: _recorded(plain, options, mode),
+    return _with_fallback(
+        lambda: _with_contract(plain, options, mode),
         lambda why: plain.telling(f"launched as typed and not recorded: {why}"),
     )
 
 
 def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
-    """Return the TorchX app of a component and its arguments, recorded and rewritten, and tell on stderr what was done.
+    """Build the TorchX app of a component and its arguments, recorded and rewritten, and report the changes on stderr.
 
     Raises:
         LaunchError: there is no component, or TorchX refuses it or its arguments.
-        SystemExit: TorchX's parser refuses an argument; it has told so on stderr.
+        SystemExit: TorchX's parser refuses an argument, and has printed so on stderr.
     """
     if not args:
         raise LaunchError("a component to run is wanted, as in: cubicml dist.ddp -j 1x2 --script train.py -- ARGS")
@@ -95,62 +95,62 @@ def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
     if options.mode == "off":
         return source.app
     as_typed = "launched as typed and not recorded: {}".format
-    app, lines = _or_else(lambda: _app(source, options), lambda why: (source.app, (told(as_typed(why)),)))
+    app, lines = _with_fallback(lambda: _app(source, options), lambda why: (source.app, (told(as_typed(why)),)))
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return app
 
 
-def _or_else(step: Callable[[], _T], otherwise: Callable[[str], _T]) -> _T:
-    """Return what ``step`` makes, or what ``otherwise`` makes of the reason why it failed."""
+def _with_fallback(step: Callable[[], _T], fallback: Callable[[str], _T]) -> _T:
+    """Return the result of ``step`` or, if it fails, that of ``fallback`` for the reason."""
     try:
         return step()
     except CubicMLError as error:
-        return otherwise(str(error))
+        return fallback(str(error))
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
-        return otherwise(f"{type(error).__name__}: {error}")
+        return fallback(f"{type(error).__name__}: {error}")
 
 
 def _app(source: MaterializedComponent, options: Options) -> tuple[AppDef, tuple[str, ...]]:
     component = ComponentLaunch.of(source)
     if component.not_recorded:
         raise LaunchError(component.not_recorded)
-    scheduler = _or_else(scheduler_of_process, lambda _: "")
+    scheduler = _with_fallback(scheduler_of_process, lambda _: "")
     rewritten = rewrite(replace(component.launch, scheduler=scheduler), options)
     return component.build(rewritten.launch, rewritten.contract), rewritten.lines
 
 
-def _recorded(plain: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
+def _with_contract(plain: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
     from torchx_cubicml.store import absolute_url
 
     launch = plain.launch
     store = absolute_url(options.store or default_store_url(), for_launch=True)
     contract = Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
     recorded = replace(plain, contract=contract).telling(
-        f"this launch will be recorded in {store}", *_out_of_reach(store, launch, options)
+        f"this launch will be recorded in {store}", *_reach_warnings(store, launch, options)
     )
     if mode not in MODES:
         recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
     if not options.space:
         no_space = f"arguments stay as typed: no space file says what may be changed ({options.flags}space FILE)"
         return recorded.telling(no_space) if mode == "rewrite" else recorded
-    return _or_else(
-        lambda: _carried(_read(recorded, options, mode)),
+    return _with_fallback(
+        lambda: _checked_size(_with_config(recorded, options, mode)),
         lambda why: recorded.telling(f"arguments stay as typed: {why}"),
     )
 
 
-def _carried(rewritten: RewrittenLaunch) -> RewrittenLaunch:
-    """Return the launch, whose contract fits into what carries it.
+def _checked_size(rewritten: RewrittenLaunch) -> RewrittenLaunch:
+    """Return the launch unchanged after a check that its contract can be encoded.
 
     Raises:
-        ContractError: it does not.
+        ContractError: the contract is too large to be passed to the job.
     """
     if rewritten.contract is not None:
         encode_contract(rewritten.contract)
     return rewritten
 
 
-def _out_of_reach(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
+def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
     from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
     protocol, path = split_url(store)
@@ -158,11 +158,11 @@ def _out_of_reach(store: str, launch: Launch, options: Options) -> tuple[str, ..
         return ()
     if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
         return ()
-    ends = f"on {launch.scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
-    return (f"{ends}; name a store that both sides reach ({options.flags}store URL)",)
+    text = f"on {launch.scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
+    return (f"{text}; name a store that both sides reach ({options.flags}store URL)",)
 
 
-def _read(recorded: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
+def _with_config(recorded: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
     from torchx_cubicml.space.toml import load_space
 
     space, launch, contract = load_space(options.space), recorded.launch, recorded.contract
@@ -173,7 +173,7 @@ def _read(recorded: RewrittenLaunch, options: Options, mode: str) -> RewrittenLa
     read = replace(recorded, contract=contract)
     if mode != "rewrite":
         return read
-    return _or_else(
+    return _with_fallback(
         lambda: _rewritten(read, contract, space, options), lambda why: read.telling(f"arguments stay as typed: {why}")
     )
 
@@ -183,7 +183,7 @@ def _rewritten(read: RewrittenLaunch, contract: Contract, space: SearchSpace, op
     if launch.not_rewritten:
         raise LaunchError(launch.not_rewritten)
     refuse_other_batch(workload=workload, current=current)
-    read = read.telling(*map(_not_permitted, not_permitted(space)))
+    read = read.telling(*map(_not_permitted_line, not_permitted(space)))
     from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
     limits = DecisionLimits(
@@ -237,7 +237,7 @@ def _with_block(
     return replace(headed, lines=(*headed.lines, *aligned(rows)))
 
 
-def _not_permitted(name: str) -> str:
+def _not_permitted_line(name: str) -> str:
     return f"{name} stays as typed: it changes what is trained (changes_training = true in the space file permits it)"
 
 

@@ -1,7 +1,7 @@
-"""What an ordinary launch may not do, whatever a predictor promises: pure checks, with their reasons in words.
+"""Rules that an ordinary launch must keep, whatever gain is predicted: pure checks, with reasons in words.
 
-A parameter stays as typed where ``[rewrite]`` freezes it, or where it changes what is trained and does not say that it
-may. The advisor then sees a space in which it has one value.
+A parameter stays as typed if ``[rewrite]`` freezes it, or if it changes what is trained and the space file does not
+permit that (``changes_training``). The advisor then searches a space in which the parameter has one value.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
     from torchx_cubicml.space.expression import Expression
 
-_LOW_END = 1.0  # of the 80 % interval of a gain: nine in ten that it is a gain at all
+_LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
 _IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
 
 
 def changes_training(parameter: Parameter) -> bool:
-    """Return whether a parameter is known to change what is trained, by its own name or by that of its flag.
+    """Return whether a parameter is known to change what is trained, by its own name or that of its flag.
 
     >>> from torchx_cubicml.space import Parameter
     >>> changes_training(Parameter(name="dtype", choices=("fp32", "bf16"))), changes_training(
@@ -50,18 +50,18 @@ def changes_training(parameter: Parameter) -> bool:
 
 
 def not_permitted(space: SearchSpace) -> tuple[str, ...]:
-    """Return the parameters that change what is trained and do not say that an ordinary launch may."""
+    """Return the names of parameters that change what is trained without the space file's permission."""
     return tuple(item.name for item in space.parameters if changes_training(item) and not item.changes_training)
 
 
 def held(space: SearchSpace) -> tuple[str, ...]:
-    """Return the parameters that an ordinary launch leaves as typed."""
-    stay = {*space.rewrite.freeze, *not_permitted(space)}
-    return tuple(item.name for item in space.parameters if item.name in stay)
+    """Return the names of parameters that an ordinary launch leaves as typed."""
+    frozen = {*space.rewrite.freeze, *not_permitted(space)}
+    return tuple(item.name for item in space.parameters if item.name in frozen)
 
 
 def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchSpace:
-    """Return the space in which the parameters ``names`` have their value in ``current`` alone."""
+    """Return the space in which the parameters ``names`` are fixed to their values in ``current``."""
     parameters: list[Parameter] = []
     facts, constraints = list(space.workload), list(space.constraints)
     for parameter in space.parameters:
@@ -79,17 +79,17 @@ def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchS
 
 
 def comparable(trials: Iterable[Trial], held_space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
-    """Return the trials without those of this workload that had another value where the held space has a fact."""
+    """Leave out trials of this workload that differ from ``current`` in a parameter that the held space fixes."""
     tuned = {parameter.name for parameter in held_space.parameters}
-    facts = [name for name in current if name not in tuned]
-    return [trial for trial in trials if not matches(trial, workload) or _alike(trial.config, current, facts)]
+    fixed = [name for name in current if name not in tuned]
+    return [trial for trial in trials if not matches(trial, workload) or _alike(trial.config, current, fixed)]
 
 
 def refuse_other_batch(*, workload: Workload, current: Config) -> None:
-    """Check that the space file states no other global batch size than the command has.
+    """Check that the space file and the command agree on the global batch size.
 
     Raises:
-        LaunchError: it does.
+        LaunchError: they do not.
     """
     stated = workload.get("global_batch_size", current.get("global_batch_size"))
     computed = computed_global_batch_size(workload=workload, current=current)
@@ -98,7 +98,7 @@ def refuse_other_batch(*, workload: Workload, current: Config) -> None:
 
 
 def changed_batch(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
-    """Return how ``config`` changes the global batch size that it must keep, in words; empty where it does not."""
+    """Return a message if ``config`` changes the global batch size without permission; empty if it does not."""
     if _may_change_batch(space, current, config):
         return ""
     before = computed_global_batch_size(workload=workload, current=current)
@@ -112,27 +112,27 @@ def changed_batch(space: SearchSpace, *, workload: Workload, current: Config, co
 
 
 def batch_may_slip(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
-    """Return whether legal configs can have another global batch size than the command, which none may have."""
+    """Return whether legal configs can change the command's global batch size although that is not permitted."""
     kept = any(item.name == "gradient_accumulation_steps" and item.derive is not None for item in space.parameters)
     permitted = any(item.changes_training and item.name in _IN_BATCH for item in space.parameters)
     return not (kept or permitted) and computed_global_batch_size(workload=workload, current=current) is not None
 
 
 def keeping_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
-    """Return the space without the configs of another global batch size than the command has."""
+    """Constrain the space to configs with the command's global batch size."""
     known = {"dp_degree", *workload, *current}
     factors = [name for name in ("micro_batch_size", "gradient_accumulation_steps", "dp_degree") if name in known]
     batch = computed_global_batch_size(workload=workload, current=current)
-    kept = parse_expression(f"{' * '.join(factors)} == {batch}", where="the global batch size of the command")
-    return replace(space, constraints=(*space.constraints, kept))
+    constraint = parse_expression(f"{' * '.join(factors)} == {batch}", where="the global batch size of the command")
+    return replace(space, constraints=(*space.constraints, constraint))
 
 
 def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
-    """Return why a suggestion is not good enough to change a user's command; empty where it is."""
+    """Return the reason for not changing the user's command to a suggestion; empty if there is none."""
     if suggestion.probability_to_fit < rules.min_fit:
         return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"
     gain, low = suggestion.gain, suggestion.gain_low
-    # Without a gain the user's own config is known to run out of memory, and any that fits is better.
+    # Without a gain, the user's own config is known to run out of memory, so any config that fits is better.
     if gain is None or low is None:
         return ""
     if low <= _LOW_END:
@@ -143,18 +143,18 @@ def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
 
 
 def explores(space: SearchSpace, *, workload: Workload, n_trials: int) -> bool:
-    """Return whether the next launch is one of those that try something.
+    """Return whether the next launch explores.
 
-    The draw is of the workload and of how many launches it has seen, so that a dry run shows what the launch will do.
+    The draw is a hash of the workload and its number of launches, so that a dry run shows what the launch will do.
     """
     drawn = hashlib.sha256(json.dumps([sorted(workload.items()), n_trials]).encode()).digest()
     return int.from_bytes(drawn[:8]) < space.rewrite.explore * 2**64
 
 
 def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetime) -> float:
-    """Return wall hours times world size of the launches of a program that explored.
+    """Return the device hours (wall hours times world size) of the launches of a program that explored.
 
-    One under way counts from its start until ``now``, but no longer than the longest that has ended: it may be lost.
+    A launch in flight counts from its start until ``now``, limited to the longest one that has ended: it may be lost.
     """
     own = [trial for trial in trials if trial.workload.get("program") == program]
     longest = max((hours for trial in own if (hours := _hours(trial, None)) is not None), default=None)
@@ -168,7 +168,7 @@ def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetim
 
 
 def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
-    """Return what the longest ended launch of a workload took; 0 where none is known."""
+    """Return the most device hours of any ended launch of a workload; 0 if none is known."""
     own = [trial for trial in trials if matches(trial, workload)]
     return max(((_hours(trial, None) or 0.0) * _devices(trial) for trial in own), default=0.0)
 
@@ -183,7 +183,7 @@ def _hours(trial: Trial, now: datetime | None) -> float | None:
         start = datetime.fromisoformat(trial.started_at)
         end = datetime.fromisoformat(trial.ended_at) if trial.ended_at else now
         return None if end is None else max((end - start).total_seconds(), 0.0) / 3600
-    except (TypeError, ValueError):  # no time, or one that a clock without a zone wrote
+    except (TypeError, ValueError):  # no time, or one without a time zone
         return None
 
 
@@ -198,7 +198,7 @@ def _equals(name: str, value: Scalar) -> Expression:
 
 
 def _only_choice(parameter: Parameter, current: Config) -> Scalar | None:
-    """Return the one choice that says the current value; ``None`` where none does."""
+    """Return the choice that equals the current value in all entries; ``None`` if there is none."""
     value = current[parameter.name]
     entries = value if isinstance(value, tuple) else (value,)
     if not all(same_value(entry, entries[0]) for entry in entries):

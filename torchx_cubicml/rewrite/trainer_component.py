@@ -1,4 +1,4 @@
-"""What the components of trainers share: a torchrun job of a known program, recorded and rewritten."""
+"""Shared part of the trainers' components: a torchrun job of a known program, recorded and rewritten."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ if TYPE_CHECKING:
     from torchx.specs import AppDef
 
 Given: TypeAlias = "str | int | Mapping[str, str] | Sequence[str] | None"
-"""An option as TorchX hands it to a component; ``None`` where it is not given."""
+"""Value of an option as TorchX passes it to a component; ``None`` if it is not given."""
 
 
 def trainer_app(
     program: Sequence[str], args: Sequence[str], *, job: Mapping[str, Given], ours: Mapping[str, str | None]
 ) -> AppDef:
-    """Return the app that runs a program under torchrun, and tell on stderr what was done.
+    """Build the app that runs a program under torchrun, and report the changes on stderr.
 
     Args:
-        program: what names it to TorchX's own component: ``--script FILE`` or ``-m MODULE``.
-        args: the program's own.
-        job: options of TorchX's own component; those that are not given are left to it and to ``.torchxconfig``.
+        program: arguments that name the program to TorchX's own component: ``--script FILE`` or ``-m MODULE``.
+        args: arguments of the program.
+        job: options of TorchX's own component; it and ``.torchxconfig`` set those that are not given.
         ours: space, store and mode.
 
     Raises:
-        ComponentValidationException: TorchX refuses the options; it tells so without a traceback.
+        ComponentValidationException: TorchX refuses the options; TorchX prints this exception without a traceback.
     """
     from torchx.specs.finder import ComponentValidationException
 
@@ -44,7 +44,7 @@ def trainer_app(
 
 
 def component_name() -> str:
-    """Return TorchX's own component for torchrun: newer releases have another name for it."""
+    """Return the name of TorchX's own component for torchrun, which differs between releases."""
     from torchx.components import dist
 
     return "dist.torchrun" if hasattr(dist, "torchrun") else "dist.ddp"
@@ -54,5 +54,5 @@ def _text(value: Given) -> str:
     if isinstance(value, str | int):
         return str(value)
     if isinstance(value, Mapping):
-        return ",".join(f"{name}={said}" for name, said in value.items())
+        return ",".join(f"{name}={item}" for name, item in value.items())
     return ",".join(value or ())

@@ -24,7 +24,7 @@ SEARCHERS: dict[str, Callable[[], Searcher]] = {
     "evolution": Evolution,
     "climb": Climb,
 }
-"""Name of a method -> how to make one with its default settings."""
+"""Name of a method -> factory with its default settings."""
 
 
 def searcher_named(name: str, *, start: tuple[Config, ...] = ()) -> Searcher:
@@ -32,7 +32,7 @@ def searcher_named(name: str, *, start: tuple[Config, ...] = ()) -> Searcher:
 
     Args:
         name: key of ``SEARCHERS``.
-        start: configs known to be good, for a searcher that begins somewhere.
+        start: configs known to be good, for a warm-started searcher.
 
     Raises:
         SpaceError: the name is unknown.

@@ -1,4 +1,4 @@
-"""What every searcher offers, and the scores that it is given."""
+"""Interface of searchers, and the scores that they maximise."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ Score: TypeAlias = Callable[[Sequence[Config]], NDArray[np.float64]]
 
 @runtime_checkable
 class VectorScore(Protocol):
-    """A ``Score`` that also takes configs as rows of choice indices, which is much cheaper for many of them."""
+    """A ``Score`` that also accepts configs as rows of choice indices, much cheaper for many of them."""
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         """Return the scores of configs, float64 ``[n]``; see ``Score``."""
 
     def of_vectors(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the scores of legal rows of the space searched, float64 ``[n]``; the same as of their configs.
+        """Return the scores of legal rows of the space searched, float64 ``[n]``; equal to those of their configs.
 
         Args:
             vectors: choice index per dimension, ``[n, n_dimensions]``; see ``torchx_cubicml.space.encoding``.
@@ -36,19 +36,18 @@ class VectorScore(Protocol):
 
 
 def scores_of(space: SearchSpace, score: Score, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
-    """Return the scores of legal rows, float64 ``[n]``, whether ``score`` takes rows or configs alone."""
+    """Return the scores of legal rows, float64 ``[n]``, whether ``score`` accepts rows or configs alone."""
     if isinstance(score, VectorScore):
         return score.of_vectors(vectors)
     return score([config_at(space, vector) for vector in vectors])
 
 
 class Searcher(Protocol):
-    """Proposes configs of high score.
+    """A search algorithm that proposes configs of high score.
 
-    The advisor calls it for each suggestion, or for a whole batch once by each opinion on what configs are worth, with
-    a space bound to one workload. It keeps nothing between calls, and must never change the space or the configs, score
-    a config that is not legal, or draw randomness from anything but ``rng``. It cannot know what stands behind the
-    score.
+    The advisor calls it once per suggestion, or for a whole batch once per surrogate, with a space bound to one
+    workload. It keeps nothing between calls. It must never change the space or the configs, score a config that is not
+    legal, or draw randomness from anything but ``rng``. The score is a black box.
     """
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
@@ -56,20 +55,20 @@ class Searcher(Protocol):
 
         Args:
             space: legal configs; it can be far too large to list.
-            score: what to maximise; it is called with batches, the larger the cheaper.
-            count: how many proposals are wanted, >= 1; a smaller space gives all that it holds.
+            score: function to maximise; it is called with batches, the larger the cheaper per config.
+            count: maximum number of proposals, >= 1; a smaller space gives all its configs.
             rng: the only source of randomness.
         """
 
 
 @runtime_checkable
 class WarmStartable(Protocol):
-    """A searcher that begins at configs known to be good."""
+    """A searcher with a warm start at configs known to be good."""
 
     def with_start(self, start: tuple[Config, ...]) -> Searcher:
         """Return this searcher with another start."""
 
 
 def identity(config: Config) -> Hashable:
-    """Return what two equal configs have in common, whatever the order of their names."""
+    """Return a hashable key of a config, equal for equal configs in any order of names."""
     return tuple(sorted(config.items()))

@@ -1,6 +1,6 @@
-"""A climb from configs that are known to be good: all their neighbours, again and again from the best met.
+"""Hill climbing (local search) from configs known to be good: score all neighbours, and repeat from the best.
 
-For scores whose summits lie near what was measured, such as expected improvement under a Gaussian process.
+It suits scores whose maxima are near the measured configs, such as expected improvement under a Gaussian process.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.searchers.neighbourhood import Vectors
     from torchx_cubicml.space import SearchSpace
 
-_LISTED = 2000  # legal configs that are rather listed
+_MAX_LISTED = 2000  # legal configs up to which a space is listed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Climb:
-    """Climbs to the summits near ``start``.
+    """Local search for the maxima near ``start``.
 
     Args:
-        start: configs known to be good; legal ones count.
-        draws: random configs among which the climb begins too, and thrice as many with layers mixed anew.
-        rounds: steps at most.
+        start: configs known to be good; illegal ones are ignored.
+        draws: random configs that also start the climb; three times as many are starts with resampled layers.
+        rounds: maximum number of steps.
         climbers: best configs from which each step is made.
-        strays: random changes of each climber, besides its neighbours.
+        strays: random mutations of each climber, besides its neighbours.
     """
 
     start: tuple[Config, ...] = ()
@@ -46,28 +46,28 @@ class Climb:
         return replace(self, start=start)
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
-        """Return the best configs met; see ``Searcher``."""
-        most = max(_LISTED, 2 * count)
-        if space.size(limit=most + 1) <= most:
+        """Return the best configs scored; see ``Searcher``."""
+        max_listed = max(_MAX_LISTED, 2 * count)
+        if space.size(limit=max_listed + 1) <= max_listed:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = ScoredRows(space, score)
+        scored = ScoredRows(space, score)
         moves = Neighbourhood(space.dimensions)
-        begin = rows_of(space, self.start)
-        ranking.add(begin)
-        ranking.draw(self.draws, rng)
-        tops = begin if len(begin) else ranking.best(self.climbers)
+        start = rows_of(space, self.start)
+        scored.add(start)
+        scored.draw(self.draws, rng)
+        tops = start if len(start) else scored.best(self.climbers)
         if len(tops):
-            ranking.add(moves.mixed(tops[rng.integers(len(tops), size=3 * self.draws)], rng))
-        climbed: set[bytes] = set()
+            scored.add(moves.mixed(tops[rng.integers(len(tops), size=3 * self.draws)], rng))
+        expanded: set[bytes] = set()
         for _ in range(self.rounds):
             if not len(tops):
                 break
-            climbed.update(row.tobytes() for row in tops)
-            ranking.add(np.vstack([self._around(top, tops, moves, rng) for top in tops]))
-            best = ranking.best(self.climbers)
-            tops = best[[row.tobytes() not in climbed for row in best]]
-        ranking.fill(count, rng)
-        return ranking.configs(count)
+            expanded.update(row.tobytes() for row in tops)
+            scored.add(np.vstack([self._around(top, tops, moves, rng) for top in tops]))
+            best = scored.best(self.climbers)
+            tops = best[[row.tobytes() not in expanded for row in best]]
+        scored.fill(count, rng)
+        return scored.configs(count)
 
     def _around(self, top: Vectors, tops: Vectors, moves: Neighbourhood, rng: np.random.Generator) -> Vectors:
         strays = moves.mutated(np.repeat(top[None], self.strays, axis=0), rng)

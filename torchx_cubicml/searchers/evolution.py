@@ -1,7 +1,7 @@
-"""Evolution of configs: parents of high score, children by crossing and mutation, then a climb from the best.
+"""Evolutionary search: crossover and mutation of high-scoring parents, then hill climbing from the best.
 
-After the evolution of Real et al. (arXiv 1802.01548) in kind, but nothing ages: the best ever met stay parents. The
-moves know that layers of one parameter belong together (``neighbourhood``).
+It resembles the evolution of Real et al. (arXiv 1802.01548), but without ageing: the best configs of all generations
+stay parents. Mutations treat layers of one parameter as a group (``neighbourhood``).
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evolution:
-    """Evolves a population, then climbs to the nearest summits.
+    """Evolves a population, then climbs to the nearest maxima.
 
     Args:
         population: parents kept.
         children: configs made in each generation.
-        generations: how many.
+        generations: number of generations.
         climbers: best configs from which a climb starts.
-        climbs: steps of a climb at most, each to the best neighbour.
-        start: configs known to be good, which the first population holds where they are legal.
+        climbs: maximum steps of a climb, each to the best neighbour.
+        start: configs known to be good; the legal ones join the first population.
     """
 
     population: int = 60
@@ -47,29 +47,29 @@ class Evolution:
         return replace(self, start=start)
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
-        """Return the best configs met; see ``Searcher``."""
+        """Return the best configs scored; see ``Searcher``."""
         budget = max(self.children * self.generations, 2 * count)
         if space.size(limit=budget + 1) <= budget:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = ScoredRows(space, score)
+        scored = ScoredRows(space, score)
         moves = Neighbourhood(space.dimensions)
-        ranking.add(rows_of(space, self.start))
-        ranking.draw(self.population, rng)
+        scored.add(rows_of(space, self.start))
+        scored.draw(self.population, rng)
         for _ in range(self.generations):
-            ranking.add(self._children(ranking.best(self.population), moves, rng))
+            scored.add(self._children(scored.best(self.population), moves, rng))
         for _ in range(self.climbs):
-            tops, known = ranking.best(self.climbers), len(ranking)
+            tops, n_before = scored.best(self.climbers), len(scored)
             if len(tops):
-                ranking.add(np.vstack([moves.neighbours(top, rng) for top in tops]))
-            if len(ranking) == known:
+                scored.add(np.vstack([moves.neighbours(top, rng) for top in tops]))
+            if len(scored) == n_before:
                 break
-        ranking.fill(count, rng)
-        return ranking.configs(count)
+        scored.fill(count, rng)
+        return scored.configs(count)
 
     def _children(self, parents: Vectors, moves: Neighbourhood, rng: np.random.Generator) -> Vectors:
         if not len(parents):
             return parents
-        # The lower of two draws: the better a parent stands, the more children it has.
+        # Tournament selection: the better of two random ranks, so that better parents have more children.
         ones, others = (parents[rng.integers(len(parents), size=(self.children, 2)).min(axis=1)] for _ in range(2))
         crossed = moves.crossed(ones, others, rng)
         return moves.mutated(np.where(rng.random((self.children, 1)) < 0.5, crossed, ones), rng)

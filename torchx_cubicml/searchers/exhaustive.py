@@ -1,4 +1,4 @@
-"""Every legal config of a space that is small enough to list."""
+"""Exhaustive search of a space that is small enough to list."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _BATCH = 4096  # configs scored at once
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Exhaustive:
-    """Streams the space in batches.
+    """Scores every legal config, streamed in batches.
 
     Args:
-        limit: legal configs at most.
+        limit: maximum number of legal configs.
     """
 
     limit: int = 1_000_000
@@ -34,7 +34,7 @@ class Exhaustive:
         """Check that ``space`` can be listed.
 
         Raises:
-            SpaceError: it holds more configs than ``limit``.
+            SpaceError: it has more configs than ``limit``.
         """
         if space.size(limit=self.limit + 1) > self.limit:
             raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
@@ -43,9 +43,9 @@ class Exhaustive:
         """Return the best of all legal configs; see ``Searcher``.
 
         Raises:
-            SpaceError: the space holds more than ``limit``.
+            SpaceError: the space has more than ``limit``.
         """
-        del rng  # nothing is drawn
+        del rng  # the search is deterministic
         self.check(space)
         stream = space.legal.choices.vectors()
         best = np.empty((0, len(space.dimensions)), dtype=np.intp)

@@ -1,8 +1,9 @@
-"""The first launches of a workload, as an engineer would choose them: nothing is predicted yet, so cover what matters.
+"""Initial design (design of experiments): the first launches of a workload, before any prediction.
 
-On simulated layer-wise FSDP spaces this is worth more than ten per cent over random configs when eight launches are to
-be had: begin with every layer alike, find the memory wall early, then vary one thing at a time around the best. Where
-no layer chooses and there are many parameters, a few configs that differ in all of them at once tell more.
+Layered spaces begin with every layer alike, find the memory limit early, then vary one parameter at a time around the
+best. On simulated layer-wise FSDP spaces this gains more than ten per cent over random configs within eight launches.
+Spaces without layers and with many parameters use a screening design: a few configs that differ in all parameters at
+once are more informative.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.searchers.neighbourhood import Vector
     from torchx_cubicml.space import Dimension, SearchSpace
 
-_MOST_COMPARED = 3  # parameters that are varied one at a time; of more, each launch is to tell of all
-_SCREENED, _DRAWN = 12, 2000  # configs that screen them, and from how many they are picked
-_MOST_CHOICES = 6  # of one parameter; a longer list of kernels or backends is left to the predictor
+_MAX_ONE_AT_A_TIME = 3  # parameters varied one at a time; with more, a screening design varies all in each launch
+_SCREENING_SIZE, _CANDIDATES = 12, 2000  # configs of a screening design, and random candidates for it
+_MAX_CHOICES = 6  # of one parameter; the rest of a longer list (kernels, backends) is left to the acquisition
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DesignPoint:
-    """A config worth measuring before anything is predicted.
+    """A config of the initial design.
 
     Args:
         config: legal in the space.
-        why: what it is, in words that continue "untried first guess: ".
+        why: its reason, in words that continue "untried first guess: ".
     """
 
     config: Config
@@ -45,32 +46,32 @@ class DesignPoint:
 
 
 def first_batch(space: SearchSpace, *, current: Config, best: Config | None = None) -> list[DesignPoint]:
-    """Return what to launch first on a workload, most telling first, each config once.
+    """Return the initial design of a workload, the most informative config first, without repeats.
 
     Args:
         space: bound to the workload.
         current: the user's own config, which comes first where it is legal.
-        best: the best config measured so far; where there is one, variations around it follow.
+        best: the best config measured so far; if given, variations around it follow.
     """
-    knobs = _knobs(space.dimensions)
-    home = _vector(space, knobs, current)
+    factors = _factors(space.dimensions)
+    home = _vector(space, factors, current)
     points = [(home, "your own config")] if current in space else []
-    if _are_screened(knobs):
-        return list(_decoded(space, [*points, *_screening(space, knobs, home)]))
-    points += list(_uniform(_legal_from(space, knobs, home), home))
+    if _use_screening(factors):
+        return list(_decoded(space, [*points, *_screening(space, factors, home)]))
+    points += list(_uniform(_with_legal_numbers(space, factors, home), home))
     if best is not None:
-        start = _vector(space, knobs, best)
-        points += list(_around(_legal_from(space, knobs, start), start))
+        start = _vector(space, factors, best)
+        points += list(_around(_with_legal_numbers(space, factors, start), start))
     return list(_decoded(space, points))
 
 
 def screens(space: SearchSpace) -> bool:
-    """Return whether the first launches in the bound ``space`` differ in everything at once: many knobs, no layers."""
-    return _are_screened(_knobs(space.dimensions))
+    """Return whether the bound ``space`` uses a screening design: many parameters, none with layers."""
+    return _use_screening(_factors(space.dimensions))
 
 
-def _are_screened(knobs: Mapping[str, _Factor]) -> bool:
-    return len(knobs) > _MOST_COMPARED and not any(len(knob.indices) > 1 for knob in knobs.values())
+def _use_screening(factors: Mapping[str, _Factor]) -> bool:
+    return len(factors) > _MAX_ONE_AT_A_TIME and not any(len(factor.indices) > 1 for factor in factors.values())
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,168 +79,173 @@ class _Factor:
     name: str
     indices: list[int]
     dimension: Dimension
-    rungs: list[int] | None  # choices of a number, from the lowest to the highest
+    ordered: list[int] | None  # choice indices of a number in ascending order; ``None`` for other choices
 
     @property
     def choices(self) -> tuple[Scalar, ...]:
         return self.dimension.choices
 
 
-def _knobs(dimensions: Iterable[Dimension]) -> dict[str, _Factor]:
-    knobs: dict[str, _Factor] = {}
+def _factors(dimensions: Iterable[Dimension]) -> dict[str, _Factor]:
+    factors: dict[str, _Factor] = {}
     for index, dimension in enumerate(dimensions):
-        knob = knobs.setdefault(dimension.parameter, _Factor(dimension.parameter, [], dimension, ladder(dimension)))
-        knob.indices.append(index)
-    return {name: knob for name, knob in knobs.items() if len(knob.choices) > 1}
+        factor = factors.setdefault(dimension.parameter, _Factor(dimension.parameter, [], dimension, ladder(dimension)))
+        factor.indices.append(index)
+    return {name: factor for name, factor in factors.items() if len(factor.choices) > 1}
 
 
-def _legal_from(space: SearchSpace, knobs: Mapping[str, _Factor], start: Vector) -> dict[str, _Factor]:
-    """Return the knobs without the numbers that are not legal beside the other choices of ``start``.
+def _with_legal_numbers(space: SearchSpace, factors: Mapping[str, _Factor], start: Vector) -> dict[str, _Factor]:
+    """Return the factors, their numbers limited to those legal beside the other choices of ``start``.
 
-    The largest micro batch is the largest that divides the global one.
+    The largest micro batch is then the largest that divides the global batch.
     """
-    narrowed = {}
-    for name, knob in knobs.items():
-        rungs = [rung for rung in knob.rungs or () if space.decode(_set(start, knob, rung)) is not None]
-        narrowed[name] = replace(knob, rungs=rungs) if rungs else knob
-    return narrowed
+    limited = {}
+    for name, factor in factors.items():
+        ordered = [
+            choice for choice in factor.ordered or () if space.decode(_with_choice(start, factor, choice)) is not None
+        ]
+        limited[name] = replace(factor, ordered=ordered) if ordered else factor
+    return limited
 
 
-def _structure(knobs: Mapping[str, _Factor]) -> _Factor | None:
-    """Return the knob whose uniform settings an engineer would compare first."""
-    layered = [knob for knob in knobs.values() if len(knob.indices) > 1]
-    named = [knobs[name] for name in ("sharding_strategy", "activation_checkpointing") if name in knobs]
-    worded = [knob for knob in knobs.values() if knob.rungs is None]
-    return next(iter([*layered, *named, *worded]), None)
+def _structure(factors: Mapping[str, _Factor]) -> _Factor | None:
+    """Return the factor compared first: layered, the sharding or checkpointing strategy, or any categorical one."""
+    layered = [factor for factor in factors.values() if len(factor.indices) > 1]
+    named = [factors[name] for name in ("sharding_strategy", "activation_checkpointing") if name in factors]
+    categorical = [factor for factor in factors.values() if factor.ordered is None]
+    return next(iter([*layered, *named, *categorical]), None)
 
 
-def _driver(knobs: Mapping[str, _Factor], structure: _Factor | None) -> _Factor | None:
-    """Return the number that moves throughput and memory most: the micro batch, else the one with most choices."""
-    numbers = [knob for knob in knobs.values() if knob.rungs is not None and knob is not structure]
-    if "micro_batch_size" in knobs and knobs["micro_batch_size"] in numbers:
-        return knobs["micro_batch_size"]
-    return max(numbers, key=lambda knob: len(knob.choices), default=None)
+def _driver(factors: Mapping[str, _Factor], structure: _Factor | None) -> _Factor | None:
+    """Return the number with the largest effect on throughput and memory: micro batch, else the one of most choices."""
+    numbers = [factor for factor in factors.values() if factor.ordered is not None and factor is not structure]
+    if "micro_batch_size" in factors and factors["micro_batch_size"] in numbers:
+        return factors["micro_batch_size"]
+    return max(numbers, key=lambda factor: len(factor.choices), default=None)
 
 
-def _uniform(knobs: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
-    structure = _structure(knobs)
-    driver = _driver(knobs, structure)
+def _uniform(factors: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
+    structure = _structure(factors)
+    driver = _driver(factors, structure)
     for level, where in (("middle", 0.5), ("largest", 1.0)) if driver else (("", 0.0),):
-        start, told = home, ""
+        start, text = home, ""
         if driver is not None:
-            choice = _rung(driver, where)
-            start, told = _set(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
+            choice = _choice_at(driver, where)
+            start, text = _with_choice(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
         if structure is None:
-            yield start, told or "the one legal config"
+            yield start, text or "the one legal config"
             continue
-        each = "every layer" if len(structure.indices) > 1 else structure.name
-        for choice, value in enumerate(structure.choices[:_MOST_CHOICES]):
+        subject = "every layer" if len(structure.indices) > 1 else structure.name
+        for choice, value in enumerate(structure.choices[:_MAX_CHOICES]):
             if level == "middle" and all(home[index] == choice for index in structure.indices):
-                continue  # the user's own config tells as much
-            yield _set(start, structure, choice), f"{each} {value}" + (f" at {told}" if told else "")
+                continue  # the user's own config is as informative
+            yield _with_choice(start, structure, choice), f"{subject} {value}" + (f" at {text}" if text else "")
 
 
-def _screening(space: SearchSpace, knobs: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
-    """Yield configs that differ in everything at once, each level about as often, so that each tells of all parameters.
+def _screening(space: SearchSpace, factors: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield a screening design: configs that differ in all factors at once, with balanced levels.
 
-    The next is, of many that are drawn, the one whose levels were the rarest so far.
+    Each next config is the random candidate whose levels occurred least so far.
     """
     try:
-        drawn = drawn_rows(space, _DRAWN, rng=np.random.default_rng(0))
-    except SpaceError:  # nothing legal was found
+        candidates = drawn_rows(space, _CANDIDATES, rng=np.random.default_rng(0))
+    except SpaceError:  # no legal config was found
         return
-    places = [knob.indices[0] for knob in knobs.values()]
+    indices = [factor.indices[0] for factor in factors.values()]
     levels = np.column_stack(
-        [_levels(knob)[drawn[:, place]] for knob, place in zip(knobs.values(), places, strict=True)]
+        [_levels(factor)[candidates[:, index]] for factor, index in zip(factors.values(), indices, strict=True)]
     )
-    each = np.arange(len(places))
-    seen = np.zeros((len(places), _MOST_CHOICES))
-    seen[each, [_levels(knob)[home[place]] for knob, place in zip(knobs.values(), places, strict=True)]] = 1.0
-    for _ in range(_SCREENED):
-        rarest = int(np.argmin(seen[each, levels].sum(axis=1)))
-        seen[each, levels[rarest]] += 1.0
-        yield tuple(drawn[rarest].tolist()), "every parameter at a value little tried"
+    every = np.arange(len(indices))
+    counts = np.zeros((len(indices), _MAX_CHOICES))
+    counts[every, [_levels(factor)[home[index]] for factor, index in zip(factors.values(), indices, strict=True)]] = 1.0
+    for _ in range(_SCREENING_SIZE):
+        rarest = int(np.argmin(counts[every, levels].sum(axis=1)))
+        counts[every, levels[rarest]] += 1.0
+        yield tuple(candidates[rarest].tolist()), "every parameter at a value little tried"
 
 
-def _levels(knob: _Factor) -> NDArray[np.intp]:
-    """Return the level of each choice: low, middle and high ones of a number, others by themselves."""
-    if knob.rungs is None:
-        return np.arange(len(knob.choices)) % _MOST_CHOICES
-    ranks = np.argsort(knob.rungs)
+def _levels(factor: _Factor) -> NDArray[np.intp]:
+    """Return the level of each choice: low, middle or high for a number, one level per choice otherwise."""
+    if factor.ordered is None:
+        return np.arange(len(factor.choices)) % _MAX_CHOICES
+    ranks = np.argsort(factor.ordered)
     return np.asarray(ranks * 3 // len(ranks), dtype=np.intp)
 
 
-def _around(knobs: Mapping[str, _Factor], best: Vector) -> Iterator[tuple[Vector, str]]:
-    """Yield the best config with one thing changed."""
-    structure = _structure(knobs)
-    driver = _driver(knobs, structure)
-    if driver is not None and driver.rungs is not None:
+def _around(factors: Mapping[str, _Factor], best: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield variations of the best config in one factor at a time."""
+    structure = _structure(factors)
+    driver = _driver(factors, structure)
+    if driver is not None and driver.ordered is not None:
         now = float(driver.choices[best[driver.indices[0]]])
-        above = [rung for rung in driver.rungs if float(driver.choices[rung]) > now]
-        yield from _change(driver, best, above[len(above) // 2 :][:1])
+        above = [choice for choice in driver.ordered if float(driver.choices[choice]) > now]
+        yield from _with_each(driver, best, above[len(above) // 2 :][:1])
     if structure is not None and len(structure.indices) > 1:
-        yield from _runs(structure, best)
-    for knob in knobs.values():
-        if knob is not structure and knob is not driver:
-            ends = range(len(knob.choices)) if knob.rungs is None else (knob.rungs[-1], knob.rungs[0])
-            yield from _change(knob, best, list(ends)[:_MOST_CHOICES])
+        yield from _layer_runs(structure, best)
+    for factor in factors.values():
+        if factor is not structure and factor is not driver:
+            ends = range(len(factor.choices)) if factor.ordered is None else (factor.ordered[-1], factor.ordered[0])
+            yield from _with_each(factor, best, list(ends)[:_MAX_CHOICES])
 
 
-def _runs(knob: _Factor, best: Vector) -> Iterator[tuple[Vector, str]]:
-    """Yield the best config with a run of layers one choice further: a bold step and a cautious one elsewhere."""
-    middle, quarter = len(knob.indices) // 2, max(len(knob.indices) // 4, 1)
-    for run, told in ((knob.indices[:middle], "first half"), (knob.indices[-quarter:], "last quarter")):
+def _layer_runs(factor: _Factor, best: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield the best config with a run of layers moved by one choice: the first half, then the last quarter."""
+    middle, quarter = len(factor.indices) // 2, max(len(factor.indices) // 4, 1)
+    for run, text in ((factor.indices[:middle], "first half"), (factor.indices[-quarter:], "last quarter")):
         now = best[run[0]]
-        choice = now + 1 if now + 1 < len(knob.choices) else now - 1
+        choice = now + 1 if now + 1 < len(factor.choices) else now - 1
         changed = tuple(choice if index in run else other for index, other in enumerate(best))
-        yield changed, f"the best so far with the {told} of the layers {knob.choices[choice]}"
+        yield changed, f"the best so far with the {text} of the layers {factor.choices[choice]}"
 
 
-def _change(knob: _Factor, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:
+def _with_each(factor: _Factor, best: Vector, choices: list[int]) -> Iterator[tuple[Vector, str]]:
     for choice in choices:
-        yield _set(best, knob, choice), f"the best so far with {knob.name} = {knob.choices[choice]}"
+        yield _with_choice(best, factor, choice), f"the best so far with {factor.name} = {factor.choices[choice]}"
 
 
-def _rung(knob: _Factor, where: float) -> int:
-    rungs = knob.rungs or list(range(len(knob.choices)))
-    return rungs[round(where * (len(rungs) - 1))]
+def _choice_at(factor: _Factor, where: float) -> int:
+    ordered = factor.ordered or list(range(len(factor.choices)))
+    return ordered[round(where * (len(ordered) - 1))]
 
 
-def _set(vector: Vector, knob: _Factor, choice: int) -> Vector:
-    chosen = set(knob.indices)
+def _with_choice(vector: Vector, factor: _Factor, choice: int) -> Vector:
+    chosen = set(factor.indices)
     return tuple(choice if index in chosen else other for index, other in enumerate(vector))
 
 
-def _vector(space: SearchSpace, knobs: Mapping[str, _Factor], config: Config) -> Vector:
-    """Return the choices of ``config``; a value that is not among them gives way to the nearest, or to the first."""
+def _vector(space: SearchSpace, factors: Mapping[str, _Factor], config: Config) -> Vector:
+    """Return the choice indices of ``config``.
+
+    A value that is no choice is replaced by the nearest number, or by the first choice.
+    """
     vector = [0] * len(space.dimensions)
-    for knob in knobs.values():
-        value = config.get(knob.name)
-        for index in knob.indices:
+    for factor in factors.values():
+        value = config.get(factor.name)
+        for index in factor.indices:
             entry = _entry(value, space.dimensions[index])
-            vector[index] = _nearest(knob, entry)
+            vector[index] = _nearest(factor, entry)
     return tuple(vector)
 
 
 def _entry(value: object, dimension: Dimension) -> object:
     if not isinstance(value, tuple):
         return value
-    place = dimension.positions[0] if dimension.positions else 0
-    return value[place] if place < len(value) else None
+    layer = dimension.positions[0] if dimension.positions else 0
+    return value[layer] if layer < len(value) else None
 
 
-def _nearest(knob: _Factor, value: object) -> int:
-    if value in knob.choices:
-        return knob.choices.index(value)
-    if knob.rungs is None or not isinstance(value, int | float):
+def _nearest(factor: _Factor, value: object) -> int:
+    if value in factor.choices:
+        return factor.choices.index(value)
+    if factor.ordered is None or not isinstance(value, int | float):
         return 0
-    return min(range(len(knob.choices)), key=lambda choice: abs(float(knob.choices[choice]) - value))
+    return min(range(len(factor.choices)), key=lambda choice: abs(float(factor.choices[choice]) - value))
 
 
 def _decoded(space: SearchSpace, points: Iterable[tuple[Vector, str]]) -> Iterator[DesignPoint]:
-    told = set()
+    seen = set()
     for vector, why in points:
         config = space.decode(vector)
-        if config is not None and (key := identity(config)) not in told:
-            told.add(key)
+        if config is not None and (key := identity(config)) not in seen:
+            seen.add(key)
             yield DesignPoint(config=config, why=why)

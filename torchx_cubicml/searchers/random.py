@@ -1,4 +1,4 @@
-"""Uniform draws: the baseline that every other searcher must beat."""
+"""Random search: uniform samples, the baseline that every other searcher must beat."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Random:
-    """Scores configs drawn uniformly from the legal ones.
+    """Scores configs sampled uniformly from the legal ones.
 
     Args:
-        draws: how many; a space that holds no more is listed instead.
+        draws: number of samples; a space with no more legal configs is listed instead.
     """
 
     draws: int = 1000
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
-        """Return the best of the draws; see ``Searcher``."""
+        """Return the best of the samples; see ``Searcher``."""
         draws = max(self.draws, 2 * count)
         if space.size(limit=draws + 1) <= draws:
             return Exhaustive().search(space, score, count=count, rng=rng)
-        ranking = ScoredRows(space, score)
-        ranking.fill(draws // 2, rng, at_once=draws)  # repeats are rare in a space larger than the draws
-        return ranking.configs(count)
+        scored = ScoredRows(space, score)
+        scored.fill(draws // 2, rng, at_once=draws)  # repeats are rare in a space larger than the draws
+        return scored.configs(count)

@@ -1,4 +1,4 @@
-"""Rows of choice indices scored so far, each once: what searchers keep of what they met."""
+"""Rows of choice indices with their scores: a searcher's archive, which scores each row once."""
 
 from __future__ import annotations
 
@@ -21,11 +21,13 @@ if TYPE_CHECKING:
 
 
 class ScoredRows:
-    """All legal rows met so far and their scores.
+    """Archive of all legal rows scored so far.
+
+    A row's number is its position in the order of scoring.
 
     Args:
         space: bound.
-        score: what is maximised.
+        score: function to maximise.
     """
 
     def __init__(self, space: SearchSpace, score: Score) -> None:
@@ -42,34 +44,34 @@ class ScoredRows:
         self.numbers(as_legal(self._space, vectors))
 
     def numbers(self, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return which row met, counted as they came, each of legal ``vectors`` is, ``[n]``; score those that are new.
+        """Return the number of each of the legal ``vectors``, ``[n]``; new ones are scored first.
 
         Args:
             vectors: ``[n, n_dimensions]``.
         """
         keys = [row.tobytes() for row in vectors]
-        fresh = []
-        for place, key in enumerate(keys):
+        new = []
+        for index, key in enumerate(keys):
             if key not in self._numbers:
                 self._numbers[key] = len(self._numbers)
-                fresh.append(place)
-        if fresh:
-            self._rows.extend(vectors[fresh])
-            scores = np.asarray(scores_of(self._space, self._score, vectors[fresh]), dtype=np.float64)
+                new.append(index)
+        if new:
+            self._rows.extend(vectors[new])
+            scores = np.asarray(scores_of(self._space, self._score, vectors[new]), dtype=np.float64)
             self._scores.extend(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist())
         return np.array([self._numbers[key] for key in keys], dtype=np.intp)
 
     def scores(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return the scores of the rows that came as those ``numbers``, ``[n]``; ``-inf`` where it was NaN."""
+        """Return the scores of the rows of these ``numbers``, ``[n]``; ``-inf`` where the score was NaN."""
         return np.array([self._scores[number] for number in numbers.tolist()], dtype=np.float64)
 
     def rows(self, numbers: NDArray[np.intp]) -> NDArray[np.intp]:
-        """Return the rows that came as those ``numbers``, ``[n, n_dimensions]``."""
+        """Return the rows of these ``numbers``, ``[n, n_dimensions]``."""
         rows = [self._rows[number] for number in numbers.tolist()]
         return np.array(rows, dtype=np.intp).reshape(len(rows), len(self._space.dimensions))
 
     def order(self) -> NDArray[np.intp]:
-        """Return the numbers of all rows that may be proposed, best first; equal scores as they came."""
+        """Return the numbers of all rows that may be proposed, best first; ties in the order of scoring."""
         scores = np.array(self._scores, dtype=np.float64)
         order = np.argsort(-scores, kind="stable")
         return order[scores[order] > -np.inf]
@@ -78,7 +80,7 @@ class ScoredRows:
         """Score ``count`` legal rows drawn uniformly.
 
         Raises:
-            SpaceError: nothing legal was found, and nothing is known.
+            SpaceError: no legal row was found, and the archive is empty.
         """
         try:
             self.add(drawn_rows(self._space, count, rng=rng))
@@ -87,26 +89,26 @@ class ScoredRows:
                 raise
 
     def fill(self, count: int, rng: np.random.Generator, *, at_once: int = 0) -> None:
-        """Draw until ``count`` rows are known, or a draw of as many (or ``at_once``) brings nothing new.
+        """Draw until ``count`` rows are scored, or a draw of ``at_once`` rows (default ``count``) adds none.
 
-        How many are legal is not always known: of a space too large to count it may be few.
+        The number of legal rows is not always known: a space too large to count may have few.
         """
-        known = -1
-        while known < len(self) < count:
-            known = len(self)
+        n_before = -1
+        while n_before < len(self) < count:
+            n_before = len(self)
             self.draw(at_once or count, rng)
 
     def best(self, count: int) -> NDArray[np.intp]:
-        """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; equal scores as they came."""
+        """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; ties in the order of scoring."""
         return self.rows(self.order()[:count])
 
     def configs(self, count: int) -> list[Config]:
-        """Return the configs of ``best``."""
+        """Return up to ``count`` configs, best first; see ``best``."""
         return [config_at(self._space, row) for row in self.best(count)]
 
 
 def as_legal(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the rows that are legal, those that choose for an idle parameter with its first choice instead.
+    """Return the legal rows, with the choices of idle parameters set to their first.
 
     Args:
         space: bound.
@@ -116,8 +118,8 @@ def as_legal(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
     if legal.all() or not any(item.when is not None for item in space.parameters):
         return vectors[legal]
     others = (space.decode(vector.tolist()) for vector in vectors[~legal])
-    mended = [space.encode(config) for config in others if config is not None]
-    return np.vstack([vectors[legal], np.array(mended, dtype=np.intp).reshape(-1, vectors.shape[1])])
+    repaired = [space.encode(config) for config in others if config is not None]
+    return np.vstack([vectors[legal], np.array(repaired, dtype=np.intp).reshape(-1, vectors.shape[1])])
 
 
 def rows_of(space: SearchSpace, configs: Iterable[Config]) -> NDArray[np.intp]:

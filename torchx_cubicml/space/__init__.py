@@ -1,7 +1,7 @@
-"""The search space: parameters with their legal values, constraints, and all configs that are legal.
+"""Search space: parameters with their legal values, constraints, and all legal configs.
 
-``search_space`` and ``parameter`` hold the records; ``expression`` reads and evaluates what a file says in arithmetic;
-``legal_configs`` counts, lists and draws legal configs.
+``search_space`` and ``parameter`` hold the records; ``expression`` parses and evaluates arithmetic; ``legal_configs``
+counts, lists and draws legal configs.
 """
 
 from __future__ import annotations

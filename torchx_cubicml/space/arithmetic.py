@@ -1,6 +1,6 @@
-"""Exact arithmetic on the values of a space file: what each operator and function of an expression does.
+"""Exact arithmetic on the values of a space file: the operators and functions of expressions.
 
-Whole numbers stay exact, and a quotient that divides is a whole number again; numbers with a decimal point are floats.
+Whole numbers stay exact, and an exact quotient is a whole number again; numbers with a decimal point are floats.
 Magnitudes are bounded, so that no expression hangs or fills the memory.
 """
 
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     Operand: TypeAlias = "Value | Fraction | Symbolic"
 
 MAX_EXPONENT = 64
-MAX_BITS = 1024  # of a whole number on the way to a result
+MAX_BITS = 1024  # of a whole number, also of an intermediate result
 
 
 def kind(value: Operand) -> str:
-    """Return what a value is: only values of one kind are ever equal, so ``1``, ``true`` and ``"1"`` all differ.
+    """Return the kind of a value: only values of one kind are ever equal, so ``1``, ``true`` and ``"1"`` all differ.
 
     >>> kind(True), kind(1), kind(1.0), kind("1")
     ('true or false', 'a number', 'a number', 'a text')
@@ -41,10 +41,10 @@ def kind(value: Operand) -> str:
 
 
 def number(value: Operand, text: str) -> Number:
-    """Return ``value`` where it is a number.
+    """Return ``value`` if it is a number.
 
     Raises:
-        SpaceError: it is not; ``text`` is the operation that wants one.
+        SpaceError: it is not; ``text`` is the operation that needs one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
         raise SpaceError(f"`{text:.60}` calculates with numbers, got {value!r:.40}")
@@ -52,10 +52,10 @@ def number(value: Operand, text: str) -> Number:
 
 
 def truth(value: Operand, text: str) -> bool:
-    """Return ``value`` where it is true or false.
+    """Return ``value`` if it is true or false.
 
     Raises:
-        SpaceError: it is not; ``text`` is the operation that wants one.
+        SpaceError: it is neither; ``text`` is the operation that needs one.
     """
     if not isinstance(value, bool):
         raise SpaceError(f"`{text:.60}` wants true or false, got {value!r:.40}")
@@ -63,10 +63,10 @@ def truth(value: Operand, text: str) -> bool:
 
 
 def bounded(value: object) -> Number:
-    """Return a number of bounded size, an integral fraction as ``int``.
+    """Return a number of bounded size, with an integral fraction as ``int``.
 
     Raises:
-        SpaceError: it is too large, or not a real number.
+        SpaceError: the number is too large, or not real.
     """
     if isinstance(value, int | Fraction):
         if _bits(value) > MAX_BITS:
@@ -78,10 +78,10 @@ def bounded(value: object) -> Number:
 
 
 def calculate(operation: type[ast.operator], left: Number, right: Number, *, text: str) -> Number:
-    """Return the exact result of one of ``ARITHMETIC``.
+    """Return the exact result of an operation in ``ARITHMETIC``.
 
     Raises:
-        SpaceError: it divides by zero, or becomes too large.
+        SpaceError: the operation divides by zero, or its result is too large.
     """
     try:
         return bounded(ARITHMETIC[operation](left, right))
@@ -128,7 +128,7 @@ def _ordering(compare: Callable[[Any, Any], bool]) -> Callable[[Operand, Operand
     return lambda left, right, text: compare(number(left, text), number(right, text))
 
 
-def _spread(arguments: Sequence[Operand], text: str) -> list[Number]:
+def _flatten(arguments: Sequence[Operand], text: str) -> list[Number]:
     """Return the numbers of ``max(a, b)`` or of ``max(per_layer)``."""
     items = arguments[0] if len(arguments) == 1 and isinstance(arguments[0], tuple) else arguments
     return [number(item, text) for item in items]
@@ -183,6 +183,6 @@ FUNCTIONS: dict[str, Callable[[Sequence[Operand], str], Operand]] = {
     "floor": lambda arguments, text: math.floor(number(arguments[0], text)),
     "len": _length,
     "log2": lambda arguments, text: _logarithm(number(arguments[0], text)),
-    "max": lambda arguments, text: max(_spread(arguments, text)),
-    "min": lambda arguments, text: min(_spread(arguments, text)),
+    "max": lambda arguments, text: max(_flatten(arguments, text)),
+    "min": lambda arguments, text: min(_flatten(arguments, text)),
 }

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Conditional:
-    """What a parameter is: the value chosen or derived for it while a condition holds, else its idle value.
+    """A conditional parameter: its chosen or derived value while a condition holds, else its idle value.
 
     Args:
-        name: of the parameter.
+        name: name of the parameter.
         when: the condition.
-        derive: expression of its value; ``None`` where it is chosen.
+        derive: expression of its value; ``None`` if it is chosen.
         idle: its value while the condition does not hold.
     """
 
@@ -34,36 +34,36 @@ class Conditional:
 
     @property
     def chosen(self) -> str:
-        """The name under which the value chosen for it stands; no expression can read it."""
+        """Name of its chosen value; no expression can read it."""
         return f"{self.name}, if used"
 
     @property
     def names(self) -> frozenset[str]:
-        """The names that it reads."""
+        """Names that it reads."""
         return self.when.names | (self.derive.names if self.derive is not None else {self.chosen})
 
     @property
     def where(self) -> str:
-        """Its place in a space file, for messages."""
+        """Place in a space file, for messages."""
         return self.when.where
 
     @property
     def source(self) -> str:
-        """What it says, for messages."""
+        """Source text, for messages."""
         then = self.derive.source if self.derive is not None else self.name
         return f"{then} while {self.when.source}"
 
     def counts(self, values: Mapping[str, Value | Symbolic]) -> bool | Symbolic:
-        """Return whether the condition holds, or what is known of it while some of ``values`` are unknown.
+        """Return whether the condition holds, as a symbolic value while some of ``values`` are unknown.
 
         Raises:
-            SpaceError: it cannot be calculated, or is neither true nor false.
+            SpaceError: the condition cannot be calculated, or is neither true nor false.
         """
         holds = self.when.evaluate_partly(values)
         return holds if isinstance(holds, Symbolic) else truth(holds, self.when.source)
 
     def evaluate_partly(self, values: Mapping[str, Value | Symbolic]) -> Value | Symbolic:
-        """Return the value, or what is known of it.
+        """Return the value, symbolic while it is unknown.
 
         Raises:
             SpaceError: the condition, or the derived value while it holds, cannot be calculated.
@@ -79,10 +79,10 @@ class Conditional:
 
 @dataclass(frozen=True, slots=True)
 class OneIdleChoice:
-    """Of the choices for an idle parameter only the first is legal, so that each config is counted and drawn once.
+    """Rule that allows an idle parameter its first choice only, so that each config is counted and drawn once.
 
     Args:
-        conditional: the parameter, which is chosen.
+        conditional: the parameter, which is chosen and not derived.
         first: its value at the first choices.
     """
 
@@ -90,7 +90,7 @@ class OneIdleChoice:
     first: Value
 
     def broken(self, values: Mapping[str, Value]) -> bool:
-        """Whether the parameter is idle and has another than the first choice.
+        """Return whether the parameter is idle and has another than the first choice.
 
         Raises:
             SpaceError: the condition cannot be calculated.
@@ -98,7 +98,7 @@ class OneIdleChoice:
         return self.conditional.counts(values) is False and values[self.conditional.chosen] != self.first
 
     def residual(self, values: Mapping[str, Value | Symbolic]) -> Hashable | None:
-        """Return what is left to decide while some of ``values`` are unknown, ``None`` where it is broken anyway.
+        """Return the residual rule while some of ``values`` are unknown, ``None`` if it is broken in any case.
 
         Raises:
             SpaceError: the condition cannot be calculated.
@@ -119,23 +119,23 @@ class OneIdleChoice:
 Derivation: TypeAlias = Expression | Conditional
 
 ALWAYS_THERE = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "global_batch_size")
-"""Names that every expression can read without declaring them; ``nnodes`` and ``nproc_per_node`` where known."""
+"""Names that every expression can read without declaring them; ``nnodes`` and ``nproc_per_node`` only if known."""
 
 NOT_DATA_PARALLEL = ("tp_degree", "pp_degree", "cp_degree")
-"""Mesh axes whose ranks share their samples; 1 where absent."""
+"""Mesh axes whose ranks share their samples; 1 if absent."""
 
-MAX_DERIVED = 2**63 - 1  # more is no value that a script could read
+MAX_DERIVED = 2**63 - 1  # a script could not read a larger value
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rule:
-    """One derivation, constraint or idle parameter, and everything that is needed to check it alone.
+    """One rule (a derivation, constraint or idle parameter) with everything that is needed to check it alone.
 
     Args:
-        expression: of the derived value, or what must hold.
-        derives: name that it derives; empty for what must hold.
+        expression: expression of the derived value, or the condition that must hold.
+        derives: name of the derived value; empty for a condition.
         before: derivations that it needs, in dependency order.
-        reads: free parameters that it depends on, through derivations too.
+        reads: free parameters that it depends on, directly or through derivations.
     """
 
     expression: Derivation | OneIdleChoice
@@ -144,16 +144,16 @@ class Rule:
     reads: frozenset[str]
 
     def residual(self, known: Mapping[str, Value | Symbolic]) -> Hashable | None:
-        """Return what is left to decide while some free values are unknown, ``None`` where the rule is broken anyway.
+        """Return the residual rule while some free values are unknown, ``None`` if the rule is broken in any case.
 
-        Equal remainders are met by the same values of what is unknown.
+        Equal residuals are met by the same values of the unknowns.
         """
         values, undecided = dict(known), []
         try:
             for name, derivation in self.before:
                 value = derivation.evaluate_partly(values)
                 if isinstance(value, Symbolic):
-                    # What is chosen cannot fail: of it only what is calculated further is left to decide.
+                    # A chosen value cannot fail: only what is calculated from it is left to decide.
                     undecided += [value.key] if _can_fail(derivation) else []
                 elif not _may_be_derived(derivation, value):
                     return None
@@ -173,7 +173,7 @@ class Rule:
         return "met" if met else None
 
     def broken(self, known: Mapping[str, Value]) -> str | None:
-        """Return why facts and free values break the rule, ``None`` where they meet it."""
+        """Return the reason why facts and free values break the rule, ``None`` if they meet it."""
         values = dict(known)
         try:
             for name, derivation in self.before:
@@ -195,10 +195,10 @@ class Rule:
 
 
 def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]) -> Value:
-    """Return what a derivation gives, exactly.
+    """Return the exact value of a derivation.
 
     Raises:
-        SpaceError: it does not divide, is not positive, is too large, or cannot be calculated.
+        SpaceError: the value does not divide, is not positive, is too large, or cannot be calculated.
     """
     value = derivation.evaluate_partly(values)
     if isinstance(value, Symbolic):
@@ -206,14 +206,14 @@ def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]
     if not _may_be_derived(derivation, value):
         raise SpaceError(
             f"{derivation.where}: {name} = {derivation.source} must be above 0 and at most {MAX_DERIVED}, "
-            f"got {value!r:.40}{_seen(derivation, values)}"
+            f"got {value!r:.40}{_values_suffix(derivation, values)}"
         )
     return value
 
 
 def does_not_hold(constraint: Expression, values: Mapping[str, Value]) -> str:
-    """Return the sentence that says which values break a constraint."""
-    return f"{constraint.where}: {constraint.source!r} does not hold{_seen(constraint, values)}"
+    """Return the message on a broken constraint, with its values."""
+    return f"{constraint.where}: {constraint.source!r} does not hold{_values_suffix(constraint, values)}"
 
 
 def make_rules(
@@ -222,7 +222,7 @@ def make_rules(
     """Return a rule for each derived value, in dependency order, and each constraint.
 
     Args:
-        free: names under which chosen values stand.
+        free: names of the chosen values.
         derivations: derived names and their derivations, in any order.
         constraints: predicates.
 
@@ -237,10 +237,10 @@ def make_rules(
 
 
 def make_idle_rules(first: Mapping[str, Value], derivations: Mapping[str, Derivation]) -> list[Rule]:
-    """Return a rule for each conditional parameter that is chosen: idle, it has its first choice.
+    """Return a rule for each conditional parameter that is chosen: while idle, it has its first choice.
 
     Args:
-        first: the first choice of each free parameter, by the name under which chosen values stand.
+        first: the first choice of each free parameter, by the name of its chosen value.
         derivations: derived names and their derivations, in any order.
     """
     make = _RuleMaker(first, derivations)
@@ -249,7 +249,7 @@ def make_idle_rules(first: Mapping[str, Value], derivations: Mapping[str, Deriva
 
 
 class _RuleMaker:
-    """Finds for each rule what it needs and reads."""
+    """Builder of rules with the derivations and the free parameters that they need."""
 
     def __init__(self, free: Iterable[str], derivations: Mapping[str, Derivation]) -> None:
         self._free, self._order = frozenset(free), in_dependency_order(derivations)
@@ -264,7 +264,7 @@ class _RuleMaker:
 
 
 def in_dependency_order(derivations: Mapping[str, Derivation]) -> dict[str, Derivation]:
-    """Return the derivations so that each comes after those that it reads.
+    """Return the derivations in topological order: each comes after those that it reads.
 
     Raises:
         SpaceError: a derivation is circular; the text names the cycle.
@@ -280,7 +280,7 @@ def in_dependency_order(derivations: Mapping[str, Derivation]) -> dict[str, Deri
 
 
 def data_parallel_degree(known: Mapping[str, Value]) -> int | None:
-    """Return the world size over the mesh axes, ``None`` where it is unknown or does not divide.
+    """Return the world size divided by the mesh axes, ``None`` if it is unknown or does not divide.
 
     >>> data_parallel_degree({"world_size": 16, "tp_degree": 4})
     4
@@ -293,7 +293,7 @@ def data_parallel_degree(known: Mapping[str, Value]) -> int | None:
 
 
 def is_count(value: object) -> TypeGuard[int]:
-    """Whether a value is a whole number above 0."""
+    """Return whether a value is a whole number above 0."""
     return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
@@ -327,7 +327,7 @@ def _cycle(waiting: Mapping[str, Derivation]) -> list[str]:
     return path[path.index(path[-1]) :]
 
 
-def _seen(derivation: Derivation, values: Mapping[str, Value]) -> str:
+def _values_suffix(derivation: Derivation, values: Mapping[str, Value]) -> str:
     shown = ", ".join(f"{name}={_short(values[name])}" for name in sorted(derivation.names) if name in values)
     return f" with {shown}" if shown else ""
 

@@ -1,4 +1,4 @@
-"""Decision diagram of a constraint: counts and draws legal configs of large spaces."""
+"""Decision diagrams of constraints: count and draw the legal configs of large spaces."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Symbolic:
-    """What an operation gives while a name that it reads is not known yet.
+    """Symbolic result of an operation, while a name that it reads is unknown.
 
     Args:
-        key: equal for two unknowns only if they turn out alike, whatever the missing names will be.
-        whole: whether it will be a whole number.
+        key: equal for two unknowns only if they will be equal for all values of the missing names.
+        whole: whether the result will be a whole number.
         list_name: name of a per-layer value of which some entries are missing; empty for all else.
-        entries: those that are known already.
+        entries: the known entries of that value.
     """
 
     key: Hashable
@@ -37,7 +37,7 @@ class Symbolic:
 
 @dataclass(frozen=True, slots=True)
 class _Folded:
-    """Key of a product or a sum: its known part, and the keys of the others in an order of their own."""
+    """Key of a product or a sum: its known part, and the sorted keys of the unknown operands."""
 
     operation: str
     known: int | Fraction
@@ -45,15 +45,15 @@ class _Folded:
 
 
 def postponed(operation: str, *operands: object) -> Symbolic | None:
-    """Return the unknown result where an operand is unknown, else ``None``.
+    """Return the symbolic result if an operand is unknown, else ``None``.
 
-    >>> x = Unknown("x", whole=True)
+    >>> x = Symbolic("x", whole=True)
     >>> postponed("Mult", 8, x) == postponed("Mult", postponed("Mult", 2, x), 4)
     True
     """
     if not any(isinstance(operand, Symbolic) for operand in operands):
         return None
-    # Floats round, so that their order matters; exact numbers can be folded.
+    # Only exact numbers can be folded: floats round, so that their order matters.
     if operation in _NEUTRAL and all(_is_whole(operand) for operand in operands):
         return Symbolic(_fold(operation, operands), whole=True)
     return Symbolic((operation, *(_key(operand) for operand in operands)))
@@ -93,18 +93,18 @@ def _key(operand: object) -> Hashable:
 _NEUTRAL = {"Mult": 1, "Add": 0}
 
 
-MAX_READS = 1_000_000  # entries that checks read to build a diagram, or in one search: a second or two
+MAX_READS = 1_000_000  # entries that checks may read to build a diagram, or in one search: a second or two
 
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A rule that ties dimensions together.
+    """A constraint that ties dimensions together.
 
     Args:
-        dimensions: those that it reads.
-        holds: whether a vector meets it; entries of other dimensions mean nothing.
-        remainder: what is left to decide while only some dimensions are assigned, ``None`` where it is broken
-            already; equal remainders are met by the same values of the others.
+        dimensions: the dimensions that it reads.
+        holds: returns whether a choice vector meets it; entries of other dimensions are ignored.
+        residual: returns the residual check while only some dimensions are assigned, ``None`` if it is already broken;
+            equal residuals are met by the same values of the other dimensions.
     """
 
     dimensions: frozenset[int]
@@ -114,12 +114,12 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class DecisionDiagram:
-    """Legal assignments by rank.
+    """Decision diagram whose paths are the legal assignments, numbered by rank.
 
     Args:
-        targets: per level, node and choice index: the node it leads to, -1 where illegal.
-        ends: per level, node and choice index: legal ends up to and with this choice.
-        total: legal ends in all.
+        targets: per level, node and choice index: the node it leads to, -1 if illegal.
+        ends: per level, node and choice index: cumulative number of legal completions, up to and with this choice.
+        total: number of legal assignments.
     """
 
     targets: list[list[list[int]]]
@@ -127,7 +127,7 @@ class DecisionDiagram:
     total: int
 
     def assignment(self, rank: int) -> tuple[int, ...]:
-        """Return the assignment of rank ``0 <= rank < total`` in the order of the choices."""
+        """Return the assignment of rank ``0 <= rank < total``, in the order of the choices."""
         node, indices = 0, []
         for targets, ends in zip(self.targets, self.ends, strict=True):
             index = bisect_right(ends[node], rank)
@@ -142,7 +142,7 @@ class DecisionDiagram:
 
 
 class DiagramBuilder:
-    """Builds the diagram level by level; beginnings whose open checks leave the same to decide become one node."""
+    """Builder of a diagram, level by level; prefixes whose open checks have the same residuals become one node."""
 
     def __init__(self, dimensions: Sequence[int], sizes: Sequence[int], checks: Iterable[Check], length: int) -> None:
         self._dimensions, self._sizes = dimensions, sizes
@@ -151,27 +151,27 @@ class DiagramBuilder:
         self._vector, self._assigned = [0] * length, set[int]()
 
     def build(self) -> DecisionDiagram | None:
-        """Return the diagram, ``None`` where building it would take more than ``MAX_READS``."""
+        """Return the diagram, ``None`` if building it would take more than ``MAX_READS``."""
         targets: list[list[list[int]]] = []
-        beginnings: list[tuple[tuple[int, ...], _State]] = [((), {})]
+        prefixes: list[tuple[tuple[int, ...], _State]] = [((), {})]
         reads = 0
         for level, dimension in enumerate(self._dimensions):
             touched = [(check, last) for check, last in self._open_until if dimension in check.dimensions]
-            reads += len(beginnings) * self._sizes[level] * (1 + sum(len(check.dimensions) for check, _ in touched))
+            reads += len(prefixes) * self._sizes[level] * (1 + sum(len(check.dimensions) for check, _ in touched))
             if reads > MAX_READS:
                 return None
-            rows, beginnings = self._level(level, beginnings, touched)
+            rows, prefixes = self._level(level, prefixes, touched)
             targets.append(rows)
-        return _count_ends(targets, len(beginnings))
+        return _count_ends(targets, len(prefixes))
 
     def _level(
-        self, level: int, beginnings: list[tuple[tuple[int, ...], _State]], touched: list[tuple[Check, int]]
+        self, level: int, prefixes: list[tuple[tuple[int, ...], _State]], touched: list[tuple[Check, int]]
     ) -> tuple[list[list[int]], list[tuple[tuple[int, ...], _State]]]:
         rows: list[list[int]] = []
         nodes: dict[Hashable, int] = {}
-        next_beginnings: list[tuple[tuple[int, ...], _State]] = []
+        next_prefixes: list[tuple[tuple[int, ...], _State]] = []
         self._assigned.add(self._dimensions[level])
-        for indices, state in beginnings:
+        for indices, state in prefixes:
             for dimension, index in zip(self._dimensions, indices, strict=False):
                 self._vector[dimension] = index
             rows.append([])
@@ -182,13 +182,13 @@ class DiagramBuilder:
                     rows[-1].append(-1)
                     continue
                 node = nodes.setdefault(frozenset(after.items()), len(nodes))
-                if node == len(next_beginnings):
-                    next_beginnings.append(((*indices, index), after))
+                if node == len(next_prefixes):
+                    next_prefixes.append(((*indices, index), after))
                 rows[-1].append(node)
-        return rows, next_beginnings
+        return rows, next_prefixes
 
     def _state_after(self, level: int, state: _State, touched: list[tuple[Check, int]]) -> _State | None:
-        """Return what each open check leaves to decide, ``None`` where one is broken."""
+        """Return the residual of each open check, ``None`` if one is broken."""
         after = dict(state)
         for check, last in touched:
             if last == level:
@@ -218,5 +218,5 @@ def drawn_ranks(total: int, count: int, rng: np.random.Generator) -> list[int]:
     if total < 2**63:
         drawn: list[int] = rng.integers(total, size=count).tolist()
         return drawn
-    n_bytes = total.bit_length() // 8 + 8  # 64 bits to spare, so that the remainder is uniform for all purposes
+    n_bytes = total.bit_length() // 8 + 8  # 64 spare bits make the bias of the remainder negligible
     return [int.from_bytes(rng.bytes(n_bytes)) % total for _ in range(count)]

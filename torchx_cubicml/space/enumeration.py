@@ -1,8 +1,8 @@
-"""Counts, lists and draws the legal vectors of choice indices under checks that tie some of their entries together.
+"""Enumeration of legal choice vectors: count, list and draw them under checks that tie some entries together.
 
-Entries that no check ties to others are independent, so that a hundred layers of three choices beside a few tied
-numbers cost no more than the numbers. Tied entries become a layered diagram (``diagram``), or are searched depth first
-where that would be too large.
+Entries that no check reads are independent: a hundred layers of three choices beside a few tied numbers cost no more
+than the numbers. Tied entries become a decision diagram (``decision_diagram``), or are searched depth first if the
+diagram would be too large.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.space.decision_diagram import Check
 
-MAX_TRIES = 200  # draws that a check may refuse before depth-first search takes over
+MAX_TRIES = 200  # draws that a check may reject before depth-first search takes over
 
 
 class LegalChoices:
-    """All vectors of choice indices, entry ``d`` in ``range(sizes[d])``, that meet every check."""
+    """All choice vectors that meet every check, with entry ``d`` in ``range(sizes[d])``."""
 
     def __init__(self, sizes: Sequence[int], checks: Iterable[Check]) -> None:
         self.checks = checks = tuple(checks)
@@ -40,20 +40,20 @@ class LegalChoices:
 
     @property
     def ties(self) -> list[tuple[tuple[int, ...], list[list[list[int]]] | None]]:
-        """Tied dimensions in order, and the node after each node and choice of a level of their diagram."""
+        """Tied dimensions in order, and the ``targets`` of their diagram; ``None`` without a diagram."""
         tied = [part for part in self._parts if isinstance(part, _Tied)]
         return [(part.dimensions, part.targets) for part in tied]
 
     @property
     def is_empty(self) -> bool:
-        """Whether it is certain that nothing is legal; decided without counting."""
+        """Return whether it is certain that no vector is legal; decided without counting."""
         return not self._possible or any(part.is_empty for part in self._parts)
 
     def size(self, *, limit: int | None = None) -> int:
-        """Return how many vectors are legal, no more than ``limit``; what is too many to count is ``limit``.
+        """Return the number of legal vectors, at most ``limit``; ``limit`` if there are too many to count.
 
         Raises:
-            SpaceError: too many to count, and no limit is given.
+            SpaceError: there are too many to count, and no limit is given.
         """
         total = int(self._possible)
         for part in self._parts:
@@ -63,7 +63,7 @@ class LegalChoices:
         return total
 
     def vectors(self) -> Iterator[tuple[int, ...]]:
-        """Stream the legal vectors: groups of tied dimensions in order, the last of them changing fastest."""
+        """Stream the legal vectors: groups of tied dimensions in order, the last group changing fastest."""
         vector = [0] * self._length
         if not self._possible or self.is_empty:
             return
@@ -85,10 +85,10 @@ class LegalChoices:
                 open_parts.append(self._parts[len(open_parts)].assignments())
 
     def draw(self, count: int, rng: np.random.Generator) -> list[tuple[int, ...]]:
-        """Return ``count`` legal vectors, each drawn uniformly where its tied parts can be counted.
+        """Return ``count`` legal vectors, each drawn uniformly if its tied parts can be counted.
 
         Raises:
-            SpaceError: nothing is legal, or nothing legal was found.
+            SpaceError: no vector is legal, or no legal one was found.
         """
         if self.is_empty:
             raise SpaceError("no config is legal, so none can be drawn")
@@ -137,7 +137,7 @@ class _Free:
 
 
 class _Tied:
-    """Dimensions that checks tie together, in the order in which they are assigned."""
+    """Dimensions that checks tie together, in the order of their assignment."""
 
     def __init__(self, dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Check]) -> None:
         self.dimensions = _assignment_order(dimensions, checks)
@@ -147,7 +147,7 @@ class _Tied:
         self._length = len(sizes)
         self._is_countless = False
         self._reads_made = 0  # by the latest search
-        self._long_reads = 0  # of searches that took long, which found these
+        self._long_reads = 0  # by all long searches
         self._long_found: list[tuple[int, ...]] = []
 
     @property
@@ -186,7 +186,7 @@ class _Tied:
         return list(self._search(count, rng))
 
     def _search(self, count: int, rng: np.random.Generator) -> Iterator[tuple[int, ...]]:
-        """Draw what is too large to count: uniformly while one draw in ``MAX_TRIES`` is legal, else as found."""
+        """Draw by rejection, uniformly, while one draw in ``MAX_TRIES`` is legal; afterwards by depth-first search."""
         tries = MAX_TRIES
         for _ in range(count):
             drawn = next((item for item in self._guesses(tries, rng) if self._is_legal(item)), None)
@@ -206,7 +206,7 @@ class _Tied:
         return all(check.holds(vector) for level in self._checks for check in level)
 
     def _find(self, rng: np.random.Generator) -> tuple[int, ...]:
-        """Return what a bounded search meets first; where that takes long, after a while what was found before."""
+        """Return the first result of a bounded search; after enough long searches, a result of an earlier one."""
         found = None
         if self._long_reads <= MAX_READS or not self._long_found:
             with suppress(_TooManyReadsError):
@@ -255,7 +255,7 @@ class _Tied:
 
 
 class _TooManyReadsError(Exception):
-    """A search ended at its bound before it could tell."""
+    """Raised when a search reaches its bound before it has an answer."""
 
 
 def _tied_part(dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence[Check]) -> _Part:
@@ -263,7 +263,7 @@ def _tied_part(dimensions: Sequence[int], sizes: Sequence[int], checks: Sequence
 
 
 def _components(length: int, checks: Iterable[Check]) -> list[list[int]]:
-    """Return the groups of dimensions that checks tie together, each in order and by its first dimension."""
+    """Return the connected components of dimensions under the checks, each sorted, ordered by first dimension."""
     group = [{dimension} for dimension in range(length)]
     for check in checks:
         merged = set().union(*(group[dimension] for dimension in check.dimensions))
@@ -273,7 +273,7 @@ def _components(length: int, checks: Iterable[Check]) -> list[list[int]]:
 
 
 def _assignment_order(dimensions: Sequence[int], checks: Sequence[Check]) -> tuple[int, ...]:
-    """Order dimensions so that checks can be read early: those that need the fewest more come first."""
+    """Order dimensions greedily so that checks can be read early: the check with the fewest missing ones is next."""
     order: list[int] = []
     waiting = list(checks)
     while waiting:

@@ -1,6 +1,6 @@
-"""Arithmetic in a space file: parsed to a syntax tree, evaluated exactly over a whitelist of nodes.
+"""Expressions in a space file: parsed to a syntax tree, evaluated exactly over a whitelist of nodes.
 
-Text and depth are bounded; what each operation does, and its bounds, are in ``arithmetic``.
+Text and depth are bounded; the operations and their bounds are in ``arithmetic``.
 """
 
 from __future__ import annotations
@@ -66,10 +66,10 @@ class Expression:
         return result
 
     def evaluate_partly(self, values: _Values) -> Scalar | Symbolic:
-        """Return the exact value, or what is known of it while some of ``values`` are unknown.
+        """Return the exact value, symbolic while some of ``values`` that it needs are unknown.
 
         Raises:
-            SpaceError: as ``evaluate``, whatever the unknown values will be.
+            SpaceError: as ``evaluate``, if it fails for all values of the unknowns.
         """
         try:
             result = self._run(values)
@@ -82,7 +82,7 @@ class Expression:
         return result
 
     def holds(self, values: Mapping[str, Value]) -> bool:
-        """Return the truth of a predicate.
+        """Return the truth value of a predicate.
 
         Raises:
             SpaceError: as ``evaluate``, or the result is neither true nor false.
@@ -97,7 +97,7 @@ def parse_expression(source: str, *, where: str) -> Expression:
     """Return the parsed expression; ``where`` names its place in messages.
 
     Raises:
-        SpaceError: not an expression of the whitelist.
+        SpaceError: the source is not an expression of the whitelist.
     """
     try:
         tree = _syntax_tree(source)
@@ -108,7 +108,7 @@ def parse_expression(source: str, *, where: str) -> Expression:
 
 
 def is_name(text: str) -> bool:
-    """Whether an expression can read ``text`` as a name.
+    """Return whether an expression can read ``text`` as a name.
 
     >>> is_name("tp_degree"), is_name("max"), is_name("true"), is_name("a.b")
     (True, False, False, False)
@@ -125,7 +125,7 @@ def _syntax_tree(source: str) -> ast.expr:
         raise SpaceError(f"{len(source)} characters are more than the {MAX_SOURCE} that are legal")
     try:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # Python's advice on odd spellings is not for the user's terminal
+            warnings.simplefilter("ignore")  # Python's syntax warnings are not for the user's terminal
             return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
@@ -140,28 +140,28 @@ def _names(tree: ast.expr) -> Iterator[str]:
 
 
 def _compile(node: ast.expr, depth: int) -> _Evaluate:
-    """Return the function that evaluates ``node``; refuses what is not in ``_COMPILERS``."""
+    """Return the function that evaluates ``node``; raises for types that are not in ``_COMPILERS``."""
     if depth > MAX_DEPTH:
         raise SpaceError(f"operations nest deeper than {MAX_DEPTH}")
     compiler = _COMPILERS.get(type(node))
     if compiler is None:
-        raise _refused(node)
+        raise _illegal_node(node)
     return compiler(node, depth + 1)
 
 
-def _refused(node: ast.expr) -> SpaceError:
+def _illegal_node(node: ast.expr) -> SpaceError:
     return SpaceError(f"`{_text(node):.40}` at column {node.col_offset + 1} is not legal; legal are {LEGAL}")
 
 
 def _text(node: ast.expr) -> str:
     size = sum(1 for _ in ast.walk(node))
-    return ast.unparse(node) if size <= 2 * MAX_DEPTH else "..."  # unparse recurses without a bound of its own
+    return ast.unparse(node) if size <= 2 * MAX_DEPTH else "..."  # unparse recurses without a limit
 
 
 def _compile_constant(node: ast.Constant, depth: int) -> _Evaluate:
     value = node.value
     if not isinstance(value, bool | int | float | str):
-        raise _refused(node)
+        raise _illegal_node(node)
     constant = value if isinstance(value, bool | str) else bounded(value)
     return lambda values: constant
 
@@ -196,14 +196,14 @@ def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
 def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
     operation = type(node.op)
     if operation not in ARITHMETIC:
-        raise _refused(node)
+        raise _illegal_node(node)
     left, right = _compile(node.left, depth), _compile(node.right, depth)
     text = _text(node)
 
     def run(values: _Values) -> Operand:
         first, second = left(values), right(values)
-        waiting = postponed(operation.__name__, first, second)
-        return waiting or calculate(operation, number(first, text), number(second, text), text=text)
+        unknown = postponed(operation.__name__, first, second)
+        return unknown or calculate(operation, number(first, text), number(second, text), text=text)
 
     return run
 
@@ -211,7 +211,7 @@ def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
 def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
     apply = UNARY.get(type(node.op))
     if apply is None:
-        raise _refused(node)
+        raise _illegal_node(node)
     operand, text, name = _compile(node.operand, depth), _text(node), type(node.op).__name__
 
     def run(values: _Values) -> Operand:
@@ -254,7 +254,7 @@ def _compile_comparison(node: ast.Compare, depth: int) -> _Evaluate:
     operands = [_compile(item, depth) for item in (node.left, *node.comparators)]
     relations = [type(item) for item in node.ops]
     if not all(relation in RELATIONS for relation in relations):
-        raise _refused(node)
+        raise _illegal_node(node)
     text = _text(node)
 
     def run(values: _Values) -> Operand:
@@ -278,12 +278,12 @@ def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: st
     if isinstance(right, Symbolic) and right.list_name and not isinstance(left, Symbolic) and relation in _MEMBERSHIP:
         if RELATIONS[ast.In](left, right.entries, text):
             return relation is ast.In
-        right = Symbolic(right.list_name)  # which entries are known does not matter, since none of them decides
+        right = Symbolic(right.list_name)  # no known entry decides, so they need not be in the key
     return postponed(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
 
 
 def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *known: Operand) -> Symbolic:
-    """Return the unknown result of an operation that may not come to ``rest``, whose errors count only then."""
+    """Return the symbolic result of an operation that may never evaluate ``rest``; errors in ``rest`` do not count."""
     operands: list[object] = list(known)
     for evaluate in rest:
         try:
@@ -297,7 +297,7 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
     name = node.func.id if isinstance(node.func, ast.Name) else ""
     function = FUNCTIONS.get(name)
     if function is None or node.keywords or any(isinstance(item, ast.Starred) for item in node.args):
-        raise _refused(node)
+        raise _illegal_node(node)
     if not node.args or (len(node.args) > 1 and name not in {"max", "min"}):
         raise SpaceError(f"{name} takes {'one or more arguments' if name in {'max', 'min'} else 'one argument'}")
     arguments, text = [_compile(item, depth) for item in node.args], _text(node)
@@ -314,7 +314,7 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
 
 
 def _best_so_far(name: str, value: Operand, text: str) -> Operand:
-    """Return what is left of a per-layer value under ``max`` or ``min``: of its known entries one alone counts."""
+    """Return a partly known per-layer value for ``max`` or ``min``, reduced to its best known entry."""
     if name not in {"max", "min"} or not isinstance(value, Symbolic) or not value.entries:
         return value
     best = FUNCTIONS[name]([value.entries], text)

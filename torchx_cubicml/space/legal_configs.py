@@ -1,4 +1,4 @@
-"""Which values are legal together: choice vectors to values and back, under derivations, constraints and facts."""
+"""Legal configs: choice vectors to values and back, under derivations, constraints and facts."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class FreeParameter:
-    """A parameter whose value is chosen.
+    """A free parameter: its value is chosen, not derived.
 
     Args:
-        name: of the parameter.
+        name: name of the parameter.
         choices: legal values of one entry.
-        blocks: entries of the value that one choice sets, for each choice; ``None`` for a single value.
-        conditional: when it counts; ``None`` for always.
+        blocks: for each choice, the entries of the value that it sets; ``None`` for a single value.
+        conditional: condition under which it counts, with its idle value; ``None`` for always.
     """
 
     name: str
@@ -48,24 +48,24 @@ class FreeParameter:
 
     @property
     def chosen(self) -> str:
-        """The name under which the chosen value stands."""
+        """Name of the chosen value."""
         return self.name if self.conditional is None else self.conditional.chosen
 
     @property
     def first(self) -> Value:
-        """The value at the first choices."""
+        """Value at the first choices."""
         return (
             self.choices[0] if self.blocks is None else tuple(self.choices[0] for block in self.blocks for _ in block)
         )
 
     @property
     def n_dimensions(self) -> int:
-        """How many choices make up the value."""
+        """Number of choices that make up the value."""
         return 1 if self.blocks is None else len(self.blocks)
 
 
 class LegalConfigs:
-    """The legal values of all free parameters together; a choice vector has their dimensions one after the other."""
+    """Legal values of all free parameters together; a choice vector has their dimensions one after the other."""
 
     def __init__(
         self,
@@ -75,7 +75,7 @@ class LegalConfigs:
         constraints: Sequence[Expression],
         facts: Mapping[str, Value],
     ) -> None:
-        """Take the parameters of a bound space.
+        """Build the rules of a bound space.
 
         Raises:
             SpaceError: a name is unknown, or a derivation is circular.
@@ -91,7 +91,7 @@ class LegalConfigs:
         tuned = {*derivations, *(item.name for item in free)}
         derivations = _with_dp_degree(derivations, tuned=tuned, known=tuned | facts.keys())
         known = tuned | facts.keys() | derivations.keys()
-        _refuse_unknown_names([*derivations.values(), *constraints], known, chosen=set(self._free))
+        _check_names([*derivations.values(), *constraints], known, chosen=set(self._free))
         self._derivations = in_dependency_order(derivations)
         firsts = {name: parameter.first for name, parameter in self._free.items()}
         self._rules = make_rules(self._free, self._derivations, constraints) + make_idle_rules(
@@ -104,11 +104,11 @@ class LegalConfigs:
 
     @cached_property
     def choices(self) -> LegalChoices:
-        """The legal choice vectors."""
+        """Legal choice vectors."""
         return LegalChoices(self._sizes, [self._check(rule) for rule in self._rules])
 
     def values(self, choice: Sequence[int]) -> dict[str, Value]:
-        """Return the facts, and the values chosen for the free parameters at a choice vector.
+        """Return the facts and the values of the free parameters at a choice vector.
 
         Raises:
             SpaceError: there is not one index per dimension, or one is out of range.
@@ -122,7 +122,7 @@ class LegalConfigs:
         return self._facts | {name: self._value(name, choice) for name in self._free}
 
     def complete(self, values: dict[str, Value]) -> str | None:
-        """Add the derived values to ``values`` and return ``None``, or the sentence that says which rule is broken."""
+        """Add the derived values to ``values``; return ``None``, or a sentence on the first broken rule."""
         try:
             for name, derivation in self._derivations.items():
                 values[name] = derived_value(name, derivation, values)
@@ -136,14 +136,14 @@ class LegalConfigs:
     def reads(self, name: str) -> tuple[int, ...]:
         """Return the dimensions on which the value of a parameter depends, in order."""
         chosen = self._needed(name) & self._free.keys()
-        places = (range(self._start[item], self._start[item] + self._free[item].n_dimensions) for item in chosen)
-        return tuple(sorted(dimension for place in places for dimension in place))
+        spans = (range(self._start[item], self._start[item] + self._free[item].n_dimensions) for item in chosen)
+        return tuple(sorted(dimension for span in spans for dimension in span))
 
     def value(self, name: str, choice: Sequence[int]) -> Value:
-        """Return the value of one parameter at a legal choice vector, of which only what it ``reads`` counts.
+        """Return the value of one parameter at a legal choice vector, of which only the dimensions in ``reads`` count.
 
         Raises:
-            SpaceError: it cannot be derived there.
+            SpaceError: the value cannot be derived there.
         """
         needed = self._needed(name)
         values = self._facts | {item: self._value(item, choice) for item in needed & self._free.keys()}
@@ -166,20 +166,20 @@ class LegalConfigs:
             SpaceError: one is missing, or its value is not among the choices.
         """
         indices: list[int] = []
-        known = self._completed(config)
+        known = self._with_derived_values(config)
         for parameter in self._free.values():
             name = parameter.name
             if name not in config:
                 raise SpaceError(f"{name} is missing; legal are {_listed(parameter.choices)}")
             if parameter.conditional is not None and not parameter.conditional.when.holds(known):
-                _refuse_other_than_idle(parameter.conditional, config[name])
+                _check_idle_value(parameter.conditional, config[name])
                 indices.extend([0] * parameter.n_dimensions)
             else:
                 indices.extend(self._encode_value(parameter, config[name]))
         return tuple(indices)
 
-    def _completed(self, config: Config) -> dict[str, Value]:
-        """Return facts, the values of ``config``, and the derived ones that it does not hold and that can be had."""
+    def _with_derived_values(self, config: Config) -> dict[str, Value]:
+        """Return facts, the values of ``config``, and the missing derived values that can be calculated."""
         values: dict[str, Value] = {**self._facts, **config}
         for name, derivation in self._derivations.items():
             if name not in config:
@@ -188,30 +188,30 @@ class LegalConfigs:
         return values
 
     def refuse_empty(self) -> None:
-        """Check that some config is legal.
+        """Check that at least one config is legal.
 
         Raises:
-            SpaceError: none is; the text names the rule that excludes all of them.
+            SpaceError: none is; the message names the rules that exclude all of them.
         """
         if not self.choices.is_empty:
             return
         for rule in self._rules:
-            if self._none_meets([rule]):
+            if self._is_infeasible([rule]):
                 reason = rule.broken(self.values([0] * len(self._sizes)))
                 raise SpaceError(f"no config is legal: every one breaks {_described(rule)}; the first: {reason}")
         together = "; ".join(_described(rule) for rule in self._conflict())
         raise SpaceError(f"no config is legal: none meets all of these together: {together}")
 
     def _conflict(self) -> list[Rule]:
-        """Return rules that exclude every config together, and no longer once one of them is left out."""
+        """Return a minimal conflict: rules that together exclude every config, and no longer without any one."""
         kept = list(self._rules)
         for rule in self._rules:
             others = [other for other in kept if other is not rule]
-            if self._none_meets(others):
+            if self._is_infeasible(others):
                 kept = others
         return kept
 
-    def _none_meets(self, rules: Sequence[Rule]) -> bool:
+    def _is_infeasible(self, rules: Sequence[Rule]) -> bool:
         return LegalChoices(self._sizes, [self._check(rule) for rule in rules]).is_empty
 
     def _check(self, rule: Rule) -> Check:
@@ -269,22 +269,22 @@ class LegalConfigs:
     def _index_of(self, parameter: FreeParameter, value: Value, entry: int | None = None) -> int:
         index = None if isinstance(value, list | tuple) else self._index[parameter.name].get((kind(value), value))
         if index is None:
-            place = parameter.name if entry is None else f"{parameter.name}[{entry}]"
-            raise SpaceError(f"{place} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
+            where = parameter.name if entry is None else f"{parameter.name}[{entry}]"
+            raise SpaceError(f"{where} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
         return index
 
 
 def _with_dp_degree(
     derivations: Mapping[str, Derivation], *, tuned: set[str], known: set[str]
 ) -> Mapping[str, Derivation]:
-    """Add ``dp_degree`` where the config decides it: then it is derived like any other, and must divide exactly."""
+    """Add ``dp_degree`` if the config determines it: it is then derived like any other, and must divide exactly."""
     decided_by_config = bool(tuned & {"world_size", *NOT_DATA_PARALLEL})
     if "dp_degree" in known or "world_size" not in known or not decided_by_config:
         return derivations
     return {**derivations, "dp_degree": dp_degree_expression(known)}
 
 
-def _refuse_other_than_idle(conditional: Conditional, value: Value) -> None:
+def _check_idle_value(conditional: Conditional, value: Value) -> None:
     if value != conditional.idle or _kinds(value) != _kinds(conditional.idle):
         raise SpaceError(
             f"{conditional.name} = {value!r:.80} is not legal; it is {conditional.idle!r:.80} unless "
@@ -296,7 +296,7 @@ def _kinds(value: Value) -> object:
     return tuple(map(kind, value)) if isinstance(value, tuple) else kind(value)
 
 
-def _refuse_unknown_names(expressions: Sequence[Derivation], known: set[str], *, chosen: set[str]) -> None:
+def _check_names(expressions: Sequence[Derivation], known: set[str], *, chosen: set[str]) -> None:
     for expression in expressions:
         missing = sorted(expression.names - known - chosen)
         if missing:

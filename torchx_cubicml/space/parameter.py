@@ -1,4 +1,4 @@
-"""What a space file declares of one name: a parameter or a workload fact, and its place in a command."""
+"""Records of a declared name: a parameter or a workload fact, and its binding in a command."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class BindingKind(StrEnum):
-    """Kinds of bindings: the keys of a space file that say where a value stands in a command."""
+    """Kinds of bindings: the keys of a space file that name the place of a value in a command."""
 
     FLAG = "flag"
     ENV = "env"
@@ -28,28 +28,27 @@ class BindingKind(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Binding:
-    """Where a parameter or a workload fact stands in a command.
+    """Binding of a parameter or a workload fact to its place in a command.
 
     Args:
-        kind: of the place, as a space file says it.
-        name: a flag with its dashes, with a ``=`` at its end where the value must follow it at once (``--x=4``,
-            ``section.key=4``), an environment variable, what is hooked in the job, file and key in words, or
-            the name of a size that torchrun gives the job.
+        kind: kind of place, as a space file names it.
+        name: a flag with its dashes, with a ``=`` at its end if the value must follow it at once (``--x=4``,
+            ``section.key=4``); an environment variable; a hook; file and key in words; or the name of a size that
+            torchrun gives the job.
         aliases: other spellings of the same flag.
-        words: values and the texts that say them in the command, where these differ from the value; an empty text is
-            said by leaving the flag out.
-        bare: value that the flag says without one; ``None`` where it says none, or true.
+        words: values and their texts in the command, where these differ; an empty text means to leave the flag out.
+        bare: value of the flag without a text; ``None`` if it has none, or is a switch.
         companions: for a value, flags that must stand beside it, with their values.
-        unless: patterns of flags and files in a command with which absence no longer means the default: they name
-            other defaults.
-        file: where the command names a config file that holds the value: ``$VARIABLE``, a flag, or a path in which
-            ``*`` stands for anything; empty where none does. Beside a flag, the file counts where the flag is absent.
-        key: of the value in that file, outermost name first.
-        file_default: what the script does where the file does not say the value that no flag says.
-        file_words: values and what says them in the file, where these differ.
+        unless: patterns of flags and files in a command that set other defaults, so that an absent flag does not mean
+            the default.
+        file: argument or variable that names a config file with the value: ``$VARIABLE``, a flag, or a path in which
+            ``*`` matches anything; empty without one. Beside a flag, the file counts if the flag is absent.
+        key: key of the value in that file, outermost name first.
+        file_default: the script's value if neither a flag nor the file states one.
+        file_words: values and their spellings in the file, where these differ.
         flag_counts_more: whether a flag that is added beside the file wins over it; else the file is changed.
         file_must_leave_open: whether a value in the file, other than ``auto``, would contradict the flag.
-        implied: whether a value that is nowhere is what the parameter's expression gives, before the default counts.
+        implied: whether an absent value follows from the parameter's expression, before the default counts.
     """
 
     kind: str
@@ -70,18 +69,18 @@ class Binding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parameter:
-    """One tunable knob.
+    """A tunable parameter.
 
     Args:
         name: standard name where there is one.
-        choices: legal values in the order of the file, of one entry for a per-layer parameter; empty where derived.
+        choices: legal values in the order of the file, of one entry for a per-layer parameter; empty if derived.
         per_layer: name of the fact that counts its entries, or the count; ``None`` for a single value.
-        groups: blocks of neighbouring layers that are tuned alike; ``None`` tunes each layer.
-        derive: expression that gives the value; ``None`` for a free parameter.
-        when: the condition under which it counts; else it has its default or, without one, the user's own value.
-        landing: its place in the command; ``None`` where it follows from the others, and for spaces used as a library.
-        default: what the script does where the command does not say; ``None`` where the command must.
-        observe: standard name whose observed value stands for the requested one in training rows.
+        groups: number of blocks of neighbouring layers that are tuned alike; ``None`` tunes each layer.
+        derive: expression of the value; ``None`` for a free parameter.
+        when: condition under which it counts; else it has its default or, without one, the user's own value.
+        binding: its place in the command; ``None`` if it follows from the others, and in spaces used as a library.
+        default: the script's value if the command states none; ``None`` if the command must state one.
+        observe: standard name whose observed value replaces the requested one in training rows.
         changes_training: whether an ordinary launch may change it although that changes what is trained.
     """
 
@@ -97,17 +96,17 @@ class Parameter:
     changes_training: bool = False
 
     def __post_init__(self) -> None:
-        place = f"parameters.{self.name}"
+        where = f"parameters.{self.name}"
         if (self.derive is None) != bool(self.choices):
-            raise SpaceError(f"{place} needs choices, or an expression in derive, and not both")
+            raise SpaceError(f"{where} needs choices, or an expression in derive, and not both")
         kinds = sorted({kind(choice) for choice in self.choices})
         if len(kinds) > 1:
-            raise SpaceError(f"{place}: choices must be alike, got {' and '.join(kinds)}")
+            raise SpaceError(f"{where}: choices must be alike, got {' and '.join(kinds)}")
         repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
         if repeated:
-            raise SpaceError(f"{place}: choices must differ, got {repeated[0]!r:.80} more than once")
+            raise SpaceError(f"{where}: choices must differ, got {repeated[0]!r:.80} more than once")
         if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
-            raise SpaceError(f"{place}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
+            raise SpaceError(f"{where}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,9 +115,9 @@ class WorkloadFact:
 
     Args:
         name: standard name where there is one.
-        landing: its place in the command; ``None`` where stated.
-        value: stated value, or what the script does where the command does not say.
-        optional: whether it is left out where neither the command nor ``value`` says it.
+        binding: its place in the command; ``None`` if stated.
+        value: stated value, or the script's value if the command states none.
+        optional: whether it is left out if neither the command nor ``value`` states it.
     """
 
     name: str

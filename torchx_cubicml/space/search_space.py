@@ -1,7 +1,7 @@
-"""The search space: parameters with their legal values, constraints between them, and where each lands in a command.
+"""Search space: parameters with their legal values and bindings, and constraints between them.
 
-A space read from a file is bound to one workload before it is searched (``SearchSpace.bind``): only then is it known
-how many layers a per-layer parameter has and what the derived parameters are.
+A space read from a file is bound to one workload before it is searched (``SearchSpace.bind``). Only then are the number
+of layers of a per-layer parameter and the derived parameters known.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneChanges:
-    """What a profiling launch changes besides its config; ``{scratch}`` and ``{launch_id}`` are filled in.
+    """Changes of a profiling launch besides its config; ``{scratch}`` and ``{launch_id}`` are filled in.
 
     Args:
         args: flag -> value.
         env: variable -> value.
-        files: what names a config file -> key in it, outermost name first -> value.
+        files: argument or variable that names a config file -> key in it, outermost name first -> value.
     """
 
     args: Mapping[str, str] = field(default_factory=dict)
@@ -54,14 +54,14 @@ class TuneChanges:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewriteRules:
-    """When an ordinary launch may be rewritten; ``tune`` launches what it likes.
+    """Conditions for rewriting an ordinary launch; they do not bind ``tune``.
 
     Args:
-        min_gain: predicted gain that a rewrite must promise, as a share: 0.01 is a per cent.
-        min_fit: probability to fit in memory that it must have, 0..1.
+        min_gain: minimum predicted gain of a rewrite, as a share: 0.01 is a per cent.
+        min_fit: minimum probability that the rewritten launch fits in memory, 0..1.
         freeze: parameters that stay as typed.
-        explore: share of launches that try a config worth learning from, 0..1; none by default.
-        explore_budget_device_hours: what those launches may take together: wall hours times world size.
+        explore: share of launches that explore an informative config, 0..1; none by default.
+        explore_budget_device_hours: budget of all those launches together: wall hours times world size.
     """
 
     min_gain: float = 0.01
@@ -88,19 +88,19 @@ class Dimension:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SearchSpace:
-    """All legal configs.
+    """Search space: all legal configs.
 
     Args:
         parameters: free and derived ones, in the order of the file.
         constraints: predicates that every legal config meets.
         workload: facts that the file declares.
         objective: name of the throughput maximised.
-        statistic: of the steps of a launch, by which it is stated.
-        tune: what a profiling launch changes besides its config.
-        rewrite: when an ordinary launch may be rewritten.
-        log: how the program's output tells of its throughput; ``None`` where the file does not say.
-        facts: what ``bind`` fixed: the workload's facts, ``world_size``, ``global_batch_size``...
-        own: the user's own values of the parameters that may be idle, which ``bind`` fixed too.
+        statistic: statistic over the steps of a launch that gives its throughput.
+        tune: changes of a profiling launch besides its config.
+        rewrite: conditions for rewriting an ordinary launch.
+        log: pattern of throughput in the program's output; ``None`` if the file has none.
+        facts: facts fixed by ``bind``: those of the workload, ``world_size``, ``global_batch_size``...
+        own: the user's own values of the parameters that may be idle, also fixed by ``bind``.
     """
 
     parameters: tuple[Parameter, ...]
@@ -122,7 +122,7 @@ class SearchSpace:
             raise SpaceError(f"a parameter is declared once; {', '.join(repeated)} is declared again")
 
     def bind(self, *, workload: Workload, current: Config) -> Self:
-        """Return this space for one workload: facts fixed, per-layer sizes and ``global_batch_size`` known.
+        """Return this space for one workload, with facts, per-layer sizes and ``global_batch_size`` fixed.
 
         Args:
             workload: facts, with ``world_size``; a ``global_batch_size`` among them is kept.
@@ -133,17 +133,17 @@ class SearchSpace:
         """
         tuned = {parameter.name for parameter in self.parameters}
         stated = {fact.name: fact.value for fact in self.workload if fact.binding is None and fact.value is not None}
-        facts = _always_there({**stated, **workload}, current, tuned=tuned)
+        facts = _with_derived_facts({**stated, **workload}, current, tuned=tuned)
         facts = {name: value for name, value in facts.items() if name not in tuned}
         own = {item.name: current[item.name] for item in self.parameters if item.when and item.name in current}
         same = facts == self.facts and own == self.own
-        bound = self if same else replace(self, facts=facts, own=own)  # with what was worked out of it
+        bound = self if same else replace(self, facts=facts, own=own)  # keeps its cache of legal configs
         bound._legal().refuse_empty()
         return bound
 
     @property
     def dimensions(self) -> tuple[Dimension, ...]:
-        """The free choices of a bound space."""
+        """Free choices of a bound space."""
         return tuple(
             Dimension(parameter.name, block, parameter.choices)
             for parameter in self._free_parameters()
@@ -152,13 +152,13 @@ class SearchSpace:
 
     @property
     def legal(self) -> LegalConfigs:
-        """Which choices are legal together in a bound space, for those who work on many at once."""
+        """Legal configs of a bound space as choice vectors, for work on many at once."""
         return self._legal()
 
     def decode(self, choice: Sequence[int]) -> Config | None:
-        """Return the config, derived parameters included, at one choice index per dimension; ``None`` where illegal.
+        """Return the config at one choice index per dimension, with derived parameters; ``None`` if illegal.
 
-        What is chosen for a parameter that is idle does not matter.
+        The choice for an idle parameter does not matter.
 
         Raises:
             SpaceError: there is not one index per dimension, or one is out of range.
@@ -168,7 +168,7 @@ class SearchSpace:
         return None if legal.complete(values) else self._config(values)
 
     def encode(self, config: Config) -> tuple[int, ...]:
-        """Return the choice index per dimension of ``config``.
+        """Return one choice index per dimension for ``config``.
 
         Raises:
             SpaceError: a free parameter is missing or its value is not among the choices.
@@ -188,11 +188,11 @@ class SearchSpace:
         return self.why_illegal(config) is None
 
     def configs(self) -> Iterator[Config]:
-        """Stream every legal config of a bound space, in an order that is always the same."""
+        """Stream every legal config of a bound space, always in the same order."""
         return map(self._config_at, self._legal().choices.vectors())
 
     def size(self, *, limit: int | None = None) -> int:
-        """Return how many configs are legal, counting no further than ``limit``; too many to count are ``limit``.
+        """Return the number of legal configs, at most ``limit``; ``limit`` if there are too many to count.
 
         Raises:
             SpaceError: constraints tie so many choices together that they cannot be counted, and no limit is given.
@@ -202,8 +202,8 @@ class SearchSpace:
     def sample(self, count: int, *, rng: np.random.Generator) -> list[Config]:
         """Return ``count`` legal configs, each drawn uniformly (repeats are possible).
 
-        Where constraints tie so many choices together that they cannot be counted, a draw whose first guesses are all
-        illegal comes from a randomised search instead, which is not uniform.
+        If constraints tie too many choices together to count them, a draw whose first guesses are all illegal comes
+        from a randomised search instead, which is not uniform.
 
         Raises:
             SpaceError: no config is legal, or none was found in a bounded search.
@@ -228,7 +228,7 @@ class SearchSpace:
                 constraints=self.constraints,
                 facts=self.facts,
             )
-            object.__setattr__(self, "_legal_cache", legal)  # follows from the other fields alone
+            object.__setattr__(self, "_legal_cache", legal)  # a cache: depends only on the other fields
         return legal
 
     def _derivations(self) -> dict[str, Derivation]:
@@ -249,7 +249,7 @@ class SearchSpace:
         return free
 
     def _conditional(self, parameter: Parameter, blocks: tuple[tuple[int, ...], ...] | None) -> Conditional | None:
-        """Return when a parameter counts, and what it is else: its default, or the user's own value."""
+        """Return the condition of a parameter, with its idle value: its default, or the user's own value."""
         if parameter.when is None:
             return None
         idle = parameter.default if parameter.default is not None else self.own.get(parameter.name)
@@ -264,7 +264,7 @@ class SearchSpace:
 
 
 def computed_global_batch_size(*, workload: Workload, current: Config) -> int | None:
-    """Return micro batch x accumulation x data-parallel degree as a command has them, ``None`` where unknown.
+    """Return micro batch x accumulation x data-parallel degree of a command, ``None`` if one is unknown.
 
     >>> computed_global_batch_size(workload={"world_size": 8}, current={"micro_batch_size": 4, "tp_degree": 2})
     16
@@ -280,13 +280,13 @@ def computed_global_batch_size(*, workload: Workload, current: Config) -> int | 
 
 
 def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]:
-    """Return the derived parameters that have no place in a command, as far as what is known of it says them.
+    """Return the derived parameters that a command does not state, as far as its known values determine them.
 
     Raises:
-        SpaceError: one cannot be what the command says: it does not divide, for one.
+        SpaceError: the known values give no legal value: for example, they do not divide.
     """
-    left_open = [item for item in space.parameters if item.binding is None or item.binding.implied]
-    implied = {item.name: item.derive for item in left_open if item.derive is not None and item.name not in known}
+    unstated = [item for item in space.parameters if item.binding is None or item.binding.implied]
+    implied = {item.name: item.derive for item in unstated if item.derive is not None and item.name not in known}
     values = dict(known)
     degree = data_parallel_degree(values)
     if degree is not None:
@@ -300,8 +300,8 @@ def implied_values(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, 
     return {name: value for name, value in found.items() if name != "dp_degree"}
 
 
-def _always_there(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:
-    """Add the facts that follow from the known ones; ``dp_degree`` only where no config changes it."""
+def _with_derived_facts(known: Workload, current: Config, *, tuned: set[str]) -> dict[str, Value]:
+    """Return the known facts and those that follow from them; ``dp_degree`` only if no config changes it."""
     facts = dict(known)
     world_size, nnodes, per_node = (facts.get(name) for name in ("world_size", "nnodes", "nproc_per_node"))
     if is_count(world_size) and is_count(nnodes) and per_node is None and world_size % nnodes == 0:
@@ -320,7 +320,7 @@ def _always_there(known: Workload, current: Config, *, tuned: set[str]) -> dict[
 
 
 def _blocks(parameter: Parameter, facts: Mapping[str, Value]) -> tuple[tuple[int, ...], ...] | None:
-    """Return which entries of a per-layer value are chosen together; ``None`` for a single value."""
+    """Return the blocks of per-layer entries that are chosen together; ``None`` for a single value."""
     if parameter.per_layer is None:
         return None
     name = parameter.per_layer
@@ -336,7 +336,7 @@ def _blocks(parameter: Parameter, facts: Mapping[str, Value]) -> tuple[tuple[int
 
 
 def _difference(config: Config, legal: Config) -> str | None:
-    """Return what sets ``config`` apart from the legal config of the same free values."""
+    """Return a sentence on the first difference from the legal config of the same free values; ``None`` without one."""
     for name in {**legal, **config}:
         if name not in legal:
             return f"{name} is no parameter of this space; its parameters are {', '.join(legal)}"

@@ -1,4 +1,4 @@
-"""The store: every event of every launch as one immutable JSON object below any fsspec URL."""
+"""Append-only journal of trials: each event is one immutable JSON object below any fsspec URL."""
 
 from __future__ import annotations
 

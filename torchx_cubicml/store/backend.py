@@ -1,4 +1,4 @@
-"""What a place that holds objects can do, whatever its protocol."""
+"""Interface of a storage backend: lists, reads and publishes immutable objects over any protocol."""
 
 from __future__ import annotations
 
@@ -15,19 +15,20 @@ NO_SHELVES: Mapping[str, Directory] = MappingProxyType({})
 
 
 def never() -> bool:
-    """Return that there is time."""
+    """Return ``False``: the default ``out_of_time`` of a caller without a deadline."""
     return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
-    """One folder of a store, as listed.
+    """Listing of one folder of a store.
 
     Args:
-        place: of the folder.
-        names: of the objects on it, sorted; joined to the place by a slash, one is a place.
-        folders: places of the folders in it.
-        stamp: changes whenever an entry comes or goes; ``None`` where that cannot be told, so that it is listed again.
+        place: path of the folder.
+        names: file names of its objects, sorted; ``place/name`` is the path of an object.
+        folders: paths of its subfolders.
+        stamp: changes whenever an entry is added or removed; ``None`` where that is unknown, and the folder is listed
+            again.
     """
 
     place: str
@@ -38,13 +39,13 @@ class Directory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Listing:
-    """The objects of a store.
+    """Listing of a whole store.
 
     Args:
-        shelves: place of each folder -> what is in it.
-        too_large: places of objects that are larger than is legal.
-        problems: what could not be listed and why, one sentence each.
-        unopened: places of segments for which there was no time; what they hold is not listed.
+        shelves: path of each folder -> its listing.
+        too_large: paths of objects above the size limit.
+        problems: entries that cannot be listed, with the cause, one sentence each.
+        unopened: paths of segments left unopened for lack of time; their objects are not listed.
     """
 
     shelves: Mapping[str, Directory]
@@ -53,69 +54,71 @@ class Listing:
     unopened: tuple[str, ...] = ()
 
     def places(self) -> list[str]:
-        """Return where the objects are, by name and so by the writers' clocks."""
-        found = ((name, f"{shelf.place}/{name}") for shelf in self.shelves.values() for name in shelf.names)
+        """Return the paths of the objects, sorted by name and so by the writers' clocks."""
+        found = ((name, f"{directory.place}/{name}") for directory in self.shelves.values() for name in directory.names)
         return [place for _, place in sorted((name.rsplit("/", 1)[-1], place) for name, place in found)]
 
 
 class Backend(Protocol):
-    """A place for immutable objects with any number of writers and readers, none of whom waits for another."""
+    """Storage of immutable objects; any number of readers and writers use it at once and never wait for each other."""
 
     def publish(self, day: str, name: str, data: bytes) -> None:
-        """Make one object visible below ``events/<day>/``, whole or not at all.
+        """Publish one object atomically below ``events/<day>/``.
 
         Args:
             day: folder, such as ``2026-03-01``.
             name: globally unique, so that nothing is ever rewritten.
-            data: what it holds.
+            data: content of the object.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the object cannot be written.
         """
 
     def list_objects(
         self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
-        """Return every published object as it stands now, at any depth; none where there is no store yet.
+        """List every object published by now, at any depth; a store that does not exist yet is empty.
 
         Args:
-            known: as listed before; what surely has not changed since need not be listed again.
-            out_of_time: asked before segments that are not known are opened.
+            known: an earlier listing; a folder that is surely unchanged need not be listed again.
+            out_of_time: called before unknown segments are opened.
 
         Raises:
-            StoreError: the place cannot be reached or read.
+            StoreError: the store cannot be reached or read.
         """
 
     def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
-        """Yield each object, or why it cannot be read; of one that is too large, more than ``MAX_OBJECT_BYTES``.
+        """Yield the path and content of each object, or the error that prevents reading it.
+
+        The content of an object above the limit is cut, but longer than ``MAX_OBJECT_BYTES``.
 
         Args:
-            places: as listed.
-            follows: whether one that was folded into a segment since then is read from there.
+            places: paths, as listed.
+            follows: whether an object moved into a segment since the listing is read from that segment.
 
         Raises:
-            StoreError: the place cannot be reached.
+            StoreError: the store cannot be reached.
         """
 
     def publish_segment(self, name: str, data: bytes) -> str:
-        """Make one segment visible, whole or not at all, so that it outlives a loss of power; return its place.
+        """Publish one segment atomically and durably, so that it survives a power loss; return its path.
 
         Args:
             name: globally unique.
-            data: as ``encode_segment`` makes it.
+            data: a segment from ``encode_segment``.
 
         Raises:
-            StoreError: it cannot be written.
+            StoreError: the segment cannot be written.
         """
 
     def remove(self, places: Sequence[str]) -> None:
-        """Remove objects that a segment holds; one that another process has removed is no matter.
+        """Remove objects that a segment contains; an object that is already gone is ignored.
 
         Raises:
-            StoreError: one cannot be removed.
+            StoreError: an object cannot be removed.
         """
 
 
 def is_object(name: str) -> bool:
-    """Whether a file of this name is a published object; a name that begins with a dot is being written."""
+    """Return whether a file name is that of a published object; a leading dot marks a file still being written."""
     return name.endswith(".json") and not name.startswith(".")

@@ -1,4 +1,4 @@
-"""Deadlines of store calls: an answer within seconds, or none."""
+"""Deadlines of store calls: a call returns within seconds or fails."""
 
 from __future__ import annotations
 
@@ -23,43 +23,43 @@ _T = TypeVar("_T")
 
 
 def within(deadline_s: float, step: Callable[[], _T], *, what: str) -> _T:
-    """Return what ``step`` makes, or raise what it raises.
+    """Run ``step`` under a deadline and return its result; an error that it raises is raised here.
 
     Args:
-        deadline_s: seconds after which ``step`` is given up; it is left behind in a thread that delays neither the
+        deadline_s: seconds after which ``step`` is abandoned. It goes on in a daemon thread that delays neither the
             caller nor the exit of the process.
-        step: pure, for nobody stops it.
-        what: it does, for the message.
+        step: function without side effects, because it cannot be stopped.
+        what: description of the step for the error message.
 
     Raises:
-        LaunchError: ``step`` was not done before the deadline.
+        LaunchError: ``step`` did not end before the deadline.
     """
-    made: Future[_T] = Future()
-    threading.Thread(target=_fill, args=(made, step), name="torchx-cubicml-think", daemon=True).start()
+    future: Future[_T] = Future()
+    threading.Thread(target=_fill, args=(future, step), name="torchx-cubicml-think", daemon=True).start()
     try:
-        return made.result(deadline_s)
+        return future.result(deadline_s)
     except TimeoutError:
-        if not made.done():
+        if not future.done():
             raise LaunchError(f"{what} was not done within {deadline_s:g} s") from None
-        return made.result()
+        return future.result()
 
 
-def _fill(made: Future[_T], step: Callable[[], _T]) -> None:
+def _fill(future: Future[_T], step: Callable[[], _T]) -> None:
     try:
-        made.set_result(step())
-    except BaseException as error:  # noqa: BLE001 - it is raised again by who waits
-        made.set_exception(error)
+        future.set_result(step())
+    except BaseException as error:  # noqa: BLE001 - raised again in the waiting thread
+        future.set_exception(error)
 
 
-_LEFT_TO_KEEP = 0.4  # of the time: to write down what was read, where it is not all
-_NOBODY_WAITS_S = 1.0  # any more
+_SAVE_SHARE = 0.4  # share of the time reserved for caching what was read, where that is not all
+_GRACE_S = 1.0  # after the deadline: the caller is gone, and the thread need not go on
 
 
 def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tuple[str, ...]]:
-    """Return the trials of a store, and what could not be read of it; a store that does not exist yet is empty.
+    """Return the trials of a store and warnings about unreadable objects; a store that does not exist yet is empty.
 
     Args:
-        url: as ``TrialStore`` takes it.
+        url: URL as ``TrialStore`` accepts it.
         deadline_s: see ``read_within``.
 
     Raises:
@@ -70,21 +70,21 @@ def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tupl
 
 
 def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> StoreSnapshot:
-    """Return a store as it was read.
+    """Read a store under a deadline and return its snapshot.
 
     Args:
-        url: as ``TrialStore`` takes it.
-        deadline_s: seconds after which the reading is given up. What hangs is left behind in a thread that delays
-            neither the caller nor the exit of the process.
+        url: URL as ``TrialStore`` accepts it.
+        deadline_s: seconds after which the reading is abandoned. A call that hangs stays in a daemon thread that
+            delays neither the caller nor the exit of the process.
         cache: see ``read_store``.
 
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
-    from torchx_cubicml.store.reader import read_store  # most launches find that nothing has changed
+    from torchx_cubicml.store.reader import read_store  # most launches find the store unchanged and need no reader
 
     store = TrialStore(url)
-    end = time.monotonic() + (deadline_s * (1 - _LEFT_TO_KEEP) if cache is not None else deadline_s + _NOBODY_WAITS_S)
+    end = time.monotonic() + (deadline_s * (1 - _SAVE_SHARE) if cache is not None else deadline_s + _GRACE_S)
 
     def out_of_time() -> bool:
         return time.monotonic() > end

@@ -1,4 +1,4 @@
-"""Whether a store holds the objects that it held: objects are never rewritten, so then it says the same."""
+"""Fingerprint of a store, for cache validation: objects are immutable, so equal names mean equal content."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.store.backend import Backend
 
 Fingerprint: TypeAlias = "dict[str, tuple[int | None, str]]"
-"""Place of each folder -> its stamp, and a digest of the names in it."""
+"""Path of each folder -> its stamp, and a digest of the names in it."""
 
 
 def fingerprint_of(shelves: Mapping[str, Directory]) -> Fingerprint:
-    """Return what tells a store from one that holds other objects."""
-    return {place: (shelf.stamp, _digest(shelf)) for place, shelf in shelves.items()}
+    """Return the fingerprint of a store, which differs from that of any other set of objects."""
+    return {place: (directory.stamp, _digest(directory)) for place, directory in shelves.items()}
 
 
 def still_holds(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None:
-    """Return the fingerprint with stamps as they are now; ``None`` where the store holds other objects.
+    """Return the fingerprint with current stamps if the store holds the same objects, else ``None``.
 
     Raises:
-        StoreError: the place cannot be reached or read.
+        StoreError: the store cannot be reached or read.
     """
     inside: defaultdict[str, list[str]] = defaultdict(list)
     for place in fingerprint:
@@ -36,22 +36,23 @@ def still_holds(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None
         place: Directory(place=place, names=(), folders=tuple(inside[place]), stamp=stamp)
         for place, (stamp, _) in fingerprint.items()
     }
-    listing = folder.list_objects(known, lambda: True)  # a segment that is not known says enough
+    listing = folder.list_objects(known, lambda: True)  # an unknown segment is change enough; no need to open it
     shelves = listing.shelves
     if listing.unopened or shelves.keys() != fingerprint.keys():
         return None
     digests = {
-        place: fingerprint[place][1] if shelf is known[place] else _digest(shelf) for place, shelf in shelves.items()
+        place: fingerprint[place][1] if directory is known[place] else _digest(directory)
+        for place, directory in shelves.items()
     }
-    now = {place: (shelf.stamp, digests[place]) for place, shelf in shelves.items()}
+    now = {place: (directory.stamp, digests[place]) for place, directory in shelves.items()}
     return now if all(digest == fingerprint[place][1] for place, digest in digests.items()) else None
 
 
 def fingerprint_from_json(value: object) -> Fingerprint:
-    """Return the fingerprint that was written as JSON.
+    """Return the fingerprint held by a JSON value.
 
     Raises:
-        TypeError: it is damaged.
+        TypeError: the value is damaged.
         ValueError: likewise.
     """
     if not isinstance(value, dict):
@@ -64,5 +65,5 @@ def fingerprint_from_json(value: object) -> Fingerprint:
     return found
 
 
-def _digest(shelf: Directory) -> str:
-    return hashlib.sha256("/".join(shelf.names).encode(errors="surrogatepass")).hexdigest()[:32]
+def _digest(directory: Directory) -> str:
+    return hashlib.sha256("/".join(directory.names).encode(errors="surrogatepass")).hexdigest()[:32]

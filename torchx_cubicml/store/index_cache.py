@@ -1,4 +1,4 @@
-"""Local cache of a remote store's index: which objects it holds, grouped by trial."""
+"""Local cache of a store's index: its objects, and the trials folded from each group of related events."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EventGroup:
-    """Trials that share events, and the objects that these are in.
+    """Connected component of events that share trial or launch ids, folded into its trials.
 
     Args:
-        trials: in the order of their first objects.
-        firsts: place of the first object of each trial.
-        ids: of its trials and launches.
+        trials: trials in the order of their first objects.
+        firsts: path of the first object of each trial.
+        ids: ids of its trials and launches.
     """
 
     trials: tuple[Trial, ...]
@@ -36,41 +36,41 @@ class EventGroup:
 
     @classmethod
     def of(cls, events: Sequence[tuple[str, Event]]) -> EventGroup:
-        """Return what the events of one family, each with its place, fold to.
+        """Fold the events of one group into its trials.
 
         Args:
-            events: in the order of their names.
+            events: path and event, in the order of their names.
         """
         trials = fold_events(event for _, event in events)
-        firsts = [_first(trial, events) for trial in trials]
+        firsts = [_first_path(trial, events) for trial in trials]
         return cls(trials=tuple(trials), firsts=tuple(firsts), ids=frozenset().union(*(ids_of(e) for _, e in events)))
 
 
 def ids_of(event: Event) -> set[str]:
-    """Return the ids that join an event with others."""
+    """Return the trial and launch ids by which an event is joined with others."""
     return {event.trial_id, event.launch_id} - {""}
 
 
 def by_name(place: str) -> tuple[str, str]:
-    """Return what places are sorted by: their names, and so the writers' clocks."""
+    """Return the sort key of a path: its file name, which begins with the writer's clock, then the path."""
     return place.rsplit("/", 1)[-1], place
 
 
 def in_order(families: Iterable[EventGroup]) -> list[Trial]:
-    """Return all trials in the order in which folding all events at once gives them."""
-    found = [pair for family in families for pair in zip(family.firsts, family.trials, strict=True)]
+    """Return all trials in the order that folding all events at once would give."""
+    found = [pair for group in families for pair in zip(group.firsts, group.trials, strict=True)]
     found.sort(key=lambda pair: by_name(pair[0]))
     return [trial for _, trial in found]
 
 
 def joined(events: Mapping[str, Event], families: Mapping[int, EventGroup]) -> list[tuple[set[int], list[str]]]:
-    """Return which families each group of new events belongs to, and the places of those events.
+    """Merge new events with known groups (union-find); return the group numbers and new paths of each component.
 
     Args:
-        events: place of each new object -> its event.
-        families: number -> family, as known before.
+        events: path of each new object -> its event.
+        families: number -> group, as known before.
     """
-    family_of = {name: number for number, family in families.items() for name in family.ids}
+    group_of = {name: number for number, group in families.items() for name in group.ids}
     root: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -79,24 +79,24 @@ def joined(events: Mapping[str, Event], families: Mapping[int, EventGroup]) -> l
         return name
 
     for event in events.values():
-        first, *others = sorted(ids_of(event) | _kin(event, family_of, families))
+        first, *others = sorted(ids_of(event) | _joined_ids(event, group_of, families))
         for other in others:
             root[find(other)] = find(first)
     groups: dict[str, tuple[set[int], list[str]]] = {}
     for place, event in events.items():
         numbers, places = groups.setdefault(find(event.trial_id or event.launch_id), (set(), []))
         places.append(place)
-        numbers.update(family_of[name] for name in ids_of(event) if name in family_of)
+        numbers.update(group_of[name] for name in ids_of(event) if name in group_of)
     return list(groups.values())
 
 
-def _kin(event: Event, family_of: Mapping[str, int], families: Mapping[int, EventGroup]) -> set[str]:
-    """Return the other ids of the families that an event belongs to."""
-    numbers = {family_of[name] for name in ids_of(event) if name in family_of}
+def _joined_ids(event: Event, group_of: Mapping[str, int], families: Mapping[int, EventGroup]) -> set[str]:
+    """Return all ids of the groups that an event belongs to."""
+    numbers = {group_of[name] for name in ids_of(event) if name in group_of}
     return set().union(*(families[number].ids for number in numbers))
 
 
-def _first(trial: Trial, events: Sequence[tuple[str, Event]]) -> str:
+def _first_path(trial: Trial, events: Sequence[tuple[str, Event]]) -> str:
     own = {event.launch_id for _, event in events if event.trial_id == trial.trial_id} - {""}
     joined_launches = {event.launch_id for _, event in events if event.trial_id}
     plans = own if trial.trial_id in joined_launches else own | {trial.trial_id}
@@ -110,20 +110,20 @@ def _first(trial: Trial, events: Sequence[tuple[str, Event]]) -> str:
     )
 
 
-FORMAT = [1, SCHEMA_VERSION]  # what is refused today may be legal tomorrow
-UNREAD, REFUSED = -1, -2  # in place of the number of a family
-_MOST_STORES = 8
+FORMAT = [1, SCHEMA_VERSION]  # an object refused under this schema may be legal under the next
+UNREAD, REFUSED = -1, -2  # in place of a group number
+_MAX_STORES = 8
 
 
 @dataclass(slots=True, kw_only=True)
 class StoreIndex:
-    """Every object of a store that was read, and the trials of all.
+    """Index of a store: its objects as last read, and the trials folded from them.
 
     Args:
-        shelves: place of each folder -> what was in it.
-        numbers: place of each folder -> family of each object on it, ``UNREAD`` or ``REFUSED``.
-        families: number -> family.
-        refused: place of an object that is no event -> why.
+        shelves: path of each folder -> its listing.
+        numbers: path of each folder -> group number of each of its objects, ``UNREAD`` or ``REFUSED``.
+        families: number -> group.
+        refused: path of an object that is no event -> cause.
     """
 
     shelves: Mapping[str, Directory] = field(default_factory=dict)
@@ -132,18 +132,18 @@ class StoreIndex:
     refused: dict[str, str] = field(default_factory=dict)
 
     def of(self, place: str) -> dict[str, int]:
-        """Return name -> number of the objects in one folder."""
-        shelf = self.shelves.get(place)
-        return dict(zip(shelf.names, self.numbers[place], strict=True)) if shelf is not None else {}
+        """Return name -> group number of the objects in one folder."""
+        directory = self.shelves.get(place)
+        return dict(zip(directory.names, self.numbers[place], strict=True)) if directory is not None else {}
 
 
 def cache_path(folder: Path, url: str) -> Path:
-    """Return where what is known of a store is kept below the folder of caches."""
+    """Return the path of a store's index below the cache folder."""
     return folder / "stores" / f"{hashlib.sha256(url.encode(errors='surrogatepass')).hexdigest()[:32]}.json"
 
 
 def load_index(path: Path, url: str) -> StoreIndex:
-    """Return what is known; nothing where the file is not there or is damaged, whoever damaged it."""
+    """Return the cached index; an empty one where the file is missing or damaged."""
     payload = read_cache(path)
     if payload is None or payload.get("format") != FORMAT or payload.get("url") != url:
         return StoreIndex()
@@ -154,59 +154,59 @@ def load_index(path: Path, url: str) -> StoreIndex:
 
 
 def save_index(path: Path, url: str, known: StoreIndex) -> None:
-    """Write what is known for the next reader."""
+    """Write the index for the next reader."""
     families = list(known.families.values())
     number_of = {number: index for index, number in enumerate(known.families)} | {UNREAD: UNREAD, REFUSED: REFUSED}
     shelves = [
         [
-            shelf.place,
-            shelf.stamp,
-            shelf.folders,
-            shelf.names,
-            [number_of[number] for number in known.numbers[shelf.place]],
+            directory.place,
+            directory.stamp,
+            directory.folders,
+            directory.names,
+            [number_of[number] for number in known.numbers[directory.place]],
         ]
-        for shelf in known.shelves.values()
+        for directory in known.shelves.values()
     ]
     payload = {
         "format": FORMAT,
         "url": url,
         "shelves": shelves,
         "refused": known.refused,
-        "families": [[len(family.trials), family.firsts, _other_ids(family)] for family in families],
-        "table": to_table(trial for family in families for trial in family.trials),
+        "families": [[len(group.trials), group.firsts, _other_ids(group)] for group in families],
+        "table": to_table(trial for group in families for trial in group.trials),
     }
-    write_cache(path, payload, most=_MOST_STORES)
+    write_cache(path, payload, most=_MAX_STORES)
 
 
 def _from_json(payload: Mapping[str, object]) -> StoreIndex:
     table, refused = payload["table"], payload["refused"]
     if not isinstance(table, dict) or not isinstance(refused, dict):
         raise TypeError("the cache is damaged")
-    families = _families(_rows(payload["families"]), from_table(table))
+    families = _groups_from_json(_rows(payload["families"]), from_table(table))
     shelves, numbers = {}, {}
     for place, stamp, folders, names, of_names in _rows(payload["shelves"]):
-        shelves[place] = Directory(place=place, stamp=stamp, folders=_texts(folders), names=_texts(names))
+        shelves[place] = Directory(place=place, stamp=stamp, folders=_strings(folders), names=_strings(names))
         numbers[place] = of_names
         if len(names) != len(of_names) or not families.keys() | {UNREAD, REFUSED} >= set(of_names):
             raise ValueError("the cache is damaged")
     return StoreIndex(shelves=shelves, numbers=numbers, families=families, refused=refused)
 
 
-def _families(rows: list[list[Any]], trials: list[Trial]) -> dict[int, EventGroup]:
+def _groups_from_json(rows: list[list[Any]], trials: list[Trial]) -> dict[int, EventGroup]:
     families, start = {}, 0
     for number, (count, firsts, others) in enumerate(rows):
         own = tuple(trials[start : start + count])
         start += count
         ids = {name for trial in own for name in (trial.trial_id, trial.launch_id) if name}
-        ids.update(_texts(others))
-        families[number] = EventGroup(trials=own, firsts=_texts(firsts), ids=frozenset(ids))
+        ids.update(_strings(others))
+        families[number] = EventGroup(trials=own, firsts=_strings(firsts), ids=frozenset(ids))
         if not 0 < count == len(own) == len(firsts):
             raise ValueError("the cache is damaged")
     return families
 
 
-def _other_ids(family: EventGroup) -> list[str]:
-    return sorted(family.ids.difference(*({trial.trial_id, trial.launch_id} for trial in family.trials)))
+def _other_ids(group: EventGroup) -> list[str]:
+    return sorted(group.ids.difference(*({trial.trial_id, trial.launch_id} for trial in group.trials)))
 
 
 def _rows(value: object) -> list[list[Any]]:
@@ -215,7 +215,7 @@ def _rows(value: object) -> list[list[Any]]:
     raise TypeError("the cache is damaged")
 
 
-def _texts(value: object) -> tuple[str, ...]:
+def _strings(value: object) -> tuple[str, ...]:
     if not isinstance(value, list):
         raise TypeError("the cache is damaged")
     for text in value:

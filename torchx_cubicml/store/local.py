@@ -1,4 +1,4 @@
-"""A store in a folder of this machine or of a shared file system, without fsspec: a launch has no time to import it."""
+"""Storage backend for a local or shared folder, without fsspec: importing it would delay every launch."""
 
 from __future__ import annotations
 
@@ -17,37 +17,39 @@ from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments,
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-_USUAL_BYTES = 16 * 1024  # reading up to the legal size at once would set that much memory aside for each object
-_GONE = {errno.ENOENT, errno.ESTALE}  # the latter on a file system of another machine
-_NO_SUCH_CALL = {errno.EINVAL, errno.ENOTSUP}  # for folders, on some of these
-_SETTLED_NS = 3_000_000_000  # file systems tell time in ticks, the coarsest of two seconds
+_FIRST_READ_BYTES = (
+    16 * 1024
+)  # first read of an object; reading up to the limit would allocate that much memory for each
+_GONE_ERRNOS = {errno.ENOENT, errno.ESTALE}  # ESTALE: deleted on a network file system
+_NO_FSYNC_ERRNOS = {errno.EINVAL, errno.ENOTSUP}  # from fsync of a folder on some network file systems
+_SETTLED_NS = 3_000_000_000  # file systems store times in ticks, the coarsest of two seconds
 
 
 class LocalBackend:
-    """Files below one folder."""
+    """Backend that stores each object as a file below one folder."""
 
     def __init__(self, path: str) -> None:
         self._root = Path(path)
         self._segments = Segments(_read_segments)
 
     def publish(self, day: str, name: str, data: bytes) -> None:
-        """Write beside the name, then rename: a reader sees a whole file or none."""
+        """Write a temporary file, then rename it: a reader sees a whole file or none."""
         folder = self._root / EVENTS / day
-        hidden = folder / f".{name}.tmp"
+        temporary = folder / f".{name}.tmp"
         try:
             if not folder.is_dir():
                 self._make_folder(folder.parent, folder)
-            hidden.write_bytes(data)
-            hidden.rename(folder / name)
+            temporary.write_bytes(data)
+            temporary.rename(folder / name)
         except OSError as error:
             with suppress(OSError):
-                hidden.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise StoreError(f"store {self._root} cannot be written: {error}") from error
 
     def list_objects(
         self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
-        """Walk the folders as they stand now; links to folders are not followed."""
+        """Walk the folders; links to folders are not followed."""
         shelves: dict[str, Directory] = {}
         problems: list[str] = []
         events = str(self._root / EVENTS)
@@ -55,7 +57,7 @@ class LocalBackend:
         while folders:
             folder = folders.pop()
             try:
-                shelf = _shelf(folder, known.get(folder))
+                directory = _list_folder(folder, known.get(folder))
             except FileNotFoundError:
                 continue
             except OSError as error:
@@ -63,9 +65,9 @@ class LocalBackend:
                     raise StoreError(f"store {self._root} cannot be read: {error}") from error
                 problems.append(f"{folder} ({error.strerror})")
                 continue
-            shelves[folder] = shelf
-            folders += shelf.folders
-        # After the events: what is folded meanwhile is seen in one of both.
+            shelves[folder] = directory
+            folders += directory.folders
+        # After the events: an object compacted meanwhile is seen in at least one of the two listings.
         segments = self._listed_segments(known, out_of_time)
         return Listing(
             shelves={**shelves, **segments.shelves},
@@ -76,42 +78,42 @@ class LocalBackend:
     def _listed_segments(self, known: Mapping[str, Directory], out_of_time: Callable[[], bool]) -> Listing:
         root = str(self._root / SEGMENTS)
         try:
-            shelf = _segments_in(root, known.get(root))
-            found = self._segments.listed(shelf.folders, known, out_of_time)
+            directory = _list_segments(root, known.get(root))
+            found = self._segments.listed(directory.folders, known, out_of_time)
         except FileNotFoundError:
-            return Listing(shelves={})  # nothing was ever folded
+            return Listing(shelves={})  # never compacted
         except OSError as error:
             return Listing(shelves={}, problems=(f"{root} ({error.strerror})",))
-        return replace(found, shelves={root: shelf, **found.shelves})
+        return replace(found, shelves={root: directory, **found.shelves})
 
     def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
-        """Read one file after another."""
+        """Read the files one by one."""
         read = self._read if follows else _read_file
         for place in places:
             yield place, self._segments.content(place) if segment_of(place) else read(place)
 
     def publish_segment(self, name: str, data: bytes) -> str:
-        """Write beside the name, see it on the disk, then rename."""
+        """Write a temporary file, sync it to disk, then rename it."""
         folder = self._root / SEGMENTS
-        hidden = folder / f".{name}.tmp"
+        temporary = folder / f".{name}.tmp"
         try:
             if not folder.is_dir():
                 self._make_folder(folder)
             _sync(self._root)
-            with hidden.open("wb") as file:
+            with temporary.open("wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            hidden.rename(folder / name)
+            temporary.rename(folder / name)
             _sync(folder)
         except OSError as error:
             with suppress(OSError):
-                hidden.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
             raise StoreError(f"store {self._root} cannot be written: {error}") from error
         return str(folder / name)
 
     def remove(self, places: Sequence[str]) -> None:
-        """Remove one file after another."""
+        """Remove the files one by one."""
         try:
             for place in places:
                 Path(place).unlink(missing_ok=True)
@@ -120,9 +122,9 @@ class LocalBackend:
 
     def _read(self, place: str) -> bytes | Exception:
         content = _read_file(place)
-        if isinstance(content, OSError) and content.errno in _GONE:
+        if isinstance(content, OSError) and content.errno in _GONE_ERRNOS:
             with suppress(OSError):
-                segments = _segments_in(str(self._root / SEGMENTS), None).folders
+                segments = _list_segments(str(self._root / SEGMENTS), None).folders
                 return self._segments.found(place, segments) or content
         return content
 
@@ -135,10 +137,10 @@ class LocalBackend:
             except FileExistsError:
                 continue
             with suppress(OSError):
-                new.chmod(mode)  # who may write to the store may write on each new day, whoever began it
+                new.chmod(mode)  # whoever may write to the store may write to each new day's folder
 
 
-def _shelf(folder: str, known: Directory | None) -> Directory:
+def _list_folder(folder: str, known: Directory | None) -> Directory:
     stamp = _stamp(folder)
     if known is not None and stamp is not None and known.stamp == stamp:
         return known
@@ -152,8 +154,8 @@ def _shelf(folder: str, known: Directory | None) -> Directory:
     return Directory(place=folder, names=tuple(sorted(names)), folders=tuple(sorted(folders)), stamp=stamp)
 
 
-def _segments_in(folder: str, known: Directory | None) -> Directory:
-    """Return the places of all segments as the folders in one."""
+def _list_segments(folder: str, known: Directory | None) -> Directory:
+    """Return a listing of the segments folder in which each segment counts as a subfolder."""
     stamp = _stamp(folder)
     if known is not None and stamp is not None and known.stamp == stamp:
         return known
@@ -179,18 +181,18 @@ def _sync(folder: Path) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        if error.errno not in _NO_SUCH_CALL:
+        if error.errno not in _NO_FSYNC_ERRNOS:
             raise
     finally:
         os.close(descriptor)
 
 
 def _stamp(folder: str) -> int | None:
-    """Return when an entry last came or went, ``None`` if that was a moment ago: the next would bear the same time.
+    """Return the time of the last change in a folder; ``None`` if recent, as another change could share its tick.
 
-    It is the time of the last change of status, for nobody can set that one back.
+    The time is ``ctime``, which cannot be set back.
     """
-    changed = os.stat(folder).st_ctime_ns  # noqa: PTH116 - thrice as fast, and a store has a folder for each day
+    changed = os.stat(folder).st_ctime_ns  # noqa: PTH116 - three times as fast, and a store has a folder per day
     return changed if time.time_ns() - changed > _SETTLED_NS else None
 
 
@@ -200,8 +202,8 @@ def _read_file(place: str) -> bytes | Exception:
     except OSError as error:
         return error
     try:
-        head = os.read(descriptor, _USUAL_BYTES)
-        while len(head) >= _USUAL_BYTES and len(head) <= MAX_OBJECT_BYTES:
+        head = os.read(descriptor, _FIRST_READ_BYTES)
+        while len(head) >= _FIRST_READ_BYTES and len(head) <= MAX_OBJECT_BYTES:
             more = os.read(descriptor, MAX_OBJECT_BYTES + 1 - len(head))
             if not more:
                 break

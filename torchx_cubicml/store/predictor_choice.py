@@ -1,4 +1,4 @@
-"""Which predictor was chosen for a store, beside its events: a name, which whoever reads it looks up in a table."""
+"""Predictor chosen for a store, kept beside its events as a name that the reader looks up in a table."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.store.backend import Backend
 
-_PLACE = "choices"
+_FOLDER = "choices"
 _SCHEMA = 1
-_MOST_NAME = 64
+_MAX_NAME_LENGTH = 64
 
 
 def add_choice(url: str, name: str, *, why: Mapping[str, object]) -> None:
-    """Keep the predictor chosen for the store at ``url``; the latest counts.
+    """Record the predictor chosen for the store at ``url``; the latest choice counts.
 
     Args:
-        url: of the store.
-        name: of the predictor.
-        why: JSON values for people.
+        url: URL of the store.
+        name: name of the predictor.
+        why: grounds of the choice as JSON values, for people.
 
     Raises:
         StoreError: the store cannot be written.
@@ -36,7 +36,7 @@ def add_choice(url: str, name: str, *, why: Mapping[str, object]) -> None:
 
 
 def latest_choice(url: str) -> str:
-    """Return the name that was kept last; empty where there is none, or it is no name.
+    """Return the name of the latest choice; empty where there is none, or it is no legal name.
 
     Raises:
         StoreError: the store cannot be reached or read.
@@ -53,8 +53,8 @@ def _name(content: bytes) -> str:
     except (ValueError, RecursionError):
         return ""
     name = found.get("predictor") if isinstance(found, dict) else None
-    return name if isinstance(name, str) and name.isidentifier() and len(name) <= _MOST_NAME else ""
+    return name if isinstance(name, str) and name.isidentifier() and len(name) <= _MAX_NAME_LENGTH else ""
 
 
 def _folder(url: str) -> Backend:
-    return TrialStore(f"{url.rstrip('/')}/{_PLACE}").folder
+    return TrialStore(f"{url.rstrip('/')}/{_FOLDER}").folder

@@ -1,4 +1,4 @@
-"""Reads the trials of a store: what was read before is not read again, and only what it concerns is folded anew."""
+"""Incremental reader of a store: reads only new objects, and folds only the trials that they change."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.store.backend import Directory, Listing
     from torchx_cubicml.store.trial_store import TrialStore
 
-_WORTH_KEEPING = 0.01  # of the objects, that were not known: with fewer, writing costs more than reading them again
-_ALWAYS_KEPT = 20  # likewise, for small stores
+_MIN_SAVED_SHARE = 0.01  # share of new objects; below it, writing the index costs more than reading the objects again
+_MIN_SAVED_OBJECTS = 20  # number of new objects that is too few to save, for small stores
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StoreSnapshot:
-    """A store as it was read.
+    """Snapshot of a store.
 
     Args:
-        trials: in the order of their first objects.
-        warnings: what could not be read, one sentence per cause.
-        shelves: place of each folder -> what was in it.
+        trials: trials in the order of their first objects.
+        warnings: objects that cannot be read, one sentence per cause.
+        shelves: path of each folder -> its listing.
     """
 
     trials: list[Trial]
@@ -54,20 +54,20 @@ class StoreSnapshot:
 
 @dataclass(slots=True, kw_only=True)
 class _Changes:
-    """What changed since the store was known."""
+    """Changes of a store since it was indexed."""
 
     places: list[str] = field(default_factory=list)
-    left: set[int] = field(default_factory=set)  # families that an object has left
+    left: set[int] = field(default_factory=set)  # groups that lost an object
 
 
 def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[], bool]) -> StoreSnapshot:
-    """Return the trials of a store.
+    """Read the trials of a store, reusing the cached index.
 
     Args:
-        store: to be read.
-        cache: folder in which what is known of stores is kept; ``None`` for nowhere.
-        out_of_time: asked before segments are opened and before each object. What was read until then is kept for the
-            next reader.
+        store: store to read.
+        cache: folder of the cached indexes; ``None`` for no cache.
+        out_of_time: called before segments are opened and before each object. If it returns true, what was read so far
+            is cached for the next reader.
 
     Raises:
         StoreError: the store cannot be reached or read, or there was no time to read all of it.
@@ -75,15 +75,15 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     path = cache_path(cache, store.url) if cache is not None else None
     known = load_index(path, store.url) if path is not None else StoreIndex()
     listing = store.folder.list_objects(known.shelves, out_of_time)
-    known, news = _as_listed(known, listing)
+    known, changes = _compare(known, listing)
     reader = _Reader(store, known, out_of_time)
-    reader.take(news)
+    reader.update(changes)
     n_objects = sum(map(len, known.numbers.values()))
-    worth = len(news.places) + len(news.left) > max(_ALWAYS_KEPT, _WORTH_KEEPING * n_objects)
-    is_part = reader.n_left_out or listing.unopened
-    if path is not None and (worth or is_part):
+    is_worth_saving = len(changes.places) + len(changes.left) > max(_MIN_SAVED_OBJECTS, _MIN_SAVED_SHARE * n_objects)
+    is_partial = reader.n_left_out or listing.unopened
+    if path is not None and (is_worth_saving or is_partial):
         save_index(path, store.url, known)
-    if is_part:
+    if is_partial:
         raise StoreError(
             f"store {mask(store.url)} was not read in time: {n_objects - reader.n_left_out} of {n_objects} objects are"
             + (f" beside {len(listing.unopened)} segments" if listing.unopened else "")
@@ -96,28 +96,28 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     )
 
 
-def _as_listed(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]:
-    """Return what is known of the objects that are still there, and what is new."""
-    news = _Changes()
+def _compare(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]:
+    """Compare the index with a listing; return the index of the objects that remain, and the changes."""
+    changes = _Changes()
     numbers: dict[str, list[int]] = {}
-    for place, shelf in listing.shelves.items():
+    for place, directory in listing.shelves.items():
         before = known.shelves.get(place)
-        if before is not None and before.names == shelf.names:
+        if before is not None and before.names == directory.names:
             numbers[place] = known.numbers[place]
         else:
-            had = known.of(place)
-            numbers[place] = [had.pop(name, UNREAD) for name in shelf.names]
-            news.left.update(had.values())
+            previous = known.of(place)
+            numbers[place] = [previous.pop(name, UNREAD) for name in directory.names]
+            changes.left.update(previous.values())
         if UNREAD in numbers[place]:
-            unread = (name for name, number in zip(shelf.names, numbers[place], strict=True) if number == UNREAD)
-            news.places += [f"{place}/{name}" for name in unread]
+            unread = (name for name, number in zip(directory.names, numbers[place], strict=True) if number == UNREAD)
+            changes.places += [f"{place}/{name}" for name in unread]
     for place in known.shelves.keys() - listing.shelves.keys():
-        news.left.update(known.numbers[place])
-    news.left -= {UNREAD, REFUSED}
-    news.places = sorted(set(news.places) - listing.too_large, key=by_name)
+        changes.left.update(known.numbers[place])
+    changes.left -= {UNREAD, REFUSED}
+    changes.places = sorted(set(changes.places) - listing.too_large, key=by_name)
     refused = {place: why for place, why in known.refused.items() if _is_listed(listing, place)}
     families = dict(known.families)
-    return StoreIndex(shelves=listing.shelves, numbers=numbers, families=families, refused=refused), news
+    return StoreIndex(shelves=listing.shelves, numbers=numbers, families=families, refused=refused), changes
 
 
 def _is_listed(listing: Listing, place: str) -> bool:
@@ -126,11 +126,11 @@ def _is_listed(listing: Listing, place: str) -> bool:
 
 
 class _Reader:
-    """Takes new objects into what is known.
+    """Updater of an index: reads new objects and folds the groups that they change.
 
     Args:
-        store: to read from.
-        known: is changed.
+        store: store to read from.
+        known: index to update in place.
         out_of_time: see ``read_store``.
     """
 
@@ -142,29 +142,29 @@ class _Reader:
         self.failed: dict[str, str] = {}
         self.n_left_out = 0
 
-    def take(self, news: _Changes) -> None:
-        """Read what is new, and fold the families that it concerns."""
+    def update(self, changes: _Changes) -> None:
+        """Read the new objects, and fold the groups that changed."""
         numbered: dict[str, int] = {}
-        fresh = self._read(news.places, numbered, until=self._out_of_time)
-        groups = joined(fresh, self._known.families)
-        groups += [({number}, []) for number in news.left.difference(*(numbers for numbers, _ in groups))]
-        places = self._places_of(set().union(*(numbers for numbers, _ in groups)))
-        again = self._read(sorted(set().union(*places.values()), key=by_name), numbered, until=lambda: False)
+        added = self._read(changes.places, numbered, until=self._out_of_time)
+        groups = joined(added, self._known.families)
+        groups += [({number}, []) for number in changes.left.difference(*(numbers for numbers, _ in groups))]
+        places = self._paths_of_groups(set().union(*(numbers for numbers, _ in groups)))
+        reread = self._read(sorted(set().union(*places.values()), key=by_name), numbered, until=lambda: False)
         for numbers, new in groups:
-            events = {place: fresh[place] for place in new}
+            events = {place: added[place] for place in new}
             for number in numbers:
-                events |= {place: again[place] for place in places.get(number, ()) if place in again}
+                events |= {place: reread[place] for place in places.get(number, ()) if place in reread}
                 self._known.families.pop(number, None)
             if events:
                 own = next(self._next)
                 self._known.families[own] = EventGroup.of(sorted(events.items(), key=lambda item: by_name(item[0])))
                 numbered |= dict.fromkeys(events, own)
-        self._number(numbered)
+        self._assign_numbers(numbered)
 
     def _read(self, places: Sequence[str], numbered: dict[str, int], *, until: Callable[[], bool]) -> dict[str, Event]:
-        """Return the events in objects; what holds none is told and numbered."""
+        """Return path -> event of the objects; one without a legal event is noted with its cause."""
         events = {}
-        places = sorted(places, key=segment_of)  # each is opened once
+        places = sorted(places, key=segment_of)  # so that each segment is opened once
         if not places or until():
             self.n_left_out += len(places)
             return {}
@@ -179,7 +179,7 @@ class _Reader:
                 (self.failed if isinstance(content, Exception) else self._known.refused)[place] = str(error)
         return events
 
-    def _places_of(self, families: Collection[int]) -> dict[int, set[str]]:
+    def _paths_of_groups(self, families: Collection[int]) -> dict[int, set[str]]:
         places: dict[int, set[str]] = {number: set() for number in families}
         for folder, numbers in self._known.numbers.items() if families else ():
             for name, number in zip(self._known.shelves[folder].names, numbers, strict=True):
@@ -187,7 +187,7 @@ class _Reader:
                     places[number].add(f"{folder}/{name}")
         return places
 
-    def _number(self, numbered: Mapping[str, int]) -> None:
+    def _assign_numbers(self, numbered: Mapping[str, int]) -> None:
         of_folders: defaultdict[str, dict[str, int]] = defaultdict(dict)
         for place, number in numbered.items():
             folder, _, name = place.rpartition("/")

@@ -1,4 +1,4 @@
-"""A store behind any protocol of fsspec."""
+"""Storage backend for any protocol of fsspec."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
-_BATCH = 256  # objects in flight together, and in memory
+_BATCH = 256  # objects fetched at once, and held in memory
 
 
 class RemoteBackend:
-    """Objects below one URL; nothing is imported or connected before the first use."""
+    """Backend that stores objects below one URL; it imports fsspec and connects at the first use."""
 
     def __init__(self, url: str, protocol: str) -> None:
         self._url = url
@@ -36,11 +36,11 @@ class RemoteBackend:
         self._segments = Segments(self._fetch)
 
     def publish(self, day: str, name: str, data: bytes) -> None:
-        """Put one object; where a put can be seen half done, write a hidden name and move it."""
+        """Put one object; where a put is not atomic, write a hidden file and move it."""
         self._publish(f"{EVENTS}/{day}", name, data)
 
     def publish_segment(self, name: str, data: bytes) -> str:
-        """Put one object likewise; whether it outlives a loss of power is up to the other side."""
+        """Put one segment in the same way; whether it survives a power loss depends on the server."""
         return self._publish(SEGMENTS, name, data)
 
     def _publish(self, below: str, name: str, data: bytes) -> str:
@@ -58,7 +58,7 @@ class RemoteBackend:
             return f"{folder}/{name}"
 
     def remove(self, places: Sequence[str]) -> None:
-        """Remove one object after another."""
+        """Remove the objects one by one."""
         with self._failing_as("has an object that cannot be removed"):
             system, _ = self._connect()
             for place in places:
@@ -68,28 +68,28 @@ class RemoteBackend:
     def list_objects(
         self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
-        """List past all caches, for other processes write to the same store; no folder tells when it changed."""
+        """List without fsspec's caches, as other processes write to the same store; folders have no stamps."""
         infos, problems = self._infos(EVENTS)
         sizes = {name: size for name, size in map(_name_and_size, infos) if is_object(name.rsplit("/", 1)[-1])}
         too_large = frozenset(name for name, size in sizes.items() if size is not None and size > MAX_OBJECT_BYTES)
         places, unlisted = self._segment_places()
         segments = self._segments.listed(places, known, out_of_time)
         return Listing(
-            shelves={**_shelves(sizes), **segments.shelves},
+            shelves={**_group_by_folder(sizes), **segments.shelves},
             too_large=too_large,
             problems=(*problems, *unlisted, *segments.problems),
             unopened=segments.unopened,
         )
 
     def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
-        """Fetch in batches, each concurrently where the protocol can."""
+        """Fetch in batches, concurrently within a batch where the protocol allows it."""
         for start in range(0, len(places), _BATCH):
             batch = list(places[start : start + _BATCH])
-            contents = self._loose([place for place in batch if not segment_of(place)], follows=follows)
+            contents = self._read_objects([place for place in batch if not segment_of(place)], follows=follows)
             for place in batch:
                 yield place, contents[place] if place in contents else self._segments.content(place)
 
-    def _loose(self, places: list[str], *, follows: bool) -> dict[str, bytes | Exception]:
+    def _read_objects(self, places: list[str], *, follows: bool) -> dict[str, bytes | Exception]:
         if not places:
             return {}
         with self._failing_as("cannot be read"):
@@ -103,13 +103,13 @@ class RemoteBackend:
         return contents | {place: self._segments.found(place, segments) or contents[place] for place in gone}
 
     def _fetch(self, segments: Sequence[str]) -> dict[str, bytes | Exception]:
-        """Fetch segments concurrently, where the protocol can."""
+        """Fetch segments, concurrently where the protocol allows it."""
         with self._failing_as("cannot be read"):
             system, _ = self._connect()
             places = list(segments)
             fetched = system.cat_ranges(places, 0, MAX_SEGMENT_BYTES + 1, on_error="return")
         return {
-            place: _failure(data) if isinstance(data, Exception) else bytes(data)
+            place: _as_store_error(data) if isinstance(data, Exception) else bytes(data)
             for place, data in zip(places, fetched, strict=True)
         }
 
@@ -119,7 +119,7 @@ class RemoteBackend:
         return [place for place in places if is_segment(place.rsplit("/", 1)[-1])], problems
 
     def _infos(self, below: str) -> tuple[list[Mapping[str, object]], list[str]]:
-        """Return what lies below one folder of the store, and what of it cannot be listed."""
+        """Return fsspec's entries below one folder of the store, and the entries that cannot be listed."""
         with self._failing_as("cannot be read"):
             system, root = self._connect()
             system.invalidate_cache()
@@ -130,15 +130,15 @@ class RemoteBackend:
         if self._connection is None:
             from fsspec.core import url_to_fs
 
-            # Not from fsspec's own cache of connections: one that has failed must not serve again.
+            # Without fsspec's cache of connections: a failed connection must not be used again.
             system, root = url_to_fs(self._url, skip_instance_cache=True)
-            _let_exit_go_on(system)
+            _use_daemon_threads(system)
             self._connection = system, str(root).rstrip("/")
         return self._connection
 
     @contextmanager
     def _failing_as(self, what: str) -> Iterator[None]:
-        # Every protocol has errors of its own (botocore, paramiko, ftplib), which share no base but Exception.
+        # Each protocol has its own errors (botocore, paramiko, ftplib); Exception is their only common base.
         try:
             yield
         except ImportError as error:
@@ -149,7 +149,7 @@ class RemoteBackend:
 
 
 class _DaemonThreads(ThreadPoolExecutor):
-    """Runs each call in a daemon thread, where asyncio's own executor makes the exit wait for, say, a name server."""
+    """Executor that runs each call in a daemon thread: asyncio's own delays the exit for, say, a slow name server."""
 
     def submit(self, fn: Callable[_P, _T], /, *args: _P.args, **kwargs: _P.kwargs) -> Future[_T]:
         future: Future[_T] = Future()
@@ -168,14 +168,14 @@ class _DaemonThreads(ThreadPoolExecutor):
         return future
 
 
-def _let_exit_go_on(system: AbstractFileSystem) -> None:
+def _use_daemon_threads(system: AbstractFileSystem) -> None:
     loop: AbstractEventLoop | None = getattr(system, "loop", None)
     if loop is not None:
         loop.call_soon_threadsafe(loop.set_default_executor, _DaemonThreads())
 
 
-def _failure(error: Exception) -> Exception:
-    """Return an error of any protocol as one of ours."""
+def _as_store_error(error: Exception) -> Exception:
+    """Convert an error of any protocol to a ``StoreError``."""
     return StoreError(mask(f"{type(error).__name__}: {error}"))
 
 
@@ -187,7 +187,7 @@ def _find(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, ob
 
 
 def _walk(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, object]], list[str]]:
-    """List folder by folder, for ``find`` takes an error for an empty folder."""
+    """List folder by folder, as ``find`` treats an error as an empty folder."""
     files: list[Mapping[str, object]] = []
     problems: list[str] = []
     folders = [events]
@@ -207,7 +207,7 @@ def _walk(system: AbstractFileSystem, events: str) -> tuple[list[Mapping[str, ob
     return files, problems
 
 
-def _shelves(places: Iterable[str]) -> dict[str, Directory]:
+def _group_by_folder(places: Iterable[str]) -> dict[str, Directory]:
     names: defaultdict[str, list[str]] = defaultdict(list)
     for place in places:
         folder, _, name = place.rpartition("/")

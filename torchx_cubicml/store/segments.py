@@ -1,4 +1,4 @@
-"""Segments: objects that hold many events of past days, and how they are written and read."""
+"""Segments: gzip files that hold many events of one past day; their encoding, decoding and in-memory cache."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 SEGMENTS = "segments"
 SUFFIX = ".events.gz"
-MAX_SEGMENT_BYTES = 64 * 1024 * 1024  # of the text
+MAX_SEGMENT_BYTES = 64 * 1024 * 1024  # uncompressed
 
 
 def segment_of(place: str) -> str:
-    """Return the place of the segment that an object at ``place`` is in; empty for an object of its own.
+    """Return the path of the segment that contains the object at ``place``; empty for an object of its own.
 
     >>> segment_of("/s/segments/2026-01-01-ab.events.gz/x.json"), segment_of("/s/events/2026-01-01/x.json")
     ('/s/segments/2026-01-01-ab.events.gz', '')
@@ -30,27 +30,27 @@ def segment_of(place: str) -> str:
 
 
 def is_segment(name: str) -> bool:
-    """Whether a file of this name is a published segment."""
+    """Return whether a file name is that of a published segment."""
     return name.endswith(SUFFIX) and not name.startswith(".")
 
 
 def encode_segment(objects: Mapping[str, bytes]) -> bytes:
-    """Return a segment.
+    """Encode events as one gzip segment.
 
     Args:
-        objects: name -> the event that it holds, as JSON.
+        objects: object name -> its event, as JSON.
     """
-    import gzip  # no launch writes one
+    import gzip  # imported late: no launch writes a segment
 
     lines = (name.encode("ascii") + b"\t" + line_of(content) + b"\n" for name, content in objects.items())
     return gzip.compress(b"".join(lines), mtime=0)
 
 
 def line_of(content: bytes) -> bytes:
-    """Return an event as it stands in a segment.
+    """Return an event as its line in a segment: compact JSON.
 
     Raises:
-        ValueError: it is no JSON.
+        ValueError: the content is not JSON.
     """
     return json.dumps(json.loads(content), separators=(",", ":")).encode("ascii")
 
@@ -59,9 +59,9 @@ def decode_segment(data: bytes) -> dict[str, bytes]:
     """Return name -> content of the objects in a segment.
 
     Raises:
-        RecordError: it is damaged, or too large.
+        RecordError: the segment is damaged or too large.
     """
-    reader = zlib.decompressobj(wbits=31)  # of gzip
+    reader = zlib.decompressobj(wbits=31)  # the gzip format
     try:
         text = reader.decompress(data, MAX_SEGMENT_BYTES + 1)
     except zlib.error as error:
@@ -78,35 +78,35 @@ def decode_segment(data: bytes) -> dict[str, bytes]:
     return found
 
 
-_MOST_BYTES = 64 * 1024 * 1024  # of text that stays in memory: of merged stores, many are read side by side
-_AT_ONCE = 32  # fetched together, where that is quick
+_MOST_BYTES = 64 * 1024 * 1024  # uncompressed, in memory: merged stores have many segments read in turn
+_MAX_FETCHED = 32  # segments fetched at once, where that is quick
 _QUICK_S = 0.5
-_IMMUTABLE = 0  # stamp of what never changes
+_IMMUTABLE = 0  # stamp of a folder that never changes
 
 
 class Segments:
-    """Segments by their places.
+    """Reader of segments with a bounded in-memory cache.
 
     Args:
-        fetch: returns place -> bytes of some, or why one cannot be read, as an ``OSError`` or ``StoreError``; raises
-            these too.
+        fetch: returns path -> bytes of some segments, or the ``OSError`` or ``StoreError`` of one that cannot be read;
+            it may raise these too.
     """
 
     def __init__(self, fetch: Callable[[Sequence[str]], Mapping[str, bytes | Exception]]) -> None:
         self._fetch = fetch
-        self._open: dict[str, Mapping[str, bytes]] = {}
+        self._cache: dict[str, Mapping[str, bytes]] = {}
         self._bytes: dict[str, int] = {}
 
     def listed(self, places: Iterable[str], known: Mapping[str, Directory], out_of_time: Callable[[], bool]) -> Listing:
-        """Return segments as folders of objects.
+        """List each segment as a folder of objects.
 
         Args:
-            places: of the segments.
-            known: as listed before; what is known of a segment stays true.
+            places: paths of the segments.
+            known: an earlier listing; the listing of a segment never changes.
             out_of_time: see ``Backend.list_objects``.
         """
         places = list(places)
-        shelves = {place: known[place] for place in places if place in known}
+        directories = {place: known[place] for place in places if place in known}
         problems: list[str] = []
         unknown = [place for place in places if place not in known]
         size = 1
@@ -115,24 +115,24 @@ class Segments:
             start = time.monotonic()
             for place, data in self._fetch(batch).items():
                 try:
-                    names = tuple(sorted(self._kept(place, data)))
-                    shelves[place] = Directory(place=place, names=names, stamp=_IMMUTABLE)
+                    names = tuple(sorted(self._decode_and_cache(place, data)))
+                    directories[place] = Directory(place=place, names=names, stamp=_IMMUTABLE)
                 except (OSError, StoreError, RecordError) as error:
                     problems.append(f"{place} ({error})")
-            size = min(2 * size, _AT_ONCE) if time.monotonic() - start < _QUICK_S else size
-        return Listing(shelves=shelves, problems=tuple(problems), unopened=tuple(unknown))
+            size = min(2 * size, _MAX_FETCHED) if time.monotonic() - start < _QUICK_S else size
+        return Listing(shelves=directories, problems=tuple(problems), unopened=tuple(unknown))
 
     def content(self, place: str) -> bytes | Exception:
-        """Return the object at a place in a segment, or why it cannot be read."""
+        """Return the object at a path within a segment, or the error that prevents reading it."""
         try:
-            return self._opened(segment_of(place))[place.rpartition("/")[2]]
+            return self._contents(segment_of(place))[place.rpartition("/")[2]]
         except (OSError, StoreError, RecordError) as error:
             return error
         except KeyError:
             return FileNotFoundError(f"no such object in {segment_of(place)}")
 
     def found(self, place: str, among: Iterable[str]) -> bytes | None:
-        """Return an object that was at ``place`` from the segment ``among`` which it was folded into meanwhile."""
+        """Return an object once at ``place`` from the one of ``among`` it was moved into; ``None`` if there is none."""
         folder, _, name = place.rpartition("/")
         of_its_day = f"{folder.rpartition('/')[2]}-"
         for segment in among:
@@ -143,16 +143,18 @@ class Segments:
                 return content
         return None
 
-    def _opened(self, place: str) -> Mapping[str, bytes]:
-        return self._open[place] if place in self._open else self._kept(place, self._fetch([place])[place])
+    def _contents(self, place: str) -> Mapping[str, bytes]:
+        return (
+            self._cache[place] if place in self._cache else self._decode_and_cache(place, self._fetch([place])[place])
+        )
 
-    def _kept(self, place: str, data: bytes | Exception) -> Mapping[str, bytes]:
+    def _decode_and_cache(self, place: str, data: bytes | Exception) -> Mapping[str, bytes]:
         if isinstance(data, Exception):
             raise data
         content = decode_segment(data)
         self._bytes[place] = sum(map(len, content.values()))
-        while self._open and sum(self._bytes.values()) > _MOST_BYTES:
-            oldest = next(iter(self._open))
-            del self._open[oldest], self._bytes[oldest]
-        self._open[place] = content
+        while self._cache and sum(self._bytes.values()) > _MOST_BYTES:
+            oldest = next(iter(self._cache))
+            del self._cache[oldest], self._bytes[oldest]
+        self._cache[place] = content
         return content

@@ -1,4 +1,4 @@
-"""A store of trials: what is written is never changed, and what cannot be read is told and skipped."""
+"""Append-only store of trials: events are never changed, and an unreadable object is skipped with a warning."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
 TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
-_MAX_NAMED = 5  # objects that a warning names; the rest is counted
+_MAX_NAMED = 5  # objects that a warning names; the rest are counted
 
 
 class TrialStore:
-    """Trials below one URL, as immutable events ``events/YYYY-MM-DD/<time>-<random>.json``.
+    """Journal of trials below one URL, as immutable events ``events/YYYY-MM-DD/<time>-<random>.json``.
 
     Any number of processes may write and read at the same time; two stores are merged by copying files.
 
     Args:
-        url: a path, ``file://`` or any other URL that fsspec knows.
+        url: a path, ``file://`` or any other URL that fsspec supports.
 
     Raises:
-        StoreError: the URL is not legal. Whether the store can be reached shows at its first use.
+        StoreError: the URL is not legal. An unreachable store is noticed at its first use.
     """
 
     def __init__(self, url: str) -> None:
@@ -47,12 +47,12 @@ class TrialStore:
 
     @property
     def folder(self) -> Backend:
-        """The place that holds its objects."""
+        """Storage backend that holds the objects."""
         return self._folder
 
     @property
     def warnings(self) -> tuple[str, ...]:
-        """What the last reading skipped, one sentence per cause."""
+        """Objects that the last reading skipped, one sentence per cause."""
         return self._warnings
 
     def append(self, event: Event) -> None:
@@ -64,12 +64,12 @@ class TrialStore:
         """
         data = _encode(event)
         now = datetime.now(UTC)
-        # Sorts by time for people and for listings; the random half alone makes the name unique.
+        # The time sorts names for people and listings; the random half alone makes them unique.
         name = f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json"
         self._folder.publish(f"{now:%Y-%m-%d}", name, data)
 
     def add(self, trial: Trial) -> None:
-        """Add a trial that was not recorded event by event; read again, it is equal.
+        """Add a trial that was not recorded event by event; it is read back unchanged.
 
         Raises:
             RecordError: no reader would accept the trial.
@@ -79,7 +79,7 @@ class TrialStore:
             self.append(event)
 
     def events(self) -> Iterator[Event]:
-        """Yield every readable event by name, that is by the writers' clocks.
+        """Yield every readable event, sorted by name and so by the writers' clocks.
 
         Raises:
             StoreError: the store cannot be reached or read.
@@ -104,7 +104,7 @@ class TrialStore:
 
 
 def open_folder(url: str) -> Backend:
-    """Return the folder of objects below an absolute URL.
+    """Return the storage backend for an absolute URL.
 
     Raises:
         StoreError: the URL is not legal.
@@ -128,10 +128,10 @@ def _encode(event: Event) -> bytes:
 
 
 def decode_event(content: bytes | Exception) -> Event:
-    """Return the event that an object holds.
+    """Decode the event that an object holds.
 
     Raises:
-        RecordError: it holds none, or could not be read.
+        RecordError: the object holds no legal event, or could not be read.
     """
     if isinstance(content, Exception):
         raise RecordError(f"it cannot be read: {content}") from content
@@ -154,7 +154,7 @@ def _places(listing: Listing, skipped: list[str]) -> list[str]:
 
 
 def told_skipped(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
-    """Return a warning that names some of what was skipped; none where nothing was."""
+    """Return one warning that names some of the skipped objects; none where nothing was skipped."""
     if not skipped:
         return ()
     named = "; ".join(_printable(mask(text)[:500]) for text in skipped[:_MAX_NAMED])

@@ -1,6 +1,6 @@
-"""Trials as one compact table of JSON values: what many trials share is written once.
+"""Compact JSON table of trials for the cache: a mapping shared by many trials is written once.
 
-What is read back is checked as an event of a store is: a table is no more trusted than the store that it was made of.
+Reading checks each value as an event of a store is checked: a table is trusted no more than the store behind it.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _TEXTS = ("trial_id", "launch_id", "reason", "started_at", "ended_at")
 
 
 def to_table(trials: Iterable[Trial]) -> dict[str, list[object]]:
-    """Return JSON values from which ``from_table`` makes the same trials."""
+    """Encode trials as JSON values that ``from_table`` decodes."""
     pairs: dict[tuple[str, str], int] = {}
     values: list[object] = []
     mappings: dict[tuple[int, ...], int] = {}
-    known: dict[int, tuple[Mapping[str, Value], int]] = {}  # each mapping is kept alive, for its id stands for it
+    known: dict[int, tuple[Mapping[str, Value], int]] = {}  # keeps each mapping alive, as its id is the key
 
     def number_of(mapping: Mapping[str, Value]) -> int:
         if id(mapping) in known:
@@ -46,7 +46,7 @@ def to_table(trials: Iterable[Trial]) -> dict[str, list[object]]:
 
 
 def from_table(table: Mapping[str, object]) -> list[Trial]:
-    """Return the trials of a table; those that share a mapping share the object.
+    """Decode the trials of a table; trials with the same mapping share one object.
 
     Raises:
         RecordError: a value is not legal.

@@ -1,4 +1,4 @@
-"""Where a store is: its URL made absolute, and what is wrong with one that cannot be used."""
+"""Store URLs: checks them and makes them absolute."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
 
 LOCAL_PROTOCOLS = ("", "file", "local")
-# Object stores publish one object whole or not at all; elsewhere a file is written beside its name and then moved.
+# Object stores put an object atomically; elsewhere a temporary file is written and then moved.
 OBJECT_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "tos", "memory")
 _FILE_PROTOCOLS = ("sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb", "dbfs", "webdav")
 _LEGAL = "a path, file, s3, gs, abfs, sftp, ftp, hdfs, smb, memory and what else fsspec knows"
-# A cache or an archive in front of a store shows yesterday's objects, or cannot be written by many.
+# A cache or an archive in front of a store shows stale objects, or cannot have several writers.
 _WRAPPERS = frozenset(
     {
         "simplecache",
@@ -34,11 +34,11 @@ _HALF_PROTOCOL = re.compile(r"(?P<protocol>[A-Za-z][A-Za-z0-9+.-]*):")
 
 
 def absolute_url(url: str, *, for_launch: bool = False) -> str:
-    """Return ``url`` such that it names the same store from every directory of this machine.
+    """Return ``url`` in absolute form: it names the same store from every directory of this machine.
 
     Args:
-        url: a path, ``file://`` or any other URL that fsspec knows.
-        for_launch: whether a job of its own process must reach it, which rules out ``memory://``.
+        url: a path, ``file://`` or any other URL that fsspec supports.
+        for_launch: whether a job in another process must reach the store, which rules out ``memory://``.
 
     Raises:
         StoreError: ``url`` names no store, or one of an unknown protocol.
@@ -59,7 +59,7 @@ def absolute_url(url: str, *, for_launch: bool = False) -> str:
 
 
 def split_url(url: str) -> tuple[str, str]:
-    """Return protocol and path of a store's URL; the protocol of a plain path is empty.
+    """Split a store's URL into protocol and path; the protocol of a plain path is empty.
 
     Raises:
         StoreError: the URL is empty, chains several stores, or lacks the slashes of its protocol.
@@ -97,6 +97,6 @@ def _absolute_path(path: str) -> Path:
 
 
 def _known_to_fsspec(protocol: str) -> bool:
-    from fsspec.registry import known_implementations, registry  # 75 ms, spent on rare protocols alone
+    from fsspec.registry import known_implementations, registry  # 75 ms, spent only on rare protocols
 
     return protocol in known_implementations or protocol in registry

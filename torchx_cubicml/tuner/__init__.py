@@ -1,12 +1,12 @@
 """CubicML's outer loop (arXiv 2409.04585, section 3): suggest, launch, record, refit, round after round.
 
-The store and the scheduler hold the truth; a tune that dies goes on from them.
+All state is in the store and on the scheduler, so a tune whose process dies can be resumed.
 
-``request`` checks what the user asks. ``lease`` decides which process leads a tune. ``trials`` and ``journal`` read the
-store, and ``state`` holds both for one tune. ``resume`` takes over the launches of a process that died. ``plan`` chooses
-the next launch, ``foresight`` before a slot is free. ``launches`` submits and polls; ``launch_state`` says how a launch
-ended. ``polling`` reads new objects and retries. ``stopping`` decides when to stop early or to abort. ``progress`` is
-what a display shows. ``loop`` is the loop itself.
+``request`` checks the user's request. ``lease`` decides which process leads a tune. ``trials`` and ``journal`` read the
+store, and ``state`` holds both for one tune. ``resume`` takes over the launches of a dead process. ``plan`` chooses the
+next launch, and ``foresight`` prefetches it before a slot is free. ``launches`` submits and polls. ``launch_state``
+holds the state of one launch. ``polling`` reads new objects and retries. ``stopping`` holds the early-stopping and
+abort rules. ``progress`` defines the steps that a display shows. ``loop`` is the loop itself.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a tune may spend: launches, device hours, or hours."""
+"""Budget of a tune: a limit on launches, device hours, or hours."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ _BUDGET = re.compile(r"\s*(\d{1,7}(?:\.\d{1,4})?)\s*(launch(?:es)?|(?:gpu|device
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """What a tune has spent, what is in flight included.
+    """Resources spent by a tune, launches in flight included.
 
     Args:
-        launches: made.
-        device_hours: hours of run time times world size, queueing not included; what is in flight as it is expected.
-        used_device_hours: likewise, what is in flight as far as it has run.
-        hours: that tuners were alive.
-        launch_hours: expected of one launch; 0 where none is known.
-        launch_device_hours: likewise, times world size.
+        launches: launches made.
+        device_hours: run time in hours times world size, without queueing; a launch in flight counts as expected.
+        used_device_hours: the same, but a launch in flight counts for the time that it has run.
+        hours: hours during which a tuner process was alive.
+        launch_hours: expected run time of one launch in hours; 0 if unknown.
+        launch_device_hours: the same, times world size.
     """
 
     launches: int = 0
@@ -35,12 +35,12 @@ class Spent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Budget:
-    """One limit; the others are open. Where hours are spent, launches in flight are ended.
+    """Limit on exactly one resource. Launches in flight are cancelled when a budget of hours is spent.
 
     Args:
-        launches: at most, confirmations included.
-        device_hours: hours of run time times world size, at most.
-        hours: at most.
+        launches: most launches, confirmations included.
+        device_hours: most hours of run time times world size.
+        hours: most hours.
     """
 
     launches: int | None = None
@@ -54,10 +54,10 @@ class Budget:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """Return the budget that a user types.
+        """Parse a budget as typed by the user.
 
         Raises:
-            LaunchError: not of a legal form.
+            LaunchError: the text is not a legal budget.
 
         >>> Budget.parse("16 launches").launches, Budget.parse("200 gpu-hours").device_hours
         (16, 200.0)
@@ -77,20 +77,22 @@ class Budget:
         )
 
     def launches_left(self, spent: Spent, *, parallel: int = 1) -> int:
-        """Return how many launches may still be made, as far as their length is known; at least one before that.
+        """Return the number of launches that the budget still allows.
+
+        For a budget of hours, it is estimated from the expected run time; before that is known, it is large.
 
         Args:
-            spent: so far.
-            parallel: launches in flight at a time.
+            spent: resources spent so far.
+            parallel: number of launches in flight at a time.
         """
         if self.launches is not None:
             return max(0, self.launches - spent.launches)
         if self.device_hours is not None:
-            return _how_many(self.device_hours - spent.device_hours, spent.launch_device_hours)
-        return parallel * _how_many((self.hours or 0.0) - spent.hours, spent.launch_hours)
+            return _launches_within(self.device_hours - spent.device_hours, spent.launch_device_hours)
+        return parallel * _launches_within((self.hours or 0.0) - spent.hours, spent.launch_hours)
 
     def is_used_up(self, spent: Spent) -> bool:
-        """Whether launches in flight must end, for they would spend more than there is."""
+        """Return whether launches in flight must be cancelled because the budget of hours is spent."""
         if self.device_hours is not None:
             return spent.used_device_hours >= self.device_hours
         return self.hours is not None and spent.hours >= self.hours
@@ -101,7 +103,7 @@ class Budget:
         return f"{self.device_hours:g} gpu-hours" if self.device_hours is not None else f"{self.hours:g} hours"
 
     def told_left(self, spent: Spent) -> str:
-        """Return what is left, in words."""
+        """Describe the remaining budget in words."""
         if self.launches is not None:
             return f"{max(0, self.launches - spent.launches)} of {self.launches} launches left"
         if self.device_hours is not None:
@@ -109,10 +111,11 @@ class Budget:
         return f"{max(0.0, (self.hours or 0.0) - spent.hours):.2f} of {self.hours:g} hours left"
 
 
-_MANY = 10_000  # launches where their length is not known yet
+_MANY = 10_000  # launches, while their run time is unknown
 
 
-def _how_many(left: float, each: float) -> int:
+def _launches_within(left: float, each: float) -> int:
+    """Return the number of launches of cost ``each`` that fit into ``left``."""
     if left <= 0:
         return 0
     return min(_MANY, int(left / each)) if each > 0 else _MANY

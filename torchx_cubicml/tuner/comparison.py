@@ -1,4 +1,4 @@
-"""Two configs compared by their repeated measurements, with the spread told: a gain inside the noise is not claimed."""
+"""Comparison of two configs by repeated measurements, with a confidence interval of the gain (Student's t)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Measurement
 
-_FEWEST_TO_CLAIM = 2  # measurements of each side: one alone says nothing of the spread
+_FEWEST_TO_CLAIM = 2  # measurements of each side: a single one has no spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,8 +23,8 @@ class Repeats:
 
     Args:
         config: requested config.
-        throughputs: of the whole job, in the objective's unit, in the order of the trials; at least one.
-        uncertainties: standard deviation of the logarithm of each, as its run told it; empty where all are unknown.
+        throughputs: throughput of the whole job, in the objective's unit, in the order of the trials; at least one.
+        uncertainties: standard deviation of the logarithm of each, as its run reported it; empty if all are unknown.
     """
 
     config: Config
@@ -39,16 +39,18 @@ class Repeats:
 
     @classmethod
     def of(cls, config: Config, measurements: Iterable[Measurement], *, objective: str) -> Self:
-        """Return the repeats of one config; what was not measured in the unit of ``objective`` is left out.
+        """Collect the repeats of one config, without measurements that lack the unit of ``objective``.
 
         Raises:
-            RecordError: that leaves nothing.
+            RecordError: no measurement is left.
         """
-        told = [(value, each.uncertainty) for each in measurements if (value := each.throughput(objective)) is not None]
+        pairs = [
+            (value, each.uncertainty) for each in measurements if (value := each.throughput(objective)) is not None
+        ]
         return cls(
             config=config,
-            throughputs=tuple(value for value, _ in told),
-            uncertainties=tuple(uncertainty for _, uncertainty in told),
+            throughputs=tuple(value for value, _ in pairs),
+            uncertainties=tuple(uncertainty for _, uncertainty in pairs),
         )
 
     @property
@@ -59,15 +61,15 @@ class Repeats:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Comparison:
-    """One config against another.
+    """Gain of the best config over the baseline, with its 95 % confidence interval.
 
     Args:
         objective: unit of the throughputs.
         baseline: measurements of the user's own config.
-        best: measurements of the other.
+        best: measurements of the other config.
         gain: ratio of the geometric means, best over baseline.
-        gain_low: lower end of its 95 % interval.
-        gain_high: upper end.
+        gain_low: lower end of the interval.
+        gain_high: upper end of the interval.
     """
 
     objective: str
@@ -79,7 +81,7 @@ class Comparison:
 
     @property
     def claims_gain(self) -> bool:
-        """Whether each side was measured more than once and the whole interval stands above one."""
+        """Return whether each side was measured at least twice and the whole interval is above one."""
         return self.gain_low > 1.0 and self._repeated
 
     @property
@@ -96,24 +98,24 @@ class Comparison:
 
 
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:
-    """Return how ``best`` compares with ``baseline``, by Student's t on the logarithms.
+    """Compare ``best`` with ``baseline`` by Student's t on the logarithms of throughput.
 
     Args:
         baseline: measurements of the user's own config.
-        best: measurements of the other.
+        best: measurements of the other config.
         objective: unit of the throughputs.
-        noise: standard deviation of the logarithm of throughput from run to run, pooled over all configs, > 0. With
-            what each run is unsure of it makes the error; where these measurements spread wider, their own spread does.
+        noise: standard deviation of the logarithm of throughput from run to run, pooled over all configs, > 0. The
+            error combines it with each run's uncertainty; if these measurements spread wider, their spread is used.
     """
     from scipy.stats import t
 
     sides = [list(map(math.log, side.throughputs)) for side in (baseline, best)]
     centre = fmean(sides[1]) - fmean(sides[0])
-    freedom = max(1, sum(map(len, sides)) - len(sides))
-    own = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / freedom
-    known = sum(_variance_of_mean(side, noise) for side in (baseline, best))
-    seen = own * sum(1 / len(side) for side in sides)
-    error = math.sqrt(max(known, seen)) * float(t.ppf(0.975, freedom))
+    degrees_of_freedom = max(1, sum(map(len, sides)) - len(sides))
+    pooled = sum(variance(side) * (len(side) - 1) for side in sides if len(side) > 1) / degrees_of_freedom
+    from_noise = sum(_variance_of_mean(side, noise) for side in (baseline, best))
+    from_repeats = pooled * sum(1 / len(side) for side in sides)
+    error = math.sqrt(max(from_noise, from_repeats)) * float(t.ppf(0.975, degrees_of_freedom))
     return Comparison(
         objective=objective,
         baseline=baseline,

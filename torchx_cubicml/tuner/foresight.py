@@ -1,4 +1,4 @@
-"""What to launch next, worked out while launches run, where a free slot would have to wait for it too long."""
+"""Prefetch of the next suggestion while launches run, so that a free slot need not wait for it."""
 
 from __future__ import annotations
 
@@ -12,20 +12,21 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.launch_state import FinishedLaunch
     from torchx_cubicml.tuner.request import TuneRequest
 
-_SHARE = 0.02  # of the time of a launch that its slot may wait
+_SHARE = 0.02  # of a launch's run time that its slot may wait
 
 
 @dataclass(slots=True, kw_only=True)
 class Prefetch:
-    """The next launch, thought of before a slot is free; it knows one result less than a fresh thought would.
+    """Suggestion for the next launch, prefetched before a slot is free.
 
-    So it serves only where launches are short, several are in flight, and most of the budget is left to search.
+    It is based on one result less than a fresh suggestion. It is used only where launches are short, several are in
+    flight, and most of the budget is left for search.
 
     Args:
-        request: of the tune.
-        thought_s: how long the last thought took.
-        suggestion: what is to be launched next; ``None`` where it is to be thought of.
-        has_thought: whether it was thought of since a launch last began or ended.
+        request: the tune's request.
+        thought_s: seconds that the last suggestion took.
+        suggestion: the prefetched suggestion; ``None`` if there is none.
+        has_thought: true if one was computed since a launch last began or ended.
     """
 
     request: TuneRequest
@@ -34,30 +35,30 @@ class Prefetch:
     has_thought: bool = False
 
     def pays(self, *, launches_left: int, usual_run_s: float) -> bool:
-        """Whether to think now of what is launched later.
+        """Return whether to compute the next suggestion now.
 
         Args:
-            launches_left: of the budget.
-            usual_run_s: how long a launch runs; 0 where that is not known.
+            launches_left: launches that the budget still allows.
+            usual_run_s: usual run time of a launch in seconds; 0 if unknown.
         """
-        asked = self.request
-        searching = launches_left > 2 * asked.repeats_made + asked.parallel
-        patient = asked.rounds or asked.target_gain is not None or asked.stop_under is not None
-        if asked.parallel == 1 or patient or not searching or self.has_thought:
+        request = self.request
+        searching = launches_left > 2 * request.repeats_made + request.parallel
+        needs_all_results = request.rounds or request.target_gain is not None or request.stop_under is not None
+        if request.parallel == 1 or needs_all_results or not searching or self.has_thought:
             return False
-        return self.thought_s * asked.parallel > _SHARE * usual_run_s > 0
+        return self.thought_s * request.parallel > _SHARE * usual_run_s > 0
 
     def keep(self, suggestion: Suggestion | None) -> None:
-        """Remember what was thought of; ``None`` where no search is next."""
+        """Store a prefetched suggestion; ``None`` if the next launch is not a search."""
         self.suggestion, self.has_thought = suggestion, True
 
     def hear(self, finished: FinishedLaunch) -> None:
-        """Forget what was thought where a launch ended otherwise than it was expected to."""
+        """Drop the suggestion if a launch ended without a measurement."""
         if finished.trial.state is not State.COMPLETED or finished.trial.measurement is None:
             self.suggestion = None
         self.has_thought = self.suggestion is not None
 
     def take(self, *, launches_left: int) -> Suggestion | None:
-        """Return what was thought of, once; ``None`` where a fresh thought is needed."""
+        """Return the prefetched suggestion once; ``None`` if a fresh one is needed."""
         suggestion, self.suggestion, self.has_thought = self.suggestion, None, False
         return suggestion if launches_left > 2 * self.request.repeats_made else None

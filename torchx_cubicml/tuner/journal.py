@@ -1,6 +1,6 @@
-"""What a tune notes beside the trials: that it began and lives, which job a launch became, what it cost, how it ended.
+"""Journal of a tune: its start and heartbeats, the job and the cost of each launch, and its end.
 
-Notes lie in the store, in a folder ``tunes`` of their own: one immutable JSON object each, as events do.
+Notes are kept in the store, in a folder ``tunes`` of their own. Like events, each is one immutable JSON object.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ _FOLDER = "tunes"
 
 
 class NoteKind(StrEnum):
-    """What a note tells."""
+    """Kind of a note."""
 
-    BEGUN = "begun"  # a tune, or a process that goes on with it
-    ALIVE = "alive"
+    BEGUN = "begun"  # a process began or resumed the tune
+    ALIVE = "alive"  # heartbeat
     SUBMITTED = "submitted"  # a launch has a job
-    SETTLED = "settled"  # a launch is over, and what it cost
-    FINISHED = "finished"
+    SETTLED = "settled"  # a launch is over; contains its cost
+    FINISHED = "finished"  # the tune is over
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Note:
-    """One immutable object of the journal.
+    """One immutable entry of the journal.
 
     Args:
-        kind: what it tells.
-        tune_id: of which tune.
-        launch_id: of which launch; empty where it is of the tune.
+        kind: kind of the note.
+        tune_id: id of the tune.
+        launch_id: id of the launch; empty if the note is about the whole tune.
         time: ISO 8601 in UTC.
         facts: JSON values.
     """
@@ -56,32 +56,32 @@ class Note:
     facts: Mapping[str, object] = field(default_factory=dict)
 
     def number(self, name: str) -> float:
-        """Return a fact that is a number; 0 where it is none."""
+        """Return a fact as a number; 0 if it is none."""
         value = self.facts.get(name)
         return float(value) if isinstance(value, int | float) else 0.0
 
     def text(self, name: str) -> str:
-        """Return a fact that is a text; empty where it is none."""
+        """Return a fact as a text; empty if it is none."""
         value = self.facts.get(name)
         return value if isinstance(value, str) else ""
 
 
 class Journal:
-    """The notes of all tunes on one store, each read once.
+    """Journal of all tunes on one store; each note is read once.
 
     Args:
         store_url: absolute URL of the store.
-        patience: with the store.
+        retry: retries store operations that fail.
     """
 
-    def __init__(self, store_url: str, patience: StoreRetry | None = None) -> None:
-        self._patience = patience or StoreRetry()
+    def __init__(self, store_url: str, retry: StoreRetry | None = None) -> None:
+        self._retry = retry or StoreRetry()
         self._folder = open_folder(f"{store_url.rstrip('/')}/{_FOLDER}")
-        self._arrivals = NewObjects(self._folder)
+        self._new_objects = NewObjects(self._folder)
         self._notes: list[Note] = []
 
     def write(self, note: Note) -> None:
-        """Add one note.
+        """Append one note.
 
         Raises:
             StoreError: the store cannot be written.
@@ -97,20 +97,20 @@ class Journal:
         now = datetime.now(UTC)
         name = f"{now:%Y%m%dT%H%M%S.%fZ}-{secrets.token_hex(8)}.json"
         text = mask(json.dumps(payload, separators=(",", ":"), default=str))
-        # Under one name, however often it is tried: what a launch took counts once.
-        self._patience.write(lambda: self._folder.publish(f"{now:%Y-%m-%d}", name, text.encode()))
+        # All attempts use one name, so that the write is idempotent and the cost of a launch counts once.
+        self._retry.write(lambda: self._folder.publish(f"{now:%Y-%m-%d}", name, text.encode()))
 
     def read(self) -> Sequence[Note]:
-        """Return all notes by name, that is by their writers' clocks; what cannot be read is left out.
+        """Return all readable notes, ordered by name and thus by their writers' clocks.
 
         Raises:
             StoreError: the store cannot be reached.
         """
-        self._patience.read(self._read_on)
+        self._retry.read(self._read_new)
         return self._notes
 
-    def _read_on(self) -> None:
-        for content in self._arrivals.read():
+    def _read_new(self) -> None:
+        for content in self._new_objects.read():
             with suppress(RecordError, ValueError, RecursionError):
                 self._notes.append(_decode(content))
 

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Trial
 
 
-_BY_THE_MACHINES = {
+_INFRASTRUCTURE_ENDS = {
     JobEnd.NODE_FAILED,
     JobEnd.PREEMPTED,
     JobEnd.LOST,
@@ -25,21 +25,24 @@ _BY_THE_MACHINES = {
 def end_state_of(
     pending: PendingLaunch, state: JobState, trial: Trial, *, out_of_memory: bool
 ) -> tuple[State, str] | None:
-    """Return what the tuner tells of the end of a trial; ``None`` where the training has told it all."""
+    """Return the end state and reason that the tuner records for a trial.
+
+    ``None`` if the training recorded its end itself.
+    """
     cut_off = not trial.state.ended or trial.state in {State.UNKNOWN, State.INFRASTRUCTURE}
     why = f" ({state.why})" if state.why else ""
     if pending.cancellation is not None:
-        done = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
-        return None if done else (pending.cancellation.state, pending.cancellation.reason)
+        ended_by_itself = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
+        return None if ended_by_itself else (pending.cancellation.state, pending.cancellation.reason)
     if out_of_memory and cut_off:
         return State.OUT_OF_MEMORY, f"the scheduler ended the job for want of memory{why}"
     if state.end is JobEnd.TIMED_OUT and cut_off:
         return State.TIMEOUT, f"the scheduler's own time limit ended the job{why}"
     if trial.state.ended and trial.state is not State.UNKNOWN:
         return None
-    # A local job that its tuner was starting when it was killed has logs, and may never have had a process.
-    never_began = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
-    if state.end in _BY_THE_MACHINES or never_began:
+    # If the tuner is killed while it starts a local job, the job has logs but may never have had a process.
+    never_started = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
+    if state.end in _INFRASTRUCTURE_ENDS or never_started:
         return State.INFRASTRUCTURE, f"the job {_as_verb(state.end)}{why}"
     return (
         None if trial.state.ended else (State.UNKNOWN, f"the job {_as_verb(state.end)}, and its training said no more")
@@ -51,19 +54,19 @@ def _as_verb(end: JobEnd | None) -> str:
 
 
 def state_by_trial(trial: Trial | None) -> JobState:
-    """Return how a launch stands whose job cannot be asked."""
+    """Return the job state implied by a trial, for a launch whose job cannot be queried."""
     if trial is not None and trial.state.ended:
         return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
     running = trial is not None and trial.state is State.RUNNING
     return JobState(phase=JobPhase.RUNNING if running else JobPhase.QUEUED)
 
 
-_AT_ONCE = datetime.min.replace(tzinfo=UTC)
+_IMMEDIATELY = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cancellation:
-    """Why a launch is being cancelled, and since when."""
+    """Cancellation of a launch: the state and reason to record, and the time of the first request."""
 
     state: State
     reason: str
@@ -72,26 +75,26 @@ class Cancellation:
 
 @dataclass(slots=True, kw_only=True)
 class PendingLaunch:
-    """A launch under way.
+    """State of a launch in flight.
 
     Args:
-        launch_id: of its plan.
-        number: in its tune, from 1.
-        purpose: why it was made.
-        config: requested.
-        submitted_at: when the scheduler took it.
-        handle: of its job; empty where it is known by its trial alone.
-        suggestion: what was hoped; ``None`` where another process launched it.
-        state: as last seen.
-        running_since: when it began to run; ``None`` while it waits.
-        requeued_at: when it was last put back into the queue; ``None`` where it never was.
-        ran_before_s: seconds that it ran before.
-        unknown_since: since when its scheduler knows nothing of it.
-        ended: how its job ended, and when that was seen, while its trial is waited for.
-        given_up: whether its job is not asked any more.
-        doom: why it is being cancelled.
-        asked_at: when its cancelling was asked for last.
-        look_at: when its job is to be looked at again.
+        launch_id: id of the launch.
+        number: number of the launch in its tune, from 1.
+        purpose: purpose of the launch, such as ``search``.
+        config: requested config.
+        submitted_at: time of submission to the scheduler.
+        handle: handle of the job; empty if the launch is known from its trial only.
+        suggestion: suggestion with the prediction; ``None`` if another process launched it.
+        state: job state as last observed.
+        running_since: time at which the job began to run; ``None`` while it waits.
+        requeued_at: time at which the job was last requeued; ``None`` if never.
+        ran_before_s: seconds that the job ran before it was requeued.
+        unknown_since: time since which the scheduler does not know the job.
+        ended: end of the job and the time it was observed, while the trial's own end is awaited.
+        given_up: true if the job is no longer polled.
+        cancellation: the pending cancellation; ``None`` if there is none.
+        asked_at: time of the last cancel request.
+        look_at: time of the next poll.
     """
 
     launch_id: str
@@ -110,15 +113,15 @@ class PendingLaunch:
     given_up: bool = False
     cancellation: Cancellation | None = None
     asked_at: datetime | None = None
-    look_at: datetime = _AT_ONCE
+    look_at: datetime = _IMMEDIATELY
 
     @property
     def since(self) -> datetime:
-        """When it began to run, or to wait."""
+        """Time at which the job began to run or, while it waits, to wait."""
         return self.running_since or self.requeued_at or self.submitted_at
 
     def ran_s(self, now: datetime) -> float | None:
-        """Return seconds that it has run, as far as it was watched; ``None`` where it was not seen to run."""
+        """Return the seconds that the job was observed to run; ``None`` if it never was."""
         if self.running_since is None and self.requeued_at is None:
             return None
         return self.ran_before_s + ((now - self.running_since).total_seconds() if self.running_since else 0.0)
@@ -126,13 +129,13 @@ class PendingLaunch:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinishedLaunch:
-    """A launch that is over.
+    """Outcome of a launch that is over.
 
     Args:
-        flight: as it was.
-        trial: what is recorded of it.
-        last_lines: of its stderr.
-        refused: whether the scheduler refused the job.
+        pending: its last state in flight.
+        trial: the recorded trial.
+        last_lines: last lines of its stderr.
+        refused: true if the scheduler refused the job.
     """
 
     pending: PendingLaunch

@@ -1,4 +1,4 @@
-"""The launches in flight: submitted once each, watched with patience, cancelled past deadlines, recorded to the end."""
+"""Launches in flight: each is submitted once, polled, cancelled past its deadline, and recorded when it ends."""
 
 from __future__ import annotations
 
@@ -26,41 +26,41 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
-_LOST_AFTER = timedelta(seconds=120)  # that a scheduler knows nothing of a job
-_ASK_AGAIN = timedelta(seconds=30)  # to cancel
+_LOST_AFTER = timedelta(seconds=120)  # a job is lost if its scheduler does not know it for so long
+_CANCEL_AGAIN_AFTER = timedelta(seconds=30)
 _GIVE_UP = timedelta(seconds=300)  # on a job that does not end when cancelled
-_CONFIRMED = timedelta(seconds=2)  # that a job which was cut off stays so, and is not requeued
-_LAST_WORDS = timedelta(seconds=15)  # for the end that a training tells, after its job has ended
-_NO_WORDS = timedelta(seconds=5)  # the same, where it never told that it began
+_REQUEUE_WAIT = timedelta(seconds=2)  # after which an interrupted job is taken not to be requeued
+_END_EVENT_WAIT = timedelta(seconds=15)  # for the training's own end event, after its job has ended
+_START_EVENT_WAIT = timedelta(seconds=5)  # the same, if the training never recorded its start
 
 
 class PendingLaunches:
-    """What a tune has in flight.
+    """Launches of one tune that are in flight.
 
     Args:
-        prepared: the request.
-        books: of the tune.
+        prepared: the checked request.
+        tune_state: state of the tune.
         jobs: the scheduler.
-        clock: of the tune.
+        clock: the tune's clock.
     """
 
     def __init__(self, prepared: Prepared, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> None:
         self._prepared = prepared
-        self._books = tune_state
+        self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
         self.under_way: list[PendingLaunch] = []
 
     def launch(self, suggestion: Suggestion, purpose: str) -> PendingLaunch | FinishedLaunch:
-        """Plan one launch, then submit it.
+        """Record the plan of one launch, then submit it.
 
         Returns:
-            The flight; or what became of it where the scheduler refuses it.
+            The pending launch, or the finished one if the scheduler refuses it.
 
         Raises:
-            KeyboardInterrupt: the user interrupts; ``end_all`` closes what was begun.
+            KeyboardInterrupt: the user interrupts; ``end_all`` then closes the launch.
         """
-        launch_id = self._books.next_launch_id()
+        launch_id = self._tune_state.next_launch_id()
         placed = place_config(
             self._prepared.component.launch,
             self._prepared.space,
@@ -75,66 +75,66 @@ class PendingLaunches:
         app = self._prepared.component.build(placed.launch, placed.contract)
         pending = PendingLaunch(
             launch_id=launch_id,
-            number=self._books.number(launch_id),
+            number=self._tune_state.number(launch_id),
             purpose=purpose,
             config=suggestion.config,
             submitted_at=self._clock.now(),
             suggestion=suggestion,
         )
-        self._books.plan(launch_id, suggestion, self._prepared.workload)
+        self._tune_state.plan(launch_id, suggestion, self._prepared.workload)
         self.under_way.append(pending)
         try:
             pending.handle = self._jobs.submit(app, launch_id=launch_id)
         except LaunchError as error:
-            # A scheduler that answers late may have taken the job all the same.
+            # The scheduler may have accepted the job although its answer came too late.
             pending.handle = self._jobs.find([launch_id]).get(launch_id, "")
             if not pending.handle:
-                return self._refused(pending, str(error))
-        self._books.submitted(launch_id, pending.handle, purpose, self._jobs.image)
+                return self._finish_refused(pending, str(error))
+        self._tune_state.submitted(launch_id, pending.handle, purpose, self._jobs.image)
         return pending
 
     def adopt(self, pending: PendingLaunch) -> None:
-        """Watch a launch that another process began."""
+        """Take over a launch that another process began."""
         if pending.handle:
-            self._books.submitted(pending.launch_id, pending.handle, pending.purpose, self._jobs.image)
+            self._tune_state.submitted(pending.launch_id, pending.handle, pending.purpose, self._jobs.image)
         self.under_way.append(pending)
 
     def drop(self, launch_id: str, reason: str) -> None:
-        """Close a launch that was planned, and of which it is sure that there never was a job."""
-        self._books.end(launch_id, State.STOPPED_EARLY, reason)
-        self._books.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
+        """Close a planned launch that certainly never had a job."""
+        self._tune_state.end(launch_id, State.STOPPED_EARLY, reason)
+        self._tune_state.settled(launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "never submitted")
 
     def watch(self) -> Iterator[FinishedLaunch]:
-        """Look at each flight once, and yield those that are over."""
+        """Poll each launch that is due, and yield those that are over."""
         due = [pending for pending in self.under_way if self._is_due(pending)]
         for pending in due:
             if not pending.given_up:
-                self._look(pending)
+                self._poll(pending)
         if any(pending.ended is not None for pending in due):
-            self._books.ledger.refresh()
+            self._tune_state.ledger.refresh()
         for pending in due:
-            if pending.ended is not None and self._is_told(pending, *pending.ended):
-                yield self._land(pending, pending.ended[0])
+            if pending.ended is not None and self._is_final(pending, *pending.ended):
+                yield self._finish(pending, pending.ended[0])
 
     def next_look_s(self) -> float:
-        """Return the seconds until a job is to be looked at again."""
+        """Return the seconds until the next poll of a job is due."""
         now = self._clock.now()
         return min(((pending.look_at - now).total_seconds() for pending in self.under_way), default=0.0)
 
     def running_s(self) -> list[float]:
-        """Return how long each flight has run that runs, or ran before it was requeued."""
+        """Return the run time in seconds of each launch that was observed to run, requeued ones included."""
         now = self._clock.now()
         return [ran_s for pending in self.under_way if (ran_s := pending.ran_s(now)) is not None]
 
     def cancellation(self, pending: PendingLaunch, state: State, reason: str) -> None:
-        """Cancel a flight; when its job is gone it is recorded so."""
+        """Cancel a launch; ``state`` and ``reason`` are recorded when its job is gone."""
         if pending.cancellation is None and pending.ended is None:
             pending.cancellation = Cancellation(state=state, reason=reason, since=self._clock.now())
             pending.look_at = self._clock.now()
-        self._ask_to_end(pending)
+        self._request_cancel(pending)
 
     def end_all(self, reason: str) -> None:
-        """Cancel all flights and close their trials at once."""
+        """Cancel all launches and close their trials at once."""
         for pending in list(self.under_way):
             if pending.handle and pending.ended is None:
                 self._jobs.cancel(pending.handle)
@@ -142,57 +142,57 @@ class PendingLaunches:
             pending.cancellation = pending.cancellation or Cancellation(
                 state=State.STOPPED_EARLY, reason=reason, since=self._clock.now()
             )
-            self._land(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
+            self._finish(pending, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED))
 
-    def _look(self, pending: PendingLaunch) -> None:
+    def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
-        trial = self._books.ledger.of_launch(pending.launch_id)
+        trial = self._tune_state.ledger.of_launch(pending.launch_id)
         state = self._jobs.look(pending.handle) if pending.handle else state_by_trial(trial)
         pending.state = state
         if state.phase is JobPhase.ENDED:
             pending.ended = pending.ended or (state, now)
             return
         if pending.ended is not None and state.phase in {JobPhase.QUEUED, JobPhase.RUNNING}:
-            pending.ended = None  # a job that is requeued looks for a moment as if it had ended
+            pending.ended = None  # a job that is being requeued is briefly reported as ended
         if pending.ended is not None:
             return
-        self._mind_phase(pending, state, trial)
+        self._update_phase(pending, state, trial)
         pending.unknown_since = (pending.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
         if pending.unknown_since is not None and now - pending.unknown_since > _LOST_AFTER:
             self._jobs.cancel(pending.handle)
             self._give_up(pending, state.why)
         elif pending.cancellation is None:
-            self._mind_deadlines(pending, now)
+            self._enforce_deadlines(pending, now)
         elif now - pending.cancellation.since > _GIVE_UP:
             self._give_up(pending, "it does not end when cancelled")
         else:
-            self._ask_to_end(pending)
+            self._request_cancel(pending)
 
-    def _mind_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:
+    def _update_phase(self, pending: PendingLaunch, state: JobState, trial: Trial | None) -> None:
         now = self._clock.now()
         if state.phase is JobPhase.RUNNING and pending.running_since is None:
             pending.running_since = now
         elif state.phase is JobPhase.QUEUED and pending.running_since is not None:
-            told = self._books.ledger.last_event_at(pending.launch_id) if trial and trial.state.ended else None
-            pending.ran_before_s += max(0.0, (min(told or now, now) - pending.running_since).total_seconds())
+            ended_at = self._tune_state.ledger.last_event_at(pending.launch_id) if trial and trial.state.ended else None
+            pending.ran_before_s += max(0.0, (min(ended_at or now, now) - pending.running_since).total_seconds())
             pending.running_since, pending.requeued_at = None, now
 
     def _is_due(self, pending: PendingLaunch) -> bool:
-        """Whether it is time to look at a job."""
+        """Return whether a job is due to be polled, and schedule its next poll if so."""
         now = self._clock.now()
         if now < pending.look_at:
             return False
         age_s = (now - pending.since).total_seconds()
         eager = self._jobs.is_local or pending.ended is not None or pending.cancellation is not None
-        usual_s = self._books.usual_run_s() if pending.running_since is not None else None
-        pending.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_s))
+        usual_run_s = self._tune_state.usual_run_s() if pending.running_since is not None else None
+        pending.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_run_s))
         return True
 
     def _give_up(self, pending: PendingLaunch, why: str) -> None:
         pending.given_up = True
         pending.ended = JobState(phase=JobPhase.ENDED, end=JobEnd.LOST, why=why), self._clock.now()
 
-    def _mind_deadlines(self, pending: PendingLaunch, now: datetime) -> None:
+    def _enforce_deadlines(self, pending: PendingLaunch, now: datetime) -> None:
         request = self._prepared.request
         if pending.running_since is not None:
             if (pending.ran_s(now) or 0.0) > request.trial_timeout_s:
@@ -202,29 +202,30 @@ class PendingLaunches:
             reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
             self.cancellation(pending, State.INFRASTRUCTURE, reason)
 
-    def _ask_to_end(self, pending: PendingLaunch) -> None:
+    def _request_cancel(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
-        if pending.handle and (pending.asked_at is None or now - pending.asked_at >= _ASK_AGAIN):
+        if pending.handle and (pending.asked_at is None or now - pending.asked_at >= _CANCEL_AGAIN_AFTER):
             pending.asked_at = now
             self._jobs.cancel(pending.handle)
 
-    def _is_told(self, pending: PendingLaunch, state: JobState, since: datetime) -> bool:
-        """Whether the trial has its end, or has had time enough to tell it."""
-        trial = self._books.ledger.of_launch(pending.launch_id)
-        begun = trial is not None and trial.state is not State.PLANNED
+    def _is_final(self, pending: PendingLaunch, state: JobState, since: datetime) -> bool:
+        """Return whether the trial's end is recorded, or the time to record it is over."""
+        trial = self._tune_state.ledger.of_launch(pending.launch_id)
+        started = trial is not None and trial.state is not State.PLANNED
         if trial is not None and trial.state.ended:
             cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and pending.cancellation is None
-            return not cut_off or self._clock.now() - since >= _CONFIRMED
-        return self._clock.now() - since >= (_LAST_WORDS if begun else _NO_WORDS)
+            return not cut_off or self._clock.now() - since >= _REQUEUE_WAIT
+        return self._clock.now() - since >= (_END_EVENT_WAIT if started else _START_EVENT_WAIT)
 
-    def _land(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
-        tune_state = self._books
+    def _finish(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
+        """Record the end and the cost of a launch whose job is over."""
+        tune_state = self._tune_state
         tune_state.ledger.refresh()
         trial = self._trial(pending)
         lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
-        verdict = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
-        if verdict is not None:
-            tune_state.end(pending.launch_id, *verdict)
+        end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
+        if end_state is not None:
+            tune_state.end(pending.launch_id, *end_state)
             trial = self._trial(pending)
         tune_state.settled(pending.launch_id, self._cost(pending), str(state.end))
         self.under_way.remove(pending)
@@ -232,9 +233,9 @@ class PendingLaunches:
             shutil.rmtree(Path(self._prepared.scratch) / pending.launch_id, ignore_errors=True)
         return FinishedLaunch(pending=pending, trial=trial, last_lines=lines)
 
-    def _refused(self, pending: PendingLaunch, why: str) -> FinishedLaunch:
-        self._books.end(pending.launch_id, State.INFRASTRUCTURE, why)
-        self._books.settled(pending.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
+    def _finish_refused(self, pending: PendingLaunch, why: str) -> FinishedLaunch:
+        self._tune_state.end(pending.launch_id, State.INFRASTRUCTURE, why)
+        self._tune_state.settled(pending.launch_id, Cost(run_s=0.0, queue_s=0.0, launched=False), "refused")
         self.under_way.remove(pending)
         return FinishedLaunch(pending=pending, trial=self._trial(pending), refused=True)
 
@@ -246,8 +247,8 @@ class PendingLaunches:
         return is_out_of_memory(lines) or is_out_of_memory(self._jobs.scheduler_lines(pending.handle))
 
     def _cost(self, pending: PendingLaunch) -> Cost:
-        """Return run time and queue time; of a launch that ended unwatched, as its own clock told."""
-        ledger, now = self._books.ledger, self._clock.now()
+        """Return run time and queue time; for a launch that ended unobserved, by the job's own clock."""
+        ledger, now = self._tune_state.ledger, self._clock.now()
         run_s, end = pending.ran_s(now), now
         if run_s is None:
             attempts = ledger.attempts(pending.launch_id)
@@ -256,7 +257,7 @@ class PendingLaunches:
         return Cost(run_s=run_s, queue_s=max(0.0, (end - pending.submitted_at).total_seconds() - run_s))
 
     def _trial(self, pending: PendingLaunch) -> Trial:
-        trial = self._books.ledger.of_launch(pending.launch_id)
+        trial = self._tune_state.ledger.of_launch(pending.launch_id)
         if trial is None:
             raise LaunchError(f"the launch {pending.launch_id} is missing from the store")
         return trial

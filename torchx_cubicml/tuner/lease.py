@@ -1,7 +1,7 @@
-"""Which tune a process leads: one that it begins, or one that a process which died has left unfinished.
+"""Lease of a tune: a process leads a new tune, or resumes an unfinished one whose process died.
 
-On one machine a lock that the kernel takes back tells whether a tune's process lives. From another machine it counts as
-alive for a while after its last note.
+On one machine, a file lock that the kernel releases shows whether a tune's process is alive. From another machine, the
+process counts as alive for a while after its last note in the journal.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ _SILENT_FOR = timedelta(seconds=10 * ALIVE_EVERY_S)
 
 @dataclass(slots=True)
 class Lease:
-    """This process leads a tune until it closes the lease, or dies.
+    """Lease of a tune, held by this process until it closes the lease or dies.
 
     Args:
-        tune_id: of the tune.
-        resumed: whether another process began it.
+        tune_id: id of the tune.
+        resumed: true if another process began the tune.
         lock: descriptor of the locked file.
     """
 
@@ -50,26 +50,26 @@ class Lease:
     lock: int
 
     def close(self) -> None:
-        """Let another process lead."""
+        """Release the lease, so that another process can take it."""
         with suppress(OSError):
             os.close(self.lock)
 
     @property
     def launch_prefix(self) -> str:
-        """What the ids of this tune's launches begin with."""
+        """Prefix of the ids of this tune's launches."""
         return launch_prefix(self.tune_id)
 
     @classmethod
     def take(cls, journal: Journal, request: TuneRequest, clock: Clock, *, space_text: str) -> Self:
-        """Lead the latest unfinished tune of the same request whose process is dead, else a new one.
+        """Take the lease of the latest unfinished tune of the same request whose process is dead, else of a new one.
 
         Raises:
-            LaunchError: this machine has no place for a lock.
+            LaunchError: the lock file cannot be created.
             StoreError: the journal cannot be read or written.
         """
-        asked = digest(request, space_text)
-        for tune_id, notes in reversed(_unfinished(journal.read(), asked).items()):
-            lock = None if request.fresh or _lives_elsewhere(notes, clock.now()) else _lock(tune_id)
+        request_digest = digest(request, space_text)
+        for tune_id, notes in reversed(_unfinished(journal.read(), request_digest).items()):
+            lock = None if request.fresh or _is_alive_elsewhere(notes, clock.now()) else _lock(tune_id)
             if lock is not None:
                 lease = cls(tune_id, resumed=True, lock=lock)
                 break
@@ -79,13 +79,13 @@ class Lease:
             if lock is None:
                 raise LaunchError(f"no lock can be had in {_lock_folder()}")
             lease = cls(tune_id, resumed=False, lock=lock)
-        facts = {"request": asked, "host": _host(), "user": _user(), "budget": str(request.budget)}
+        facts = {"request": request_digest, "host": _host(), "user": _user(), "budget": str(request.budget)}
         journal.write(Note(kind=NoteKind.BEGUN, tune_id=lease.tune_id, time=clock.now().isoformat(), facts=facts))
         return lease
 
 
 def launch_prefix(tune_id: str) -> str:
-    """Return what the ids of a tune's launches begin with.
+    """Return the prefix of the ids of a tune's launches.
 
     >>> launch_prefix("tune-9f2c61d07e1b4a55")
     'launch-9f2c61d07e1b4a55-'
@@ -94,9 +94,9 @@ def launch_prefix(tune_id: str) -> str:
 
 
 def digest(request: TuneRequest, space_text: str) -> str:
-    """Return what two requests have in common that ask for the same tune; budget and patience may differ.
+    """Return a digest that is equal for requests of the same tune.
 
-    What a launch measures, and how launches are chosen, may not.
+    Budgets and timeouts may differ between them. What a launch measures and how launches are chosen may not.
     """
     same = [request.component, request.component_args, space_text, request.scheduler, request.scheduler_args]
     return hashlib.sha256(
@@ -105,34 +105,35 @@ def digest(request: TuneRequest, space_text: str) -> str:
 
 
 class Lifetime:
-    """How long the processes of a tune lived: each from its begin to its last note."""
+    """Total lifetime of the processes of a tune, each from its start to its last note."""
 
     def __init__(self) -> None:
-        self._before_s = 0.0
+        self._earlier_s = 0.0
         self._begun: datetime | None = None
         self._last: datetime | None = None
 
     def take(self, note: Note) -> None:
-        """Learn of one note; they come in order."""
+        """Add one note; notes must come in order of time."""
         time = instant(note.time)
         if time is None:
             return
         if note.kind is NoteKind.BEGUN:
-            self._before_s, self._begun = self.hours() * 3600, time
+            self._earlier_s, self._begun = self.hours() * 3600, time
         self._last = time
 
     def hours(self, now: datetime | None = None) -> float:
-        """Return hours, until ``now`` where it is given and a process lives."""
+        """Return the lifetime in hours, up to the last note or, if given, ``now``."""
         last = now or self._last
         if self._begun is None or last is None:
-            return self._before_s / 3600
-        return (self._before_s + max(0.0, (last - self._begun).total_seconds())) / 3600
+            return self._earlier_s / 3600
+        return (self._earlier_s + max(0.0, (last - self._begun).total_seconds())) / 3600
 
 
-def _unfinished(notes: Sequence[Note], asked: str) -> dict[str, list[Note]]:
+def _unfinished(notes: Sequence[Note], request_digest: str) -> dict[str, list[Note]]:
+    """Return tune id -> notes of the unfinished tunes with the given digest of their request."""
     tunes: dict[str, list[Note]] = {}
     for note in notes:
-        if note.kind is NoteKind.BEGUN and note.text("request") == asked:
+        if note.kind is NoteKind.BEGUN and note.text("request") == request_digest:
             tunes.setdefault(note.tune_id, [])
     for note in notes:
         if note.tune_id in tunes:
@@ -140,7 +141,8 @@ def _unfinished(notes: Sequence[Note], asked: str) -> dict[str, list[Note]]:
     return {name: own for name, own in tunes.items() if all(note.kind is not NoteKind.FINISHED for note in own)}
 
 
-def _lives_elsewhere(notes: Sequence[Note], now: datetime) -> bool:
+def _is_alive_elsewhere(notes: Sequence[Note], now: datetime) -> bool:
+    """Return whether a tune's process is on another machine and wrote a note recently."""
     begun = [note for note in notes if note.kind is NoteKind.BEGUN]
     if not begun or begun[-1].text("host") == _host():
         return False
@@ -149,7 +151,7 @@ def _lives_elsewhere(notes: Sequence[Note], now: datetime) -> bool:
 
 
 def _lock(tune_id: str) -> int | None:
-    """Return the descriptor of a file that no other process has locked; ``None`` where one has."""
+    """Lock a tune's file and return its descriptor; ``None`` if another process has locked it."""
     folder = _lock_folder()
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)

@@ -1,4 +1,7 @@
-"""The loop: the truth is in the store and on the scheduler, and what to launch next is worked out anew each time."""
+"""Main loop of a tune: poll launches, stop hopeless ones, and refill free slots within the budget.
+
+All state is in the store and on the scheduler; the next launch is computed anew from it each time.
+"""
 
 from __future__ import annotations
 
@@ -40,31 +43,31 @@ if TYPE_CHECKING:
 
 _POLL_S = 0.2
 _AFTER_REFUSAL_S = 10.0
-_STORE_EVERY_S = 5.0  # that running launches are asked for what they measured
+_STORE_EVERY_S = 5.0  # between readings of the measurements of running launches
 
 
 def tune(
     prepared: Prepared, *, jobs: JobRunner | None = None, clock: Clock | None = None, advisor: Proposer | None = None
 ) -> Generator[Step, None, None]:
-    """Launch within the budget, yielding each step, and the result at last.
+    """Run a tune within its budget; yield each step and finally the result.
 
-    A tune of the same request that a dead process left unfinished is gone on with. It is finished when the generator is
-    asked on after the result.
+    An unfinished tune of the same request whose process died is resumed. The tune counts as finished when the generator
+    is advanced past the result.
 
     Args:
-        prepared: the request.
-        jobs: the scheduler, in place of the request's own.
-        clock: in place of this machine's.
-        advisor: says what to launch, in place of the advisor.
+        prepared: the checked request.
+        jobs: scheduler that replaces the request's own.
+        clock: clock that replaces this machine's.
+        advisor: proposer that replaces the advisor.
 
     Raises:
         LaunchError: the first launch fails by the user's own error or measures nothing, or one failure repeats.
-        StoreError: the store cannot be read or written for minutes; the tune is left as it is, to be gone on with.
-        KeyboardInterrupt: the user ends the tune; what is in flight is cancelled and recorded first.
+        StoreError: the store cannot be read or written for minutes; the tune can be resumed.
+        KeyboardInterrupt: the user ends the tune; launches in flight are cancelled and recorded first.
     """
     request, clock = prepared.request, clock or SystemClock()
-    patience = StoreRetry(clock)
-    journal = Journal(prepared.store_url, patience)
+    retry = StoreRetry(clock)
+    journal = Journal(prepared.store_url, retry)
     runner = jobs or JobRunner(
         request.scheduler,
         scheduler_args=request.scheduler_args,
@@ -74,7 +77,7 @@ def tune(
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            ledger = TrialLog(prepared.store_url, patience, statistic=prepared.space.statistic)
+            ledger = TrialLog(prepared.store_url, retry, statistic=prepared.space.statistic)
             tune_state = TuneState(lease.tune_id, ledger, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or StudyProposer.serving(prepared)).run(
                 resumed=lease.resumed
@@ -84,179 +87,182 @@ def tune(
 
 
 class _Loop:
-    """One process's lead of a tune."""
+    """Main loop of the process that leads a tune."""
 
     def __init__(
         self, prepared: Prepared, tune_state: TuneState, jobs: JobRunner, clock: Clock, advisor: Proposer
     ) -> None:
         self._prepared = prepared
-        self._books = tune_state
+        self._tune_state = tune_state
         self._jobs = jobs
         self._clock = clock
         self._advisor = advisor
-        self._flights = PendingLaunches(prepared, tune_state, jobs, clock)
+        self._pending = PendingLaunches(prepared, tune_state, jobs, clock)
         self._world_size = prepared.component.launch.world_size or 1
-        self._foresight = Prefetch(request=prepared.request)
+        self._prefetch = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
-        self._idle = False  # nothing is to be launched before something lands
-        self._told_alive: datetime = clock.now()
-        self._read_store: datetime = clock.now()
+        self._idle = False  # no launch is planned before another one ends
+        self._heartbeat_at: datetime = clock.now()
+        self._store_read_at: datetime = clock.now()
 
     def run(self, *, resumed: bool) -> Iterator[Step]:
         try:
             yield from self._lead(resumed=resumed)
         except StoreError as error:
-            left = "" if self._jobs.is_local else "its jobs are left to run, and "
-            raise StoreError(f"{error}; the tune is not over: {left}the same command goes on with it") from error
+            jobs = "" if self._jobs.is_local else "its jobs are left to run, and "
+            raise StoreError(f"{error}; the tune is not over: {jobs}the same command goes on with it") from error
 
     def _lead(self, *, resumed: bool) -> Iterator[Step]:
         try:
-            self._jobs.image = self._books.image()
-            watched = adopt_all(self._flights, self._books, self._jobs, self._clock) if resumed else 0
-            for trial in self._books.settled_trials():
+            self._jobs.image = self._tune_state.image()
+            in_flight = adopt_all(self._pending, self._tune_state, self._jobs, self._clock) if resumed else 0
+            for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
-            yield Begun(tune_id=self._books.tune_id, resumed=resumed, launches=made, in_flight=watched)
+            yield Begun(tune_id=self._tune_state.tune_id, resumed=resumed, launches=made, in_flight=in_flight)
             yield from self._rounds()
         except interruptions():
-            self._books.hurry()
-            with suppress(StoreError):  # the jobs are cancelled first, and are looked at when the tune is gone on with
-                self._flights.end_all("interrupted by the user")
+            self._tune_state.hurry()
+            with suppress(StoreError):  # the jobs are cancelled first; a resumed tune polls them
+                self._pending.end_all("interrupted by the user")
             raise
         except StoreError:
             raise
         except CubicMLError as error:
-            with suppress(StoreError):  # why the tune ended is told in any case
-                self._flights.end_all("the tune ended")
-                self._books.finished({"error": str(error)})
+            with suppress(StoreError):  # the error itself is raised in any case
+                self._pending.end_all("the tune ended")
+                self._tune_state.finished({"error": str(error)})
             raise
         result = self._result()
         yield result
-        # Asked on, it was told: a tune that ends before, in whatever way, is gone on with, and tells it again.
-        self._books.finished({"result": _as_json(result)})
+        # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
+        self._tune_state.finished({"result": _as_json(result)})
 
     def _rounds(self) -> Iterator[Step]:
         while True:
-            for finished in self._flights.watch():
+            for finished in self._pending.watch():
                 self._idle = False
-                self._foresight.hear(finished)
+                self._prefetch.hear(finished)
                 yield self._ended(finished)
-                self._refuse(finished)
-            self._end_with_budget()
+                self._abort_if_hopeless(finished)
+            self._enforce_budget()
             yield from self._refill()
-            if not self._flights.under_way:
+            if not self._pending.under_way:
                 return
-            self._end_hopeless()
-            self._think_ahead()
-            if self._flights.under_way:
-                yield glance(self._prepared, self._books, self._flights, spent=self._spent(), best=self._best)
+            self._stop_early()
+            self._prefetch_next()
+            if self._pending.under_way:
+                yield glance(self._prepared, self._tune_state, self._pending, spent=self._spent(), best=self._best)
             self._sleep()
 
     def _refill(self) -> Iterator[Step]:
         request = self._prepared.request
-        if self._idle or (request.rounds and self._flights.under_way):
+        if self._idle or (request.rounds and self._pending.under_way):
             return
-        while len(self._flights.under_way) < request.parallel:
+        while len(self._pending.under_way) < request.parallel:
             left = request.budget.launches_left(self._spent(), parallel=request.parallel)
-            ahead = self._foresight.take(launches_left=left)
-            planned = ("search", ahead) if ahead is not None else self._next(left) if left > 0 else None
+            prefetched = self._prefetch.take(launches_left=left)
+            planned = ("search", prefetched) if prefetched is not None else self._next(left) if left > 0 else None
             if planned is None:
                 self._idle = True
                 return
             purpose, suggestion = planned
-            number = self._books.number(self._books.next_launch_id())
+            number = self._tune_state.number(self._tune_state.next_launch_id())
             yield Launching(number=number, purpose=purpose, suggestion=suggestion)
-            finished = self._flights.launch(suggestion, purpose)
+            finished = self._pending.launch(suggestion, purpose)
             if isinstance(finished, FinishedLaunch):
                 yield self._ended(finished)
-                self._refuse(finished)
+                self._abort_if_hopeless(finished)
                 self._clock.sleep(_AFTER_REFUSAL_S)
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
-        began = self._clock.now()
-        self._books.ledger.refresh()
+        started = self._clock.now()
+        self._tune_state.ledger.refresh()
         planned = next_launch(
             self._prepared,
             self._trials(),
             launches_left=left,
-            known=self._books.others(),
+            known=self._tune_state.others(),
             advisor=self._advisor,
         )
-        self._foresight.thought_s = (self._clock.now() - began).total_seconds()
+        self._prefetch.thought_s = (self._clock.now() - started).total_seconds()
         return planned
 
     def _trials(self) -> list[Trial]:
-        """Return all trials; what is in flight starts now: here it is known not to be lost, however long it queues.
+        """Return all trials; those in flight get the present time as their start.
 
-        The ranks of a job that is requeued tell an end, and the job goes on: while it is in flight it is not over.
+        They are known not to be lost, however long they queue. A requeued job whose ranks have recorded an end is set
+        back to running.
         """
-        found = [self._books.ledger.of_launch(pending.launch_id) for pending in self._flights.under_way]
-        now = self._books.now().isoformat()
-        waiting = {trial.trial_id: replace(trial, started_at=now) for trial in found if trial and not trial.state.ended}
-        waiting |= {
+        found = [self._tune_state.ledger.of_launch(pending.launch_id) for pending in self._pending.under_way]
+        now = self._tune_state.now().isoformat()
+        replaced = {
+            trial.trial_id: replace(trial, started_at=now) for trial in found if trial and not trial.state.ended
+        }
+        replaced |= {
             trial.trial_id: replace(trial, state=State.RUNNING, started_at=now, ended_at="", reason="")
             for trial in found
             if trial is not None and trial.state in {State.INFRASTRUCTURE, State.UNKNOWN}
         }
-        return [waiting.get(trial.trial_id, trial) for trial in self._books.ledger.trials()]
+        return [replaced.get(trial.trial_id, trial) for trial in self._tune_state.ledger.trials()]
 
-    def _think_ahead(self) -> None:
+    def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
         left = self._prepared.request.budget.launches_left(spent, parallel=parallel)
-        is_full = len(self._flights.under_way) >= parallel
-        if is_full and self._foresight.pays(launches_left=left, usual_run_s=spent.launch_hours * 3600):
+        is_full = len(self._pending.under_way) >= parallel
+        if is_full and self._prefetch.pays(launches_left=left, usual_run_s=spent.launch_hours * 3600):
             planned = self._next(left)
-            self._foresight.keep(planned[1] if planned is not None and planned[0] == "search" else None)
+            self._prefetch.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
-    def _refuse(self, finished: FinishedLaunch) -> None:
+    def _abort_if_hopeless(self, finished: FinishedLaunch) -> None:
         measured = (
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None
             and trial.trial_id != finished.trial.trial_id
             and matches(trial, self._prepared.workload)
-            for trial in self._books.ledger.trials()
+            for trial in self._tune_state.ledger.trials()
         )
-        own = config_key(self._prepared.current)
+        baseline = config_key(self._prepared.current)
         refuse_to_go_on(
             self._prepared,
             finished,
-            self._books.settled_trials(),
+            self._tune_state.settled_trials(),
             measured_before=any(measured),
-            awaits_own=any(config_key(pending.config) == own for pending in self._flights.under_way),
+            awaits_own=any(config_key(pending.config) == baseline for pending in self._pending.under_way),
         )
 
     def _spent(self) -> Spent:
-        return self._books.spent(self._world_size, self._flights.running_s())
+        return self._tune_state.spent(self._world_size, self._pending.running_s())
 
-    def _end_with_budget(self) -> None:
+    def _enforce_budget(self) -> None:
         budget = self._prepared.request.budget
         if budget.is_used_up(self._spent()):
-            for pending in self._flights.under_way:
-                self._flights.cancellation(pending, State.STOPPED_EARLY, f"the budget of {budget} was spent")
+            for pending in self._pending.under_way:
+                self._pending.cancellation(pending, State.STOPPED_EARLY, f"the budget of {budget} was spent")
 
-    def _end_hopeless(self) -> None:
+    def _stop_early(self) -> None:
         now = self._clock.now()
-        if (now - self._read_store).total_seconds() < _STORE_EVERY_S:
+        if (now - self._store_read_at).total_seconds() < _STORE_EVERY_S:
             return
-        self._read_store = now
-        self._books.ledger.refresh()
+        self._store_read_at = now
+        self._tune_state.ledger.refresh()
         candidates = [
-            pending for pending in self._flights.under_way if pending.purpose == "search" and not pending.cancellation
+            pending for pending in self._pending.under_way if pending.purpose == "search" and not pending.cancellation
         ]
         for pending in candidates:
-            trial = self._books.ledger.of_launch(pending.launch_id)
+            trial = self._tune_state.ledger.of_launch(pending.launch_id)
             if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
                 continue
-            others = [other for other in self._books.own_trials() if other.launch_id != pending.launch_id]
+            others = [other for other in self._tune_state.own_trials() if other.launch_id != pending.launch_id]
             why = early_stop_reason(trial, others, objective=self._prepared.space.objective)
             if why:
-                self._flights.cancellation(pending, State.STOPPED_EARLY, why)
+                self._pending.cancellation(pending, State.STOPPED_EARLY, why)
 
     def _sleep(self) -> None:
-        self._clock.sleep(max(_POLL_S, self._flights.next_look_s()))
-        if (self._clock.now() - self._told_alive).total_seconds() >= ALIVE_EVERY_S:
-            self._told_alive = self._clock.now()
-            self._books.alive()
+        self._clock.sleep(max(_POLL_S, self._pending.next_look_s()))
+        if (self._clock.now() - self._heartbeat_at).total_seconds() >= ALIVE_EVERY_S:
+            self._heartbeat_at = self._clock.now()
+            self._tune_state.alive()
 
     def _ended(self, finished: FinishedLaunch) -> Ended:
         pending, trial = finished.pending, finished.trial
@@ -273,22 +279,22 @@ class _Loop:
         return throughput_of(trial, self._prepared.space.objective)
 
     def _result(self) -> TuneResult:
-        self._books.ledger.refresh()
-        trials = self._books.ledger.trials()
-        best, comparison = winner_of(self._prepared, trials, known=self._books.others(), advisor=self._advisor)
-        account = FinalReport()
+        self._tune_state.ledger.refresh()
+        trials = self._tune_state.ledger.trials()
+        best, comparison = winner_of(self._prepared, trials, known=self._tune_state.others(), advisor=self._advisor)
+        report = FinalReport()
         if best is not None:
             snapshot = snapshot_of(self._prepared, trials, seed=self._prepared.request.seed)
-            account = self._advisor.account(snapshot, best.config)
+            report = self._advisor.account(snapshot, best.config)
         return TuneResult(
             comparison=comparison,
             best=best,
             launches=self._spent().launches,
-            device_hours=self._books.device_hours(self._world_size),
+            device_hours=self._tune_state.device_hours(self._world_size),
             command=_command(self._prepared, best) if best is not None else (),
-            tune_id=self._books.tune_id,
-            confidence=account.confidence,
-            worths=account.worths,
+            tune_id=self._tune_state.tune_id,
+            confidence=report.confidence,
+            worths=report.worths,
         )
 
 

@@ -1,4 +1,4 @@
-"""What a tune launches next, worked out from the trials alone."""
+"""Plan of a tune: the next launch and the winner, computed from the trials alone."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.proposer import Proposer
     from torchx_cubicml.tuner.request import Prepared
 
-_MOST_RIVALS = 2  # measured again before a gain is claimed
+_MOST_RIVALS = 2  # configs measured again beside the winner before a gain is claimed
 _NOTHING_LEARNED = {State.PLANNED, State.RUNNING, State.STOPPED_EARLY, State.INFRASTRUCTURE}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Evidence:
-    """The trials of the workload, told apart by whether they were there before this tune, and those of others.
+    """Trials of the workload from before this tune and from this tune, and comparable trials of other workloads.
 
-    Only this tune's own launches are compared: machines, neighbours and software change between tunes. Of the winner,
-    the measurement that made it the winner does not count: it was chosen for being high.
+    Only this tune's own launches are compared: machines, neighbours and software change between tunes. The measurement
+    that made a config the winner does not count, because it was selected for being high.
     """
 
     before: tuple[Trial, ...]
@@ -41,7 +41,7 @@ class Evidence:
 
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
-        """Return the evidence on the workload; ``known`` are the trials that were there before this tune."""
+        """Sort the trials into groups; ``known`` holds the ids of the trials from before this tune."""
         comparable, _ = comparable_trials(under_way(trials, prepared.workload), prepared.workload)
         of_workload = [trial for trial in comparable if matches(trial, prepared.workload)]
         return cls(
@@ -51,13 +51,16 @@ class Evidence:
         )
 
     def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Measurement, ...]:
-        """Return this tune's measurements of ``config``, without the one by which it was ``chosen``."""
-        found = _measurements(self.own, config, objective)
-        found_here = chosen and not _measurements(self.before, config, objective)
-        return found[1:] if found_here else found
+        """Return this tune's measurements of ``config``.
+
+        If the config was ``chosen`` by this tune's first measurement of it, that measurement is left out.
+        """
+        measured = _measurements(self.own, config, objective)
+        first_selected_it = chosen and not _measurements(self.before, config, objective)
+        return measured[1:] if first_selected_it else measured
 
     def noise(self, objective: str) -> float:
-        """Return how far this tune's runs of one config differ, by its repeats and, for a hint, those of others."""
+        """Return the run-to-run noise by this tune's repeats; those of other tunes and workloads serve as a hint."""
         return repeat_noise(self.own, objective=objective, elsewhere=(*self.before, *self.elsewhere))
 
 
@@ -69,23 +72,27 @@ def next_launch(
     known: frozenset[str] = frozenset(),
     advisor: Proposer | None = None,
 ) -> tuple[str, Suggestion] | None:
-    """Return why and what to launch next; ``None`` when nothing is left to learn, or not before what is in flight ends.
+    """Return the purpose and the suggestion of the next launch.
 
-    The user's own config comes first. What the machines broke off is tried once more. The last launches measure the own
-    config and the winner again, in turn, so that a gain can be told from noise; before them rivals of the winner, once,
-    where launches are left for it.
+    ``None`` if nothing is left to measure, or nothing before a launch in flight ends.
+
+    The user's own config comes first. A launch lost to an infrastructure failure is retried once. The last launches
+    repeat the own config and the winner in turn, so that a gain can be distinguished from noise. Rivals of the winner
+    are repeated once before them, if launches are left for it.
     """
     current = prepared.current
     advisor = advisor or StudyProposer.serving(prepared)
     evidence = Evidence.of(prepared, trials, known)
     own = _own_config(current)
-    if not any(_settles(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)):
+    if not any(
+        _is_decisive(trial, current) or _in_flight(trial, current) for trial in (*evidence.before, *evidence.own)
+    ):
         return "baseline", own
-    again = _broken_off(prepared, evidence)
-    if again is not None:
-        return "again", again
+    retry = _infrastructure_retry(prepared, evidence)
+    if retry is not None:
+        return "again", retry
     seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(prepared, _with_given_up(trials, evidence), seed=seed)
+    snapshot = snapshot_of(prepared, _with_lost_as_failed(trials, evidence), seed=seed)
     best = advisor.best_known(snapshot)
     repeats = _lacking_repeats(prepared, evidence, own, best)
     enough = _is_enough(prepared, best)
@@ -102,12 +109,12 @@ def next_launch(
         rivals = to_repeat()
     repeats = [*rivals, *repeats]
     if repeats and _searching(evidence, current, best):
-        repeats = [each for each in repeats if each is own]  # what is in flight may turn out to be better than the best
+        repeats = [each for each in repeats if each is own]  # a launch in flight may turn out to be the best
     return ("confirm", repeats[0]) if repeats else None
 
 
 def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Snapshot:
-    """Return what an advisor is asked about."""
+    """Build the input of a proposer."""
     return Snapshot(
         space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=seed
     )
@@ -116,9 +123,9 @@ def snapshot_of(prepared: Prepared, trials: Sequence[Trial], *, seed: int) -> Sn
 def winner_of(
     prepared: Prepared, trials: Sequence[Trial], *, known: frozenset[str], advisor: Proposer | None = None
 ) -> tuple[Suggestion | None, Comparison | None]:
-    """Return the best config known, and how its confirmations compare with the user's own config.
+    """Return the incumbent (the best known config) and the comparison of its repeats with the user's own config.
 
-    Where it was not measured again and another was, the fastest of those.
+    If the incumbent was not measured again but other configs were, the fastest of those is returned.
     """
     advisor = advisor or StudyProposer.serving(prepared)
     best = advisor.best_known(snapshot_of(prepared, trials, seed=prepared.request.seed))
@@ -127,7 +134,7 @@ def winner_of(
     evidence = Evidence.of(prepared, trials, known)
     comparison = _compared(prepared, evidence, best)
     if comparison is None and config_key(best.config) != config_key(prepared.current):
-        # The last measurements have made another config the best, and none is left to measure it again.
+        # The last measurements have changed the incumbent, and no launch is left to repeat it.
         confirmed = _best_confirmed(prepared, evidence)
         if confirmed is not None:
             return confirmed, _compared(prepared, evidence, confirmed)
@@ -135,17 +142,17 @@ def winner_of(
 
 
 def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
-    """Return the fastest config that was measured again after it was found, in the space's words."""
+    """Return the fastest config with repeated measurements, as a legal config of the space."""
     space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
     objective = space.objective
-    found: dict[str, tuple[float, Config]] = {}
+    confirmed: dict[str, tuple[float, Config]] = {}
     for trial in evidence.own:
-        again = evidence.measured(trial.config, objective, chosen=True)
-        if again and trial.config in space and (config := space.decode(space.encode(trial.config))) is not None:
-            throughputs = Repeats.of(config, again, objective=objective).throughputs
-            found[config_key(config)] = (fmean(throughputs), config)
-    found.pop(config_key(prepared.current), None)
-    best = max(found.values(), key=lambda pair: pair[0], default=None)
+        repeats = evidence.measured(trial.config, objective, chosen=True)
+        if repeats and trial.config in space and (config := space.decode(space.encode(trial.config))) is not None:
+            throughputs = Repeats.of(config, repeats, objective=objective).throughputs
+            confirmed[config_key(config)] = (fmean(throughputs), config)
+    confirmed.pop(config_key(prepared.current), None)
+    best = max(confirmed.values(), key=lambda pair: pair[0], default=None)
     if best is None:
         return None
     return replace(_own_config(best[1]), throughput=best[0], reason="the fastest that was measured again")
@@ -179,10 +186,10 @@ def _own_config(current: Config) -> Suggestion:
     )
 
 
-def _settles(trial: Trial, config: Config) -> bool:
-    """Whether a trial says what becomes of ``config``: measured, or failed by itself."""
-    tells = trial.measurement is not None or trial.state not in _NOTHING_LEARNED
-    return tells and config_key(trial.config) == config_key(config)
+def _is_decisive(trial: Trial, config: Config) -> bool:
+    """Return whether a trial decides ``config``: it was measured, or failed by itself."""
+    decided = trial.measurement is not None or trial.state not in _NOTHING_LEARNED
+    return decided and config_key(trial.config) == config_key(config)
 
 
 def _in_flight(trial: Trial, config: Config) -> bool:
@@ -190,30 +197,33 @@ def _in_flight(trial: Trial, config: Config) -> bool:
 
 
 def _unmeasured(trials: Sequence[Trial], config: Config, *, measured: int) -> int:
-    """Return how many launches of ``config`` are yet to be measured, or failed by themselves, as another is likely to.
+    """Return the number of launches of ``config`` that count as repeats without a measurement.
 
-    One that was killed says little of the next: as many are made up for as were ``measured``, and one in any case.
+    These are launches in flight, and those that failed by themselves, as another one is likely to. A launch that was
+    killed (``UNKNOWN``) predicts little: at most max(1, ``measured``) such launches are left out, so as to be repeated.
     """
     key = config_key(config)
     states = [trial.state for trial in trials if trial.measurement is None and config_key(trial.config) == key]
     counted = sum(not state.ended or state not in _NOTHING_LEARNED for state in states)
-    return counted - min(states.count(State.UNKNOWN), max(1, measured))
+    repeated = min(states.count(State.UNKNOWN), max(1, measured))
+    return counted - repeated
 
 
 def _searching(evidence: Evidence, current: Config, best: Suggestion | None) -> bool:
+    """Return whether a config other than the own one and ``best`` is in flight."""
     contenders = [current, *([best.config] if best is not None else [])]
     return any(
         not trial.state.ended and not any(_in_flight(trial, config) for config in contenders) for trial in evidence.own
     )
 
 
-def _broken_off(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
-    """Return a config of this tune that the machines broke off at its only launch, in the space's words."""
+def _infrastructure_retry(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
+    """Return a config of this tune whose only launch was lost to an infrastructure failure, as a suggestion."""
     space = prepared.space.bind(workload=prepared.workload, current=prepared.current)
     launched = Counter(config_key(trial.config) for trial in evidence.own if trial.state is not State.STOPPED_EARLY)
     for trial in evidence.own:
-        broken = trial.state is State.INFRASTRUCTURE and trial.measurement is None
-        if not broken or launched[config_key(trial.config)] > 1:
+        lost = trial.state is State.INFRASTRUCTURE and trial.measurement is None
+        if not lost or launched[config_key(trial.config)] > 1:
             continue
         if config_key(trial.config) == config_key(prepared.current):
             return _own_config(prepared.current)
@@ -223,14 +233,14 @@ def _broken_off(prepared: Prepared, evidence: Evidence) -> Suggestion | None:
     return None
 
 
-def _with_given_up(trials: Sequence[Trial], evidence: Evidence) -> Sequence[Trial]:
-    """Return the trials, those of configs that broke off twice in this tune as failures whose cause nobody knows.
+def _with_lost_as_failed(trials: Sequence[Trial], evidence: Evidence) -> Sequence[Trial]:
+    """Return the trials; those of configs lost twice in this tune to infrastructure failures get state ``UNKNOWN``.
 
-    What a busy night broke off may run another day; a tune had better not spend its launches on it.
+    Such a config may run on another day, but this tune spends no more launches on it.
     """
-    broken = [t for t in evidence.own if t.state is State.INFRASTRUCTURE and t.measurement is None]
-    times = Counter(config_key(trial.config) for trial in broken)
-    given_up = {trial.trial_id for trial in broken if times[config_key(trial.config)] > 1}
+    lost = [t for t in evidence.own if t.state is State.INFRASTRUCTURE and t.measurement is None]
+    times = Counter(config_key(trial.config) for trial in lost)
+    given_up = {trial.trial_id for trial in lost if times[config_key(trial.config)] > 1}
     if not given_up:
         return trials
     return [replace(trial, state=State.UNKNOWN) if trial.trial_id in given_up else trial for trial in trials]
@@ -242,7 +252,7 @@ def _is_enough(prepared: Prepared, best: Suggestion | None) -> bool:
 
 
 def _is_idle(prepared: Prepared, snapshot: Snapshot, advisor: Proposer) -> bool:
-    """Whether another launch is expected to bring less than the user wants to wait for."""
+    """Return whether the expected gain of another launch is below the user's threshold ``stop_under``."""
     least = prepared.request.stop_under
     expected = advisor.expected_gain(snapshot) if least is not None else None
     return least is not None and expected is not None and expected < least
@@ -256,7 +266,7 @@ def _confirms(prepared: Prepared, evidence: Evidence, best: Suggestion | None) -
 def _lacking_repeats(
     prepared: Prepared, evidence: Evidence, own: Suggestion, best: Suggestion | None
 ) -> list[Suggestion]:
-    """Return each contender as often as it lacks measurements, taken in turn, the least measured first."""
+    """Return each contender once per missing measurement, in turn, the least measured first."""
     contenders = [(own, False)]
     if best is not None and config_key(best.config) != config_key(own.config):
         contenders.append((best, True))
@@ -274,29 +284,29 @@ def _lacking_rivals(
     best: Suggestion | None,
     rivals_of: Callable[[Config], Sequence[Suggestion]],
 ) -> list[Suggestion]:
-    """Return rivals of ``best`` that this tune did not launch again, as many as it has repeats to spend on them."""
+    """Return rivals of ``best`` that this tune has not repeated yet, as many as it may still repeat."""
     most = min(_MOST_RIVALS, prepared.request.repeats_made - 1)
     if best is None or most < 1:
         return []
     contenders = {config_key(prepared.current), config_key(best.config)}
-    again = _launched_again(evidence) - contenders
-    if len(again) >= most:
+    repeated_configs = _launched_again(evidence) - contenders
+    if len(repeated_configs) >= most:
         return []
-    found = [each for each in rivals_of(best.config) if config_key(each.config) not in contenders | again]
+    found = [each for each in rivals_of(best.config) if config_key(each.config) not in contenders | repeated_configs]
     reason = "may well be the fastest: measured again before a gain is claimed"
-    return [replace(each, reason=reason) for each in found[: most - len(again)]]
+    return [replace(each, reason=reason) for each in found[: most - len(repeated_configs)]]
 
 
 def _launched_again(evidence: Evidence) -> set[str]:
-    """Return what this tune launched after it was measured, as ``config_key``."""
-    said = Counter(
+    """Return the ``config_key`` of each config that this tune launched after it was measured."""
+    launched = Counter(
         config_key(trial.config)
         for trial in evidence.own
         if trial.measurement is not None or trial.state not in _NOTHING_LEARNED or not trial.state.ended
     )
     before = {config_key(trial.config) for trial in evidence.before if trial.measurement is not None}
     measured = {config_key(trial.config) for trial in evidence.own if trial.measurement is not None} | before
-    return {key for key, count in said.items() if key in measured and count > (key not in before)}
+    return {key for key, count in launched.items() if key in measured and count > (key not in before)}
 
 
 def _measurements(trials: Sequence[Trial], config: Config, objective: str) -> tuple[Measurement, ...]:

@@ -15,17 +15,17 @@ if TYPE_CHECKING:
 
 
 class Clock(Protocol):
-    """Tells the time and lets it pass."""
+    """Clock of a tune: the present time and sleep."""
 
     def now(self) -> datetime:
-        """Return the time in UTC."""
+        """Return the present time in UTC."""
 
     def sleep(self, seconds: float) -> None:
         """Return after ``seconds``, >= 0."""
 
 
 class SystemClock:
-    """The clock of this machine; it outlives the process, so that a tune that goes on knows what was spent."""
+    """Wall clock of this machine; its times stay valid after the process ends, so a resumed tune can add them up."""
 
     def now(self) -> datetime:
         """See ``Clock``."""
@@ -37,98 +37,100 @@ class SystemClock:
 
 
 def instant(text: str) -> datetime | None:
-    """Return the time that an event or note tells; ``None`` for none, or one without a zone.
+    """Parse the time of an event or note; ``None`` if there is none, or it has no time zone.
 
     >>> instant("2026-01-01T00:00:00+00:00").year, instant("2026-01-01"), instant("")
     (2026, None, None)
     """
     try:
-        told = datetime.fromisoformat(text)
+        parsed = datetime.fromisoformat(text)
     except ValueError:
         return None
-    return told if told.tzinfo is not None else None
+    return parsed if parsed.tzinfo is not None else None
 
 
 class NewObjects:
-    """What has come into a folder since the last look.
+    """Incremental reader of a folder: each object is read once.
 
     Args:
-        folder: of immutable objects.
+        folder: backend of a folder of immutable objects.
     """
 
     def __init__(self, folder: Backend) -> None:
         self._folder = folder
-        self._shelves: Mapping[str, Directory] = {}
+        self._directories: Mapping[str, Directory] = {}
         self._unread: set[str] = set()
 
     def read(self) -> Iterator[bytes]:
-        """Yield each object that was not read before, by name; one that cannot be read is tried again at the next look.
+        """Yield each object that was not read before, ordered by name.
+
+        An object that cannot be read is tried again at the next call.
 
         Raises:
             StoreError: the folder cannot be reached.
         """
-        listing = self._folder.list_objects(self._shelves)
-        for place, shelf in listing.shelves.items():
-            before = self._shelves.get(place)
-            if before is None or before.names != shelf.names:
-                had = set(before.names) if before is not None else set()
-                self._unread.update(f"{place}/{name}" for name in shelf.names if name not in had)
-        self._shelves = listing.shelves
+        listing = self._folder.list_objects(self._directories)
+        for path, directory in listing.shelves.items():
+            before = self._directories.get(path)
+            if before is None or before.names != directory.names:
+                seen = set(before.names) if before is not None else set()
+                self._unread.update(f"{path}/{name}" for name in directory.names if name not in seen)
+        self._directories = listing.shelves
         self._unread -= listing.too_large
-        for place, content in self._folder.read(sorted(self._unread, key=lambda place: place.rpartition("/")[2])):
+        for path, content in self._folder.read(sorted(self._unread, key=lambda path: path.rpartition("/")[2])):
             if not isinstance(content, Exception):
-                self._unread.discard(place)
+                self._unread.discard(path)
                 yield content
 
 
 _T = TypeVar("_T")
 _PAUSE_S = 5.0
-_GIVE_UP = timedelta(seconds=300)  # shorter than a tune may be silent before another machine goes on with it
+_GIVE_UP = timedelta(seconds=300)  # shorter than the silence after which another machine takes over the tune's lease
 
 
 class StoreRetry:
-    """Asks a store again where it fails, for minutes; one that has never answered is not waited for.
+    """Retry of store operations that fail, every 5 s for up to 300 s; a store that has never answered is not retried.
 
     Args:
-        clock: of the tune; this machine's by default.
+        clock: the tune's clock; this machine's by default.
     """
 
     def __init__(self, clock: Clock | None = None) -> None:
         self._clock = clock or SystemClock()
         self._answered: set[str] = set()
-        self._hurries = False
+        self._is_hurried = False
 
-    def read(self, question: Callable[[], _T]) -> _T:
-        """Return what ``question`` returns, which may be asked more than once.
+    def read(self, operation: Callable[[], _T]) -> _T:
+        """Call ``operation``, more than once if it fails, and return its result.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        return self._ask(question, "read")
+        return self._retry(operation, "read")
 
-    def write(self, question: Callable[[], _T]) -> _T:
-        """Likewise, where the store is written; one that can be read need not be writable.
+    def write(self, operation: Callable[[], _T]) -> _T:
+        """Do the same for an operation that writes; a readable store need not be writable.
 
         Raises:
             StoreError: the store cannot be written.
         """
-        return self._ask(question, "write")
+        return self._retry(operation, "write")
 
     def hurry(self) -> None:
-        """Wait no more."""
-        self._hurries = True
+        """Stop retrying."""
+        self._is_hurried = True
 
-    def _ask(self, question: Callable[[], _T], kind: str) -> _T:
+    def _retry(self, operation: Callable[[], _T], kind: str) -> _T:
         since = None
         while True:
             try:
-                answer = question()
+                result = operation()
             except StoreError:
                 now = self._clock.now()
                 since = since or now
-                if self._hurries or kind not in self._answered or now - since >= _GIVE_UP:
+                if self._is_hurried or kind not in self._answered or now - since >= _GIVE_UP:
                     raise
                 self._clock.sleep(_PAUSE_S)
             else:
                 self._answered.add(kind)
-                return answer
+                return result

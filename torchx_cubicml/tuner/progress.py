@@ -1,4 +1,4 @@
-"""Progress of a tune: its stages and what a display shows of them."""
+"""Progress of a tune: the steps that it yields for a display, and its result."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 def glance(
     prepared: Prepared, tune_state: TuneState, pending_launches: PendingLaunches, *, spent: Spent, best: Trial | None
 ) -> Waiting:
-    """Return what is to be seen while a tune waits; ``best`` is the fastest trial so far."""
+    """Build the progress report of a waiting tune; ``best`` is the fastest trial so far."""
     budget, parallel, now = prepared.request.budget, prepared.request.parallel, tune_state.now()
     objective = prepared.space.objective
     left = budget.launches_left(spent, parallel=parallel) if spent.launch_hours else 0
     waves = (left + len(pending_launches.under_way)) / parallel
     return Waiting(
         in_flight=tuple(
-            _shown(pending, now, tune_state.ledger.of_launch(pending.launch_id), objective)
+            _in_flight(pending, now, tune_state.ledger.of_launch(pending.launch_id), objective)
             for pending in pending_launches.under_way
         ),
         best=throughput_of(best, objective),
@@ -39,11 +39,11 @@ def glance(
 
 
 def throughput_of(trial: Trial | None, objective: str) -> float | None:
-    """Return what a trial measured in the unit of the objective; ``None`` where it did not, or there is no trial."""
+    """Return a trial's throughput in the unit of the objective; ``None`` if not measured, or there is no trial."""
     return trial.measurement.throughput(objective) if trial is not None and trial.measurement else None
 
 
-def _shown(pending: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
+def _in_flight(pending: PendingLaunch, now: datetime, trial: Trial | None, objective: str) -> InFlight:
     return InFlight(
         number=pending.number,
         purpose=pending.purpose,
@@ -62,17 +62,17 @@ def _shown(pending: PendingLaunch, now: datetime, trial: Trial | None, objective
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Begun:
-    """A process leads a tune: a new one, or one that was left unfinished."""
+    """Step: a process has begun a new tune or resumed an unfinished one."""
 
     tune_id: str
     resumed: bool
-    launches: int  # made before, when resumed
-    in_flight: int  # of them
+    launches: int  # made before the tune was resumed
+    in_flight: int  # of these launches
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Launching:
-    """A launch is about to be submitted: its number from 1, why it is made, and what is hoped of it."""
+    """Step: a launch is about to be submitted; its number from 1, its purpose, and its suggestion."""
 
     number: int
     purpose: str
@@ -81,7 +81,7 @@ class Launching:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """A launch ended: its trial, with the throughput in the objective's unit where one was measured."""
+    """Step: a launch has ended; its trial, and the throughput in the objective's unit if measured."""
 
     number: int
     trial: Trial
@@ -91,7 +91,7 @@ class Ended:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
-    """One launch under way, for display."""
+    """One launch in flight, for display."""
 
     number: int
     purpose: str
@@ -100,12 +100,12 @@ class InFlight:
     since_s: float
     expected: float | None
     measured: float | None
-    uncertainty: float = 0.0  # of the logarithm of what was measured, as its run tells it
+    uncertainty: float = 0.0  # of the logarithm of the measured throughput, as reported by the run
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Waiting:
-    """The tune waits: what is in flight, the best so far, and what is left."""
+    """Step: the tune waits; the launches in flight, the best throughput so far, and the remaining budget and time."""
 
     in_flight: tuple[InFlight, ...]
     best: float | None
@@ -116,18 +116,17 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneResult:
-    """How a tune ended.
+    """Result of a tune.
 
     Args:
-        comparison: the user's own config against the winner, each as measured in this tune; ``None`` where either was
-            not.
-        best: the winner by posterior mean; ``None`` where nothing was measured.
+        comparison: the winner against the user's own config, each as measured in this tune; ``None`` if either was not.
+        best: the winner by posterior mean; ``None`` if nothing was measured.
         launches: launches made.
-        device_hours: hours that their jobs ran times their world size.
+        device_hours: hours that their jobs ran, times their world size.
         command: component and arguments with the winner's config; empty without a winner.
         tune_id: name of the tune in the store.
-        confidence: probability that no measured config is faster by more than a per cent; ``None`` where unknown.
-        worths: what each parameter of the best config is worth.
+        confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
+        worths: sensitivity of the best config's throughput to each parameter.
     """
 
     comparison: Comparison | None

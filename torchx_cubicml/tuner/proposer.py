@@ -1,4 +1,4 @@
-"""Who says what a tune launches next: the advisor, or, where that is not what is tried, a quick stand-in."""
+"""Proposer of the next launch of a tune: the interface, and its implementation by the advisor's ``Study``."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FinalReport:
-    """What is to be said of a winner.
+    """Confidence and sensitivity of a winner, reported at the end of a tune.
 
     Args:
-        confidence: probability that no measured config is faster by more than a per cent; ``None`` where unknown.
-        worths: what each parameter is worth.
+        confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
+        worths: sensitivity of the throughput to each parameter.
     """
 
     confidence: float | None = None
@@ -33,14 +33,14 @@ class FinalReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """What a tune knows when it asks.
+    """Input of a proposer: the search space, the workload and the trials at one point in time.
 
     Args:
-        space: bound or not.
-        workload: facts.
+        space: search space, bound to the workload or not.
+        workload: facts of the workload.
         current: the user's own config.
-        trials: of any workload; planned and running ones are under way.
-        seed: of all randomness.
+        trials: trials of any workload; planned and running ones count as in flight.
+        seed: random seed.
     """
 
     space: SearchSpace
@@ -51,73 +51,76 @@ class Snapshot:
 
 
 class Proposer(Protocol):
-    """Says what to launch next, and what is best: the advisor, or a quick stand-in."""
+    """Proposer of launches, queried by the tune loop: the advisor, or a quick replacement in tests and simulations."""
 
     def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
-        """Return what to launch next, the most telling first."""
+        """Return suggestions for the next launch, the most promising first."""
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
-        """Return the best config surely faster than the own, else that; ``None`` where nothing was measured."""
+        """Return the incumbent; ``None`` if nothing was measured.
+
+        It is the best config that is surely faster than the user's own, else the own one.
+        """
 
     def expected_gain(self, snapshot: Snapshot) -> float | None:
-        """Return by which share another launch is expected to raise the best; ``None`` where that is not known."""
+        """Return the expected improvement of the best by another launch, as a share; ``None`` if unknown."""
 
     def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
-        """Return measured configs that may well be faster than ``winner``, the likeliest first."""
+        """Return measured configs that may be faster than ``winner``, the most likely first."""
 
     def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
-        """Return what is to be said of ``winner`` at the end."""
+        """Return the final report on ``winner``."""
 
 
 @dataclass(slots=True, kw_only=True)
 class StudyProposer:
-    """See ``Proposer``. Questions that follow each other on the same trials share what was learned for the first.
+    """Proposer by the advisor's ``Study``; consecutive queries on the same trials and seed share one study.
 
     Args:
         predictor: name of the predictor.
-        method: how launches are chosen.
+        method: method by which launches are chosen.
     """
 
     predictor: str
     method: ProposalMethod = DEFAULT_METHOD
-    _asked: Snapshot | None = None
+    _last: Snapshot | None = None
     _study: Study | None = None
 
     @classmethod
     def serving(cls, prepared: Prepared) -> Self:
-        """Return the advisor that a tune asks."""
+        """Return the proposer for a checked request."""
         return cls(predictor=prepared.predictor, method=prepared.request.method)
 
     def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
         """See ``Proposer``."""
-        return self._studied(snapshot).suggest(method=self.method)
+        return self._study_of(snapshot).suggest(method=self.method)
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
         if not any(trial.measurement is not None and matches(trial, snapshot.workload) for trial in snapshot.trials):
-            return None  # without the time that learning takes
-        return self._studied(snapshot).best_known()
+            return None  # saves the time of fitting a surrogate
+        return self._study_of(snapshot).best_known()
 
     def expected_gain(self, snapshot: Snapshot) -> float | None:
         """See ``Proposer``."""
-        return expected_gain(self._studied(snapshot), method=self.method)
+        return expected_gain(self._study_of(snapshot), method=self.method)
 
     def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
         """See ``Proposer``."""
-        found = verdict(self._studied(snapshot), winner=winner)
+        found = verdict(self._study_of(snapshot), winner=winner)
         return list(found.rivals) if found is not None else []
 
     def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
         """See ``Proposer``."""
-        study = self._studied(snapshot)
+        study = self._study_of(snapshot)
         found = verdict(study, winner=winner)
         return FinalReport(
             confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
         )
 
-    def _studied(self, snapshot: Snapshot) -> Study:
-        asked = self._asked
-        if self._study is None or asked is None or asked.trials is not snapshot.trials or asked.seed != snapshot.seed:
+    def _study_of(self, snapshot: Snapshot) -> Study:
+        last = self._last
+        if self._study is None or last is None or last.trials is not snapshot.trials or last.seed != snapshot.seed:
             self._study = Study.of(
                 snapshot.space,
                 workload=snapshot.workload,
@@ -126,5 +129,5 @@ class StudyProposer:
                 seed=snapshot.seed,
                 predictor=self.predictor,
             )
-            self._asked = snapshot
+            self._last = snapshot
         return self._study

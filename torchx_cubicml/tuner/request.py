@@ -1,4 +1,4 @@
-"""What a user asks of a tune, checked before anything is launched."""
+"""Request of a tune, checked before anything is launched."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Workload
     from torchx_cubicml.space import SearchSpace
 
-FEWEST_STEPS = 5  # under it nothing is left after warm-up
+FEWEST_STEPS = 5  # with fewer, no steps are left after warm-up
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TuneRequest:
-    """What a user asks of a tune.
+    """Request of a tune, as given by the user.
 
     Args:
         component: the TorchX component to launch, such as ``dist.ddp``.
-        component_args: its arguments, script arguments included.
+        component_args: arguments of the component, script arguments included.
         space: path of the space file.
         store: URL of the store.
         scheduler: name of a TorchX scheduler.
-        scheduler_args: its options, as ``-cfg`` of ``torchx run``.
-        budget: what may be spent, confirmations included.
-        repeats: measurements of the user's own config, and of the winner after it was found, >= 1; fewer are made where
-            they would take more than half of a small budget.
-        parallel: launches in flight at most, >= 1.
-        rounds: whether the next launches wait until all in flight have ended, as in the paper.
-        trial_timeout_s: seconds that a launch may run, > 0; past them it is cancelled.
-        queue_timeout_s: seconds that it may wait in the scheduler's queue, > 0.
-        target_gain: ratio to the user's own config that is enough, > 1; ``None`` for the best that can be found.
-        stop_under: share by which another launch must be expected to raise the best, > 0; ``None`` to search on.
-        fresh: begin anew where a tune of the same request was left unfinished.
+        scheduler_args: options of the scheduler, as ``-cfg`` of ``torchx run``.
+        budget: budget of the tune, confirmations included.
+        repeats: measurements of the user's own config, and of the winner after it was found, >= 1; fewer if they would
+            take more than half of a small budget.
+        parallel: most launches in flight, >= 1.
+        rounds: if true, the next launches wait until all in flight have ended, as in the paper.
+        trial_timeout_s: seconds of run time after which a launch is cancelled, > 0.
+        queue_timeout_s: seconds in the scheduler's queue after which a launch is cancelled, > 0.
+        target_gain: sufficient ratio to the user's own config, > 1; ``None`` to search for the best.
+        stop_under: least share by which another launch must be expected to raise the best, > 0; ``None`` for no limit.
+        fresh: start over instead of resuming an unfinished tune of the same request.
         workspace: as ``--workspace`` of ``torchx run``; its image is built once.
         step_limit: optimizer steps after which each launch ends; ``None`` lets the script end by itself.
-        scratch: folder that ``{scratch}`` in ``[tune]`` stands for; empty for one of this user's in the system's
-            temporary folder, from which each launch's part is removed when it ended.
-        method: how launches are chosen once the designed ones are made.
-        seed: of the random numbers.
+        scratch: folder that replaces ``{scratch}`` in ``[tune]``; empty for a folder of this user in the system's
+            temporary folder, from which each launch's part is removed when the launch has ended.
+        method: method by which launches are chosen after the initial design.
+        seed: random seed.
     """
 
     component: str
@@ -89,14 +89,14 @@ class TuneRequest:
 
     @property
     def repeats_made(self) -> int:
-        """Measurements of each contender, such that at least half of the budget is left to search."""
+        """Measurements of each contender, limited so that at least half of the budget is left for search."""
         launches = self.budget.launches
         return self.repeats if launches is None else min(self.repeats, max(1, launches // 4))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prepared:
-    """A request that was checked: everything a launch needs; ``predictor`` as chosen for the store, if one was."""
+    """Checked request with everything that a launch needs; ``predictor`` is the one chosen for the store, if any."""
 
     request: TuneRequest
     component: ComponentLaunch
@@ -109,16 +109,16 @@ class Prepared:
 
 
 def prepare(request: TuneRequest) -> Prepared:
-    """Check a request, reading the space file and the command.
+    """Check a request and read its space file and command.
 
     Raises:
-        CubicMLError: something in it is not legal.
+        CubicMLError: the request, the space file or the command is not legal.
     """
     space = load_space(request.space)
     parsed = ComponentLaunch.parse(request.component, request.component_args)
     component = replace(parsed, launch=replace(parsed.launch, scheduler=request.scheduler))
     workload, current = read_config(component.launch, space)
-    bound = space.bind(workload=workload, current=current)  # an impossible space is told before anything is launched
+    bound = space.bind(workload=workload, current=current)  # raises for an impossible space
     request.method.check(bound)
     return Prepared(
         request=request,

@@ -1,4 +1,4 @@
-"""What a tuner that died has left: each of its launches is watched on, or is over, or was never made."""
+"""Resumption of a tune whose process died: its launches are taken over, or closed if they never had a job."""
 
 from __future__ import annotations
 
@@ -15,45 +15,49 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.scheduler.jobs import JobRunner
     from torchx_cubicml.tuner.state import TuneState
 
-_LOOK_S = 1.0
-_SURE_AFTER = timedelta(seconds=3)  # a process between fork and exec does not show its environment yet
-_SURE_AFTER_BLINDLY = timedelta(seconds=120)  # on a scheduler that cannot be asked, until a job has told of itself
+_POLL_S = 1.0
+_FIND_FOR = timedelta(seconds=3)  # a process between fork and exec does not show its environment yet
+_AWAIT_START_FOR = timedelta(seconds=120)  # for a job to record its start, if the scheduler cannot be searched
 NEVER_MADE = "the tuner ended before it submitted this launch"
 
 
 def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner, clock: Clock) -> int:
-    """Watch each launch of the tune that has a job, close those that never had one; return how many are watched."""
-    lost = _adopt_noted(pending_launches, tune_state, jobs)
-    began = clock.now()
+    """Take over each launch of the tune that has a job, and close those that never had one.
+
+    Returns:
+        The number of launches in flight.
+    """
+    lost = _adopt_submitted(pending_launches, tune_state, jobs)
+    started = clock.now()
     while lost:
         found = jobs.find(lost)
         for launch_id in lost:
-            if launch_id in found or _has_begun(tune_state, launch_id):
-                pending_launches.adopt(_flight(tune_state, launch_id, found.get(launch_id, "")))
-        lost = [launch_id for launch_id in lost if launch_id not in found and not _has_begun(tune_state, launch_id)]
-        patience = _SURE_AFTER if jobs.finds else _SURE_AFTER_BLINDLY
-        if not lost or (clock.now() - began >= patience and not jobs.submitting(lost)):
+            if launch_id in found or _has_started(tune_state, launch_id):
+                pending_launches.adopt(_pending_launch(tune_state, launch_id, found.get(launch_id, "")))
+        lost = [launch_id for launch_id in lost if launch_id not in found and not _has_started(tune_state, launch_id)]
+        wait = _FIND_FOR if jobs.finds else _AWAIT_START_FOR
+        if not lost or (clock.now() - started >= wait and not jobs.submitting(lost)):
             break
-        clock.sleep(_LOOK_S)
+        clock.sleep(_POLL_S)
         tune_state.ledger.refresh()
     for launch_id in lost:
         pending_launches.drop(launch_id, NEVER_MADE)
     return len(pending_launches.under_way)
 
 
-def _adopt_noted(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner) -> list[str]:
-    """Watch the launches whose job was noted, and return the others."""
-    noted = {launch_id: tune_state.handle(launch_id) for launch_id in tune_state.open_launches()}
-    local = jobs.find([launch_id for launch_id, handle in noted.items() if handle]) if jobs.is_local else {}
-    for launch_id, handle in noted.items():
+def _adopt_submitted(pending_launches: PendingLaunches, tune_state: TuneState, jobs: JobRunner) -> list[str]:
+    """Take over the launches whose job is in the journal, and return the ids of the others."""
+    handles = {launch_id: tune_state.handle(launch_id) for launch_id in tune_state.open_launches()}
+    local = jobs.find([launch_id for launch_id, handle in handles.items() if handle]) if jobs.is_local else {}
+    for launch_id, handle in handles.items():
         if handle:
-            # Only the process that started a local job can ask TorchX for it.
-            known = local.get(launch_id, f"local_cwd://adopted/{launch_id}") if jobs.is_local else handle
-            pending_launches.under_way.append(_flight(tune_state, launch_id, known))
-    return [launch_id for launch_id, handle in noted.items() if not handle]
+            # Only the process that started a local job can query TorchX for it.
+            usable = local.get(launch_id, f"local_cwd://adopted/{launch_id}") if jobs.is_local else handle
+            pending_launches.under_way.append(_pending_launch(tune_state, launch_id, usable))
+    return [launch_id for launch_id, handle in handles.items() if not handle]
 
 
-def _flight(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch:
+def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch:
     plan = tune_state.ledger.planned(launch_id)
     planned_at = instant(plan.time) if plan is not None else None
     submitted_at = planned_at or tune_state.now()
@@ -70,6 +74,6 @@ def _flight(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch
     )
 
 
-def _has_begun(tune_state: TuneState, launch_id: str) -> bool:
+def _has_started(tune_state: TuneState, launch_id: str) -> bool:
     trial = tune_state.ledger.of_launch(launch_id)
     return trial is not None and trial.state is not State.PLANNED

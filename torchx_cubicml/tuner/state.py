@@ -1,4 +1,4 @@
-"""Everything that is known of one tune: its launches in the store, their jobs and costs in the journal."""
+"""State of one tune: its launches in the store, their jobs and costs in the journal."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.polling import Clock
     from torchx_cubicml.tuner.trials import TrialLog
 
-_AFTER_ALL_OTHERS = 10**9  # sequence of an end that the tuner writes in the job's place
+_AFTER_ALL_OTHERS = 10**9  # sequence number of an end event that the tuner writes in place of the job
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cost:
-    """What a launch that is over took.
+    """Cost of a launch that is over.
 
     Args:
         run_s: seconds that its job ran.
-        queue_s: seconds that it waited.
-        launched: whether there was a job at all.
+        queue_s: seconds that its job waited.
+        launched: false if there never was a job.
     """
 
     run_s: float
@@ -41,13 +41,13 @@ class Cost:
 
 
 class TuneState:
-    """The account of one tune.
+    """State of one tune, kept in the store and its journal.
 
     Args:
-        tune_id: of the tune.
-        ledger: of the store.
-        journal: of the store.
-        clock: tells when something is written.
+        tune_id: id of the tune.
+        ledger: trials of the store.
+        journal: journal of the store.
+        clock: clock for the times of events and notes.
     """
 
     def __init__(self, tune_id: str, ledger: TrialLog, journal: Journal, clock: Clock) -> None:
@@ -60,17 +60,17 @@ class TuneState:
         self._settled: dict[str, Note] = {}
         self._lifetime = Lifetime()
         self._run_s = 0.0
-        self._runs_s: list[float] = []  # of launches that came to their own end
-        self._n_over = 0
+        self._runs_s: list[float] = []  # of launches that succeeded
+        self._n_launched = 0
         self._planned: set[str] = set()
         for note in journal.read():
             if note.tune_id == tune_id:
-                self._take(note)
+                self._apply(note)
         ledger.refresh()
         self._planned.update(ledger.launches(self._prefix))
 
     def next_launch_id(self) -> str:
-        """Return the id of the next launch; only one process at a time leads a tune, so it is unique."""
+        """Return the id of the next launch; it is unique, as only one process at a time leads a tune."""
         numbers = [self.number(launch_id) for launch_id in self._planned]
         return f"{self._prefix}{max(numbers, default=0) + 1:04d}"
 
@@ -80,10 +80,10 @@ class TuneState:
         return int(digits) if digits.isdigit() else 0
 
     def plan(self, launch_id: str, suggestion: Suggestion, workload: Workload) -> None:
-        """Tell the store of a launch before there is a job.
+        """Write the planned event of a launch to the store, before it has a job.
 
         Raises:
-            StoreError: the store cannot be written; then nothing may be submitted.
+            StoreError: the store cannot be written; the launch must not be submitted.
         """
         self._planned.add(launch_id)
         self.ledger.append(
@@ -100,34 +100,34 @@ class TuneState:
         )
 
     def submitted(self, launch_id: str, handle: str, purpose: str, image: str = "") -> None:
-        """Note that a launch has a job."""
+        """Write to the journal that a launch has a job."""
         self._write(NoteKind.SUBMITTED, launch_id, {"handle": handle, "purpose": purpose, "image": image})
 
     def settled(self, launch_id: str, cost: Cost, end: str) -> None:
-        """Note that a launch is over."""
+        """Write to the journal that a launch is over."""
         facts = {"run_s": cost.run_s, "queue_s": cost.queue_s, "launched": cost.launched, "end": end}
         self._write(NoteKind.SETTLED, launch_id, facts)
 
     def alive(self) -> None:
-        """Note that this process lives."""
+        """Write a heartbeat to the journal."""
         self._write(NoteKind.ALIVE, "", {})
 
     def hurry(self) -> None:
-        """Wait no more for a store that does not answer."""
+        """Stop retrying a store that does not answer."""
         self.ledger.patience.hurry()
 
     def finished(self, facts: Mapping[str, object]) -> None:
-        """Note that the tune is over, and how it ended; nobody goes on with it."""
+        """Write to the journal that the tune is over, and its result; it is not resumed any more."""
         self._write(NoteKind.FINISHED, "", facts)
 
     def end(self, launch_id: str, state: State, reason: str) -> None:
-        """Tell the store how a launch ended, in the place of its job."""
+        """Write the end event of a launch to the store, in place of its job."""
         trial = self.ledger.of_launch(launch_id)
-        unseen = trial is None or trial.trial_id == launch_id
+        has_no_trial_id = trial is None or trial.trial_id == launch_id
         self.ledger.append(
             Event(
                 kind=EventKind.ENDED,
-                trial_id="" if unseen or trial is None else trial.trial_id,
+                trial_id="" if has_no_trial_id or trial is None else trial.trial_id,
                 launch_id=launch_id,
                 sequence=_AFTER_ALL_OTHERS,
                 writer=TUNER,
@@ -139,21 +139,21 @@ class TuneState:
         self.ledger.refresh()
 
     def open_launches(self) -> list[str]:
-        """Return the launches that were planned and are not settled, in order."""
+        """Return the ids of the launches that are planned but not settled, in order."""
         return sorted(self._planned - self._settled.keys())
 
     def handle(self, launch_id: str) -> str:
-        """Return the job of a launch; empty where none was noted."""
+        """Return the job handle of a launch; empty if the journal has none."""
         note = self._submitted.get(launch_id)
         return note.text("handle") if note is not None else ""
 
     def purpose(self, launch_id: str) -> str:
-        """Return why a launch was made; empty where it was not noted."""
+        """Return the purpose of a launch; empty if the journal has none."""
         note = self._submitted.get(launch_id)
         return note.text("purpose") if note is not None else ""
 
     def image(self) -> str:
-        """Return the image that was built of the workspace; empty where none was."""
+        """Return the image built from the workspace; empty if there is none."""
         return next((image for note in self._submitted.values() if (image := note.text("image"))), "")
 
     def own_trials(self) -> list[Trial]:
@@ -162,7 +162,7 @@ class TuneState:
         return [trial for trial in found if trial is not None]
 
     def others(self) -> frozenset[str]:
-        """Return the ids of all trials that are not of this tune."""
+        """Return the ids of all trials that do not belong to this tune."""
         return frozenset(
             trial.trial_id for trial in self.ledger.trials() if not trial.launch_id.startswith(self._prefix)
         )
@@ -173,27 +173,27 @@ class TuneState:
         return [trial for trial in found if trial is not None]
 
     def spent(self, world_size: int, running_s: Sequence[float] = ()) -> Spent:
-        """Return what was spent; of a launch in flight, what a settled one took is expected, or what it has run.
+        """Return the resources spent; a launch in flight counts the mean of settled ones, or its own time if longer.
 
         Args:
-            world_size: of a launch.
-            running_s: how long each launch in flight has run that runs.
+            world_size: world size of a launch.
+            running_s: run time in seconds of each launch in flight that runs.
         """
-        usual_s = self._run_s / self._n_over if self._n_over else 0.0
+        mean_s = self._run_s / self._n_launched if self._n_launched else 0.0
         in_flight = len(self._planned) - len(self._settled)
         waiting = max(0, in_flight - len(running_s))
-        expected_s = self._run_s + usual_s * waiting + sum(max(usual_s, each) for each in running_s)
+        expected_s = self._run_s + mean_s * waiting + sum(max(mean_s, each) for each in running_s)
         return Spent(
-            launches=self._n_over + in_flight,
+            launches=self._n_launched + in_flight,
             device_hours=expected_s / 3600 * world_size,
             used_device_hours=(self._run_s + sum(running_s)) / 3600 * world_size,
             hours=self._lifetime.hours(self._clock.now()),
-            launch_hours=usual_s / 3600,
-            launch_device_hours=usual_s / 3600 * world_size,
+            launch_hours=mean_s / 3600,
+            launch_device_hours=mean_s / 3600 * world_size,
         )
 
     def usual_run_s(self) -> tuple[float, float] | None:
-        """Return how long the shortest and the longest launch ran that came to its own end; ``None`` before any did."""
+        """Return the shortest and the longest run time of launches that succeeded; ``None`` before the first."""
         return (min(self._runs_s), max(self._runs_s)) if self._runs_s else None
 
     def device_hours(self, world_size: int) -> float:
@@ -203,9 +203,10 @@ class TuneState:
     def _write(self, kind: NoteKind, launch_id: str, facts: Mapping[str, object]) -> None:
         note = Note(kind=kind, tune_id=self.tune_id, launch_id=launch_id, time=self._now(), facts=facts)
         self._journal.write(note)
-        self._take(note)
+        self._apply(note)
 
-    def _take(self, note: Note) -> None:
+    def _apply(self, note: Note) -> None:
+        """Update the state from one note of this tune."""
         self._lifetime.take(note)
         if note.kind is NoteKind.SUBMITTED:
             self._submitted[note.launch_id] = note
@@ -214,7 +215,7 @@ class TuneState:
             self._run_s += note.number("run_s")
             if note.text("end") == JobEnd.SUCCEEDED:
                 self._runs_s.append(note.number("run_s"))
-            self._n_over += note.facts.get("launched") is not False
+            self._n_launched += note.facts.get("launched") is not False
 
     def now(self) -> datetime:
         """Return the time by the tune's clock."""

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 
 
 _IN_A_ROW = 3
-_OF_A_RANK = re.compile(r"\[[^\]]*\d\]:")  # what torchrun puts before the lines of its workers
-_LINES_TOLD = 15
+_RANK_PREFIX = re.compile(r"\[[^\]]*\d\]:")  # torchrun's prefix for the lines of its workers
+_LINES_SHOWN = 15
 _DIAGNOSIS = {
     State.USER_ERROR: "the training itself fails: look at the values that were tried, and at what the script allows",
     State.INFRASTRUCTURE: "the machines break launches off: look at the cluster, then start the same command again",
@@ -36,52 +36,56 @@ _DIAGNOSIS = {
 def refuse_to_go_on(
     prepared: Prepared, finished: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
 ) -> None:
-    """End a tune whose launches show that no launch can be measured, or where one kind of failure repeats.
+    """Abort a tune if no launch can be measured, or one kind of failure repeats.
 
     Args:
-        prepared: the request.
-        finished: what ended just now.
-        own: trials of this tune, in the order of their ends; of a refused launch none.
-        measured_before: whether the workload was ever measured.
-        awaits_own: whether the user's own config is in flight.
+        prepared: the checked request.
+        finished: the launch that has just ended.
+        own: trials of this tune, in the order of their ends.
+        measured_before: true if another trial has measured the workload.
+        awaits_own: true if the user's own config is in flight.
 
     Raises:
-        LaunchError: with the script's own last lines.
+        LaunchError: the tune must end; the message contains the script's own last lines.
     """
     trial = finished.trial
     if trial.state is State.STOPPED_EARLY:
         return
     if not measured_before:
-        _refuse_first(prepared, finished, awaits_own=awaits_own)
+        _check_measurable(prepared, finished, awaits_own=awaits_own)
     row = _in_a_row(own, trial.state)
     if trial.state not in _DIAGNOSIS or finished.refused:
-        _refuse_refusals(finished, own)
+        _check_refusals(finished, own)
         return
-    # One node that breaks takes all in flight with it; and where launches succeed, chance makes rows of failures too.
-    patience = max(_IN_A_ROW, prepared.request.parallel) * (2 if measured_before else 1)
+    # A broken node ends all launches in flight at once. If launches can succeed, rows of failures also occur by chance.
+    limit = max(_IN_A_ROW, prepared.request.parallel) * (2 if measured_before else 1)
     if trial.state is State.OUT_OF_MEMORY:
-        patience *= 3
-    if row >= patience and not (measured_before and trial.state is State.OUT_OF_MEMORY):
+        limit *= 3
+    if row >= limit and not (measured_before and trial.state is State.OUT_OF_MEMORY):
         sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
         raise LaunchError(with_last_lines(sentence, finished.last_lines))
 
 
 def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
-    """Return ``sentence`` and the last lines that the training itself wrote to stderr."""
-    of_ranks = [line for line in last_lines if _OF_A_RANK.search(line)]
-    lines = (of_ranks or list(last_lines))[-_LINES_TOLD:]
+    """Append the last lines that the training itself wrote to stderr to ``sentence``."""
+    rank_lines = [line for line in last_lines if _RANK_PREFIX.search(line)]
+    lines = (rank_lines or list(last_lines))[-_LINES_SHOWN:]
     if not lines:
         return sentence
     return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
 
 
-def _refuse_first(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: bool) -> None:
-    """Judge the command by the user's own config: of another, the tuner chose the values, and a row of them tells."""
+def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: bool) -> None:
+    """Abort if the first launches show that the command cannot be measured.
+
+    Only a failure of the user's own config counts against the command. The tuner chose the values of other configs, so
+    only a row of their failures counts.
+    """
     first = finished.trial
     if finished.refused:
         raise LaunchError(first.reason)
     if config_key(finished.pending.config) == config_key(prepared.current):
-        _refuse_own(first, finished)
+        _check_own_config(first, finished)
     elif awaits_own:
         return
     if first.state is not State.COMPLETED:
@@ -98,7 +102,7 @@ def _refuse_first(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: b
     )
 
 
-def _refuse_own(first: Trial, finished: FinishedLaunch) -> None:
+def _check_own_config(first: Trial, finished: FinishedLaunch) -> None:
     if first.state is State.USER_ERROR:
         raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", finished.last_lines))
     if first.state is State.UNKNOWN and not first.observed:
@@ -106,7 +110,7 @@ def _refuse_own(first: Trial, finished: FinishedLaunch) -> None:
         raise LaunchError(with_last_lines(reason, finished.last_lines))
 
 
-def _refuse_refusals(finished: FinishedLaunch, own: Sequence[Trial]) -> None:
+def _check_refusals(finished: FinishedLaunch, own: Sequence[Trial]) -> None:
     if finished.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
         raise LaunchError(f"the scheduler refuses one launch after the other: {finished.trial.reason}")
 
@@ -121,18 +125,18 @@ def _in_a_row(own: Sequence[Trial], state: State) -> int:
 
 
 _FEWEST_STEPS = 10  # counted after warm-up
-_SIGMAS = 3.0  # by which it must stand under the best; before repeats, the noise is believed to be large
-_SLOWER = 0.1  # and by this part at least: a config a little slower is worth its whole measurement
-_UNKNOWN = 0.1  # log error of a throughput of which nothing is known
+_LEAST_SIGMAS = 3.0  # least distance below the best, in noise; before repeats, the noise is taken as large
+_LEAST_LOG_GAP = 0.1  # least log distance below the best: a slightly slower config is worth its whole measurement
+_UNKNOWN_ERROR = 0.1  # standard deviation of a log throughput without any estimate of its error
 _DECILES = 2.5631  # standard deviations between the first and the last decile of a normal distribution
-_OF_A_MEDIAN = 1.2533  # its standard error, in those of a mean
+_MEDIAN_ERROR = 1.2533  # standard error of a median, in standard errors of a mean
 
 
 def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) -> str:
-    """Return why a running trial cannot catch up with the best measured config, in words; empty where it may.
+    """Return the reason for early stopping of a running trial far below the best measured config; empty for none.
 
     Args:
-        trial: under way, with what it measured so far.
+        trial: running trial, with its measurement so far.
         others: trials to compare with.
         objective: name of the throughput.
     """
@@ -144,7 +148,7 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     between = repeat_noise(others, objective=objective)
     noise = math.hypot(own_noise(trial.measurement), between * math.sqrt(2))
     behind = math.log(best / own)
-    if behind < max(_SIGMAS * noise, _SLOWER):
+    if behind < max(_LEAST_SIGMAS * noise, _LEAST_LOG_GAP):
         return ""
     return (
         f"ended early: {own:,.0f} {objective} after {trial.measurement.steps_counted} steps are "
@@ -153,9 +157,9 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
 
 
 def own_noise(measurement: Measurement) -> float:
-    """Return the standard deviation of the logarithm of a throughput, as its run told it.
+    """Return the standard deviation of the logarithm of a throughput within its run.
 
-    Where it did not, that of the median from the spread of the steps, as if each were a chance of its own, counts too.
+    If the run reported no error, that of the median step time is added, with the steps taken as independent.
 
     >>> from torchx_cubicml.records.trial import Measurement
     >>> steps = Measurement(tokens_per_second=9.0, steps_counted=100, step_time_s=(0.9, 1.0, 1.1))
@@ -165,14 +169,15 @@ def own_noise(measurement: Measurement) -> float:
     if measurement.relative_error:
         return measurement.uncertainty
     if not measurement.step_time_s:
-        return math.hypot(_UNKNOWN, measurement.uncertainty)
-    low, _, high = measurement.step_time_s
-    of_steps = _OF_A_MEDIAN * math.log(high / low) / _DECILES / math.sqrt(measurement.steps_counted)
+        return math.hypot(_UNKNOWN_ERROR, measurement.uncertainty)
+    first_decile, _, last_decile = measurement.step_time_s
+    log_spread = math.log(last_decile / first_decile)
+    of_steps = _MEDIAN_ERROR * log_spread / _DECILES / math.sqrt(measurement.steps_counted)
     return math.hypot(of_steps, measurement.uncertainty)
 
 
 def _best(trials: Sequence[Trial], objective: str) -> float | None:
-    """Return the throughput of the fastest config, its repeats averaged."""
+    """Return the throughput of the fastest config, as the geometric mean of its repeats."""
     groups: dict[str, list[float]] = {}
     for trial in trials:
         value = trial.measurement.throughput(objective) if trial.measurement and trial.state.ended else None

@@ -1,4 +1,4 @@
-"""The trials of a store, read on from where the last reading ended: a tune reads it often, and events never change."""
+"""Trials of a store, read incrementally: a tune reads them often, and events never change."""
 
 from __future__ import annotations
 
@@ -18,29 +18,29 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
-_OF_A_TRAINING = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
+_TRAINING_EVENTS = frozenset({EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED})
 
 
 class TrialLog:
-    """All trials of one store.
+    """Log of all trials of one store, updated by ``refresh``.
 
     Args:
-        store_url: of the store.
-        patience: with the store.
-        statistic: of the steps, by which throughputs are told; see ``Measurement.at``.
+        store_url: URL of the store.
+        patience: retries store operations that fail.
+        statistic: statistic of the step times from which throughputs are computed; see ``Measurement.at``.
     """
 
     def __init__(self, store_url: str, patience: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
         self.patience = patience or StoreRetry()
         self._statistic = statistic
         self._store = TrialStore(store_url)
-        self._arrivals = NewObjects(self._store.folder)
+        self._new_objects = NewObjects(self._store.folder)
         self._groups: defaultdict[str, list[Event]] = defaultdict(list)
         self._folded: dict[str, list[Trial]] = {}
         self._launch_of: dict[str, str] = {}  # trial id -> launch id
 
     def append(self, event: Event) -> None:
-        """Add one event to the store.
+        """Append one event to the store.
 
         Raises:
             StoreError: the store cannot be written.
@@ -48,24 +48,24 @@ class TrialLog:
         self.patience.write(lambda: self._store.append(event))
 
     def refresh(self) -> None:
-        """Read what is new.
+        """Read the new events.
 
         Raises:
             StoreError: the store cannot be read.
         """
-        self.patience.read(self._read_on)
+        self.patience.read(self._read_new)
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh."""
         return [trial for trials in self._folded.values() for trial in trials]
 
     def of_launch(self, launch_id: str) -> Trial | None:
-        """Return the trial of a launch: of several, the one that tells most."""
+        """Return the trial of a launch; of several, one with a measurement first, then one that has ended."""
         found = self._folded.get(launch_id, [])
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def planned(self, launch_id: str) -> Event | None:
-        """Return the plan of a launch."""
+        """Return the planned event of a launch."""
         return next((event for event in self._groups.get(launch_id, ()) if event.kind is EventKind.PLANNED), None)
 
     def launches(self, prefix: str) -> list[str]:
@@ -73,34 +73,34 @@ class TrialLog:
         return sorted(key for key in self._groups if key.startswith(prefix))
 
     def attempts(self, launch_id: str) -> list[tuple[datetime, datetime]]:
-        """Return when each attempt of a launch told something first and last, by its own clock, in their order."""
-        told: defaultdict[tuple[int, int], list[datetime]] = defaultdict(list)
+        """Return the times of the first and the last event of each attempt of a launch, by its own clock, in order."""
+        times_of: defaultdict[tuple[int, int], list[datetime]] = defaultdict(list)
         for event in self._groups.get(launch_id, ()):
             time = instant(event.time)
-            if event.kind in _OF_A_TRAINING and time is not None:
-                told[event.attempt].append(time)
-        return [(min(times), max(times)) for _, times in sorted(told.items())]
+            if event.kind in _TRAINING_EVENTS and time is not None:
+                times_of[event.attempt].append(time)
+        return [(min(times), max(times)) for _, times in sorted(times_of.items())]
 
     def last_event_at(self, launch_id: str) -> datetime | None:
-        """Return when the training of a launch told something last, by its own clock."""
+        """Return the time of the last event of a launch's training, by its own clock."""
         return max((last for _, last in self.attempts(launch_id)), default=None)
 
-    def _read_on(self) -> None:
+    def _read_new(self) -> None:
         changed: set[str] = set()
         try:
-            for content in self._arrivals.read():
-                with suppress(RecordError):  # a reader of the whole store tells of it
-                    changed.add(self._place(decode_event(content)))
-        finally:  # what was read before the store failed is not read again
+            for content in self._new_objects.read():
+                with suppress(RecordError):  # readers of the whole store report it
+                    changed.add(self._add(decode_event(content)))
+        finally:  # objects read before the store failed are not read again
             for key in changed:
                 if key in self._groups:
                     self._folded[key] = [trial.at(self._statistic) for trial in fold_events(self._groups[key])]
 
-    def _place(self, event: Event) -> str:
-        """Put an event with the others of its launch, and return the name of that group."""
+    def _add(self, event: Event) -> str:
+        """Add an event to the group of its launch, and return the key of the group."""
         if event.launch_id and event.trial_id and event.trial_id not in self._launch_of:
             self._launch_of[event.trial_id] = event.launch_id
-            # Events that came before any told the launch.
+            # Earlier events of the trial, without a launch id.
             self._groups[event.launch_id] += self._groups.pop(event.trial_id, [])
             self._folded.pop(event.trial_id, None)
         key = event.launch_id or self._launch_of.get(event.trial_id, event.trial_id)

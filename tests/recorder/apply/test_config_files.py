@@ -181,7 +181,7 @@ def test_a_file_named_twice_has_a_copy_of_each_kind(folder: Path) -> None:
 
 
 def test_a_folder_too_full_to_look_like_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(beside, "_MOST_BESIDE", 3)
+    monkeypatch.setattr(beside, "_MAX_LINKS", 3)
     with pytest.raises(LaunchError, match="more than 3 files lie beside"):
         copied([patch("c.yaml", "last", 2.5, argument=0)], WANTED, {}, folder=folder / "tmp")
 
@@ -205,7 +205,7 @@ def test_all_ranks_read_alike_or_none_does(folder: Path) -> None:
 def children_of(process: subprocess.Popen) -> list[int]:
     """Return its children that make copies."""
     numbers = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    return [int(one) for one in numbers if "file_copies" in Path(f"/proc/{one}/cmdline").read_text()]
+    return [int(one) for one in numbers if "config_copies" in Path(f"/proc/{one}/cmdline").read_text()]
 
 
 @pytest.mark.launch

@@ -59,8 +59,8 @@ def test_the_end_of_a_file_is_read(tmp_path: Path) -> None:
 
 PROGRAM = """
 import faulthandler, os, signal, sys
-from torchx_cubicml.recorder.events.crash_trace import LastWords, read_words
-words = LastWords()
+from torchx_cubicml.recorder.events.crash_trace import CrashTrace, read_words
+words = CrashTrace()
 words.listen()
 file = words.file
 assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL

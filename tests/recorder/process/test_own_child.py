@@ -63,4 +63,4 @@ def test_past_the_deadline_another_is_asked_once_where_others_count_on_it(
     with pytest.raises(type(first)):
         answer_of_a_child(ask, counted_on=False, within_s=-1.0)
     assert tries == asked
-    assert len(asked) < own_child._ASKED_FOR_ALL
+    assert len(asked) < own_child._MAX_ATTEMPTS_RELIED_ON

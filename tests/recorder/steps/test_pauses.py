@@ -332,7 +332,9 @@ def test_a_trainers_method_is_timed_once_it_is_imported(monkeypatch: pytest.Monk
 
     module = ModuleType("trainer_of_this_test")
     module.Trainer = Trainer
-    monkeypatch.setattr(saving, "_PLACES", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")})
+    monkeypatch.setattr(
+        saving, "_SAVING_FUNCTIONS", {module.__name__: ("Trainer.save_model", "Trainer.gone", "Gone.save")}
+    )
     monkeypatch.setitem(sys.modules, module.__name__, module)
     watch_saving(pauses.saving, bare)
     assert Trainer().save_model("here") == "here"

@@ -467,7 +467,7 @@ def test_optimizers_beside_each_other_may_all_be_made_anew(training: Training) -
             for each, optimizer in zip((model, other), optimizers, strict=True):
                 take_step(training, each, optimizer)
     assert training.steps == 20
-    assert training._look.facts["n_params"] == 18
+    assert training._inspection.facts["n_params"] == 18
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])

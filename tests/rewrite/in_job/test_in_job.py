@@ -20,7 +20,7 @@ from torchx_cubicml.recorder.process import child as own_child
 from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS, own_command
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial
-from torchx_cubicml.rewrite.in_job import agreement, rank
+from torchx_cubicml.rewrite.in_job import decider, rank
 from torchx_cubicml.rewrite.in_job.decider import JobCommand, PendingDecision, answer_of
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.rewrite.rewriter import Options
@@ -69,7 +69,7 @@ stores: list[TCPStore] = []
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")
-    monkeypatch.setattr(agreement, "_LONGER_S", 0.2)
+    monkeypatch.setattr(decider, "_LONGER_S", 0.2)
 
 
 def job(number: int, port: int, *, size: int = 3, restarts: int = 0) -> JobEnvironment:
@@ -311,7 +311,7 @@ def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
     asked = counted_questions(monkeypatch)
     monkeypatch.setattr(rank, "_STARTING_S", 15.0)
     in_time(monkeypatch, 0.2)
-    monkeypatch.setattr(own_child, "_ASKED_FOR_ALL", 2)
+    monkeypatch.setattr(own_child, "_MAX_ATTEMPTS_RELIED_ON", 2)
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = str(server.getsockname()[1])
     for name, value in {**ADDRESS, "MASTER_PORT": port, "WORLD_SIZE": "2", "TORCHELASTIC_RESTART_COUNT": "1"}.items():
@@ -336,11 +336,11 @@ def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another
     def leave(status: int) -> NoReturn:
         raise Left(status)
 
-    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(decider, "answer_of", answer_of)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
     with pytest.raises(Left, match="1"):
-        agreement.main()
+        decider.main()
     assert capsys.readouterr().out == f"{COMES}{FAILS}the ranks cannot agree: ConnectionError: the store is gone"
 
 
@@ -354,12 +354,12 @@ def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_
     def leave(status: int) -> NoReturn:
         raise SystemExit(status)
 
-    monkeypatch.setattr(agreement, "answer_of", answer_of)
+    monkeypatch.setattr(decider, "answer_of", answer_of)
     monkeypatch.setattr(os, "_exit", leave)
     monkeypatch.setattr(sys, "argv", ["child", *words])
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
     with pytest.raises(SystemExit) as left:
-        agreement.main()
+        decider.main()
     assert left.value.code == len(words)
     assert capsys.readouterr().out.startswith(FAILS) == bool(words)
 

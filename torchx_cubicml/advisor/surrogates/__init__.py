@@ -1,3 +1,3 @@
-"""Surrogates: models of the throughput of one workload's configs, each from other trials."""
+"""Surrogates: models of the throughput of one workload's configs, each fitted to a different set of trials."""
 
 from __future__ import annotations

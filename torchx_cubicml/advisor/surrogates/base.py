@@ -18,14 +18,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Trial, Value, Workload
 
 
-MOST_LEARNED = 1000  # trials that trees learn from: somebody waits, and the nearest say most
-FEWEST_ELSEWHERE = 20  # measured trials of other workloads that say how configs compare
-FEWEST_OWN = 3  # measurements of a workload with which its own process knows it better than trees over all
+MOST_LEARNED = 1000  # trials that trees are fitted to: users wait, and the nearest are the most informative
+FEWEST_ELSEWHERE = 20  # measured trials of other workloads required to predict how configs compare
+FEWEST_OWN = 3  # measurements of a workload from which its own process is more accurate than trees over all workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingData:
-    """What is learned from, and what for.
+    """Training data of a surrogate.
 
     Args:
         everything: trials of all workloads.
@@ -37,7 +37,7 @@ class TrainingData:
         noise: standard deviation of the logarithm of throughput from run to run; ``None`` before any config was
             measured twice.
         workload: its facts, by which trials are near or far.
-        predictor: name of the method that learns from all workloads, in ``PREDICTORS``.
+        predictor: name of the method fitted to all workloads, in ``PREDICTORS``.
     """
 
     everything: Sequence[Trial]
@@ -59,13 +59,13 @@ class TrainingData:
         return History.from_trials(trials, objective=self.objective, observe=self.observe)
 
     def own_history(self) -> History:
-        """Return the table of the workload's own trials, whose columns tell all choices apart."""
+        """Return the table of the workload's own trials, whose columns distinguish all choices."""
         return History.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Forecast:
-    """What is expected of ``n`` configs.
+    """Predicted throughput and probability to fit of ``n`` configs.
 
     Args:
         logarithm: of the median throughput of the whole job, ``[n]``; NaN where nothing was measured anywhere.
@@ -79,50 +79,53 @@ class Forecast:
 
 
 class Forecaster(Protocol):
-    """Expects something of rows: workload facts and a config each."""
+    """A predictor of rows, each of workload facts and a config."""
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """Return what is expected of ``rows``."""
+        """Return the forecast of ``rows``."""
 
 
 class Surrogate(Forecaster, Protocol):
-    """What trials teach of the configs of one workload."""
+    """A model of the throughput of one workload's configs, fitted to trials (Bayesian optimization's surrogate)."""
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
-        """Return whether rows were measured, but each time slowed down by something else than their config, ``[n]``."""
+        """Return whether rows are outliers: slowed down by something else in each measurement, ``[n]``."""
 
     def ensemble(self, *, one: bool) -> list[Surrogate]:
-        """Return what several predictors make of the same trials, to search by in turns, the most trusted first.
+        """Return surrogates of several predictors on the same trials, for search in turn, the most trusted first.
 
-        Where only ``one`` is asked for, it is that.
+        With ``one``, the list has a single surrogate.
         """
 
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return this knowledge as if ``rows`` had been measured at what is expected of them."""
+        """Return this surrogate with fantasy observations: ``rows`` measured at their predicted means."""
 
     def optimistic(self) -> Self:
-        """Return this knowledge with what is usual expected where nothing is known: to search by, never to claim by."""
+        """Return this surrogate with an optimistic prior mean where data is lacking.
+
+        It is for search alone, never for a claimed gain.
+        """
 
     def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
-        """Return who tells one function that this knowledge believes in as if it were true, drawn as it is at ``rows``.
+        """Return a Thompson sample: a function drawn from the posterior at ``rows``, as a forecaster.
 
-        What it forecasts of a row is always the same.
+        Its forecast of a row never changes.
         """
 
 
 @runtime_checkable
 class JointSurrogate(Surrogate, Protocol):
-    """Knowledge that was told each measurement of the workload, and of what its configs have in common.
+    """Surrogate with a joint posterior over configs, conditioned on each measurement of the workload.
 
-    A forecast already weighs what was measured of the very config.
+    A forecast already includes the measurements of the config itself.
     """
 
     def sample(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
-        """Return logarithms of true values of few ``rows`` drawn together from what is believed, ``[count, n]``."""
+        """Return joint posterior samples of the logarithms of true throughput of few ``rows``, ``[count, n]``."""
 
     def ratios(
         self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and deviation of the logarithm of the true ratio of each of ``rows`` to ``over``, ``[n]``."""
+        """Return mean and standard deviation of the log ratio of true throughput of ``rows`` to ``over``, ``[n]``."""

@@ -30,16 +30,16 @@ class FittedPredictor(Protocol):
     """A predictor that is fitted."""
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
-        """See ``Predictor``."""
+        """Return median and spread for encoded rows; see ``Predictor``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GeometricMeanEnsemble:
-    """Fitted predictors as one: the geometric mean of what they expect, with the spread of the first.
+    """Ensemble of fitted predictors: the geometric mean of their throughputs, with the spread of the first.
 
     Args:
-        first: what the others join; where it knows nothing, nobody does.
-        others: those of them that step aside from a row are not counted there.
+        first: the reference; where it predicts NaN, so does the ensemble.
+        others: those that predict no finite value for a row are replaced by ``first`` there.
     """
 
     first: FittedPredictor
@@ -49,24 +49,24 @@ class GeometricMeanEnsemble:
         """Return median and spread for encoded rows; see ``Predictor``."""
         first = self.first.predict(features)
         logarithm = np.log(first.throughput)
-        told = np.stack([logarithm, *(np.log(other.predict(features).throughput) for other in self.others)])
-        told = np.where(np.isfinite(told), told, logarithm)
-        return Prediction(throughput=np.exp(told.mean(axis=0)), spread=first.spread)
+        logarithms = np.stack([logarithm, *(np.log(other.predict(features).throughput) for other in self.others)])
+        logarithms = np.where(np.isfinite(logarithms), logarithms, logarithm)
+        return Prediction(throughput=np.exp(logarithms.mean(axis=0)), spread=first.spread)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CrossWorkloadSurrogate:
-    """Learned from all workloads: a predictor and a classifier of outcomes.
+    """Surrogate fitted to all workloads: a predictor of throughput and a classifier of memory fit.
 
-    Trees smooth over many configs, so a config's own measurements still tell more than a forecast.
+    Trees smooth over many configs, so a config's own measurements must still be combined with a forecast.
 
     Args:
-        history: the trials learned from.
+        history: training trials.
         predictor: fitted on them.
         feasibility: fitted on them.
-        noise: part of the predictor's spreads that is of a measurement alone.
-        others: methods that are asked beside the predictor for what to launch.
-        agreeing: whether it is searched for by what they agree on, rather than by each in turn.
+        noise: part of the predictor's spread that is measurement noise.
+        others: methods besides the predictor that propose launches.
+        agreeing: whether the search uses the ensemble's mean, rather than each predictor in turn.
     """
 
     history: History
@@ -77,75 +77,76 @@ class CrossWorkloadSurrogate:
     agreeing: bool = False
 
     @classmethod
-    def of(cls, lesson: TrainingData, *, rng: np.random.Generator) -> Self:
-        """Return what all trials teach."""
-        known = sum(trial.measurement is not None for trial in lesson.own) >= FEWEST_OWN
-        trials = telling(lesson.everything, lesson.workload, count=MOST_LEARNED)
-        history = lesson.history(trials)
+    def of(cls, data: TrainingData, *, rng: np.random.Generator) -> Self:
+        """Return the surrogate fitted to all trials."""
+        has_own = sum(trial.measurement is not None for trial in data.own) >= FEWEST_OWN
+        trials = telling(data.everything, data.workload, count=MOST_LEARNED)
+        history = data.history(trials)
         return cls(
             history=history,
-            predictor=lesson.fitted(history, rng=rng),
-            feasibility=CrossWorkloadFeasibility(compare=lesson.compare).fit(history, rng=rng),
-            noise=lesson.noise or NOISE_FLOOR,
-            others=() if known else tuple(name for name in ENSEMBLE if name != lesson.predictor),
-            agreeing=lesson.predictor == DEFAULT_PREDICTOR and not known and is_covered(lesson.workload, trials),
+            predictor=data.fitted(history, rng=rng),
+            feasibility=CrossWorkloadFeasibility(compare=data.compare).fit(history, rng=rng),
+            noise=data.noise or NOISE_FLOOR,
+            others=() if has_own else tuple(name for name in ENSEMBLE if name != data.predictor),
+            agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and is_covered(data.workload, trials),
         )
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """See ``Forecaster``."""
+        """Return the forecast of ``rows``; see ``Forecaster``."""
         features = encoded(self.history.columns, rows)
         prediction = self.predictor.predict(features)
-        # The predictor's spread is of a measurement; what is sought is the true value behind it.
+        # The predictor's spread includes measurement noise; the forecast's is of the true value alone.
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
         fits = self.feasibility.probability(features, rows)
         return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
-        """Trees smooth over many configs, and each measurement is believed."""
+        """Return False for every row: trees smooth over many configs, and each measurement is trusted."""
         return np.zeros(len(rows), dtype=np.bool_)
 
     def ensemble(self, *, one: bool) -> list[Surrogate]:
-        """Return what the default predictor and the others agree on, or each where they had better not be mixed.
+        """Return the ensemble's geometric mean as one surrogate, or one surrogate per predictor.
 
-        On facts that no trial had, formulas go on where trees repeat the nearest: there the default is not outvoted.
+        On facts that no trial had, the roofline model extrapolates where trees repeat the nearest trials. There the
+        predictors stay separate, so that the default is not outvoted; with ``one``, only this surrogate is returned.
         """
         if one and not self.agreeing:
             return [self]
-        made = [self._asked(name) for name in self.others]
+        others = [self._fitted(name) for name in self.others]
         if self.agreeing:
-            return [replace(self, predictor=GeometricMeanEnsemble(first=self.predictor, others=made))]
-        return [self, *(replace(self, predictor=predictor) for predictor in made)]
+            return [replace(self, predictor=GeometricMeanEnsemble(first=self.predictor, others=others))]
+        return [self, *(replace(self, predictor=predictor) for predictor in others)]
 
-    def _asked(self, name: str) -> FittedPredictor:
+    def _fitted(self, name: str) -> FittedPredictor:
         if name == "roofline" and isinstance(self.predictor, Greybox):
-            return self.predictor.without_trees()  # whose formulas are calibrated on the same trials
+            return self.predictor.without_trees()  # its roofline model is calibrated on the same trials
         return PREDICTORS[name]().fit(self.history, rng=np.random.default_rng(0))
 
     def fantasize(self, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Trees learn nothing from a guess of their own."""
+        """Return this surrogate unchanged: trees gain nothing from their own predictions."""
         del rows
         return self
 
     def optimistic(self) -> Self:
-        """Trees over all workloads know what is usual."""
+        """Return this surrogate unchanged: trees over all workloads already have a prior mean."""
         return self
 
     def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
-        """Each config is drawn for itself: trees do not say what two configs have in common."""
+        """Return a Thompson sample, independent per config: trees have no covariance between configs."""
         del rows
         return ThompsonSample(source=self, seed=int(rng.integers(2**31)))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ThompsonSample:
-    """What ``source`` believes, each config moved by a chance of its own that stays the same."""
+    """Thompson sample of ``source``: each config's forecast plus fixed noise of its own."""
 
     source: CrossWorkloadSurrogate
     seed: int
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """See ``Forecaster``."""
+        """Return the sampled forecast of ``rows``; see ``Forecaster``."""
         forecast = self.source.forecast(rows)
         seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)
-        chances = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
-        return replace(forecast, logarithm=forecast.logarithm + chances * forecast.spread)
+        noise = np.array([np.random.default_rng(seed).standard_normal() for seed in seeds], dtype=np.float64)
+        return replace(forecast, logarithm=forecast.logarithm + noise * forecast.spread)

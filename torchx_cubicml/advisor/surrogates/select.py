@@ -1,8 +1,8 @@
-"""Who is asked what to expect of the configs of a workload.
+"""Selection of the surrogate for a workload by its number of measurements.
 
-Trees over everything ever launched serve a workload that was hardly measured; from a few measurements on a Gaussian
-process of its own does, whose mean is what others teach if that makes those measurements likelier. Beyond some hundreds
-trees know it as well, in less time.
+A workload with few measurements uses trees over all workloads. From a few on it uses a Gaussian process of its own,
+whose prior mean comes from other workloads if that raises the evidence. Beyond some hundreds, trees are as accurate and
+faster.
 """
 
 from __future__ import annotations
@@ -26,35 +26,35 @@ from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Surrogate, TrainingData
 
-_MOST_OWN = 300  # measurements of a workload, beyond which trees know it as well as its own process, in less time
+_MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
 
 
-def learn(lesson: TrainingData, *, rng: np.random.Generator) -> Surrogate:
-    """Return what the trials teach of one workload's configs."""
-    if not FEWEST_OWN <= sum(trial.measurement is not None for trial in lesson.own) <= _MOST_OWN:
-        return CrossWorkloadSurrogate.of(lesson, rng=rng)
-    own = lesson.own_history()
-    if int(np.isfinite(own.throughput).sum()) < FEWEST_OWN:  # measured, in another unit
-        return CrossWorkloadSurrogate.of(lesson, rng=rng)
-    known = {id(trial) for trial in lesson.own}
-    strange = (trial for trial in lesson.everything if id(trial) not in known and trial.measurement is not None)
-    others = lesson.history(nearest(strange, lesson.workload, count=MOST_LEARNED))
-    wall = WorkloadFeasibility(compare=lesson.compare, tuned=lesson.tuned).fit(own)
-    feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = wall
-    memory_pressure = wall.memory_pressure if wall.knows_peaks_ else None
-    make = partial(GaussianProcess, tuned=lesson.tuned, noise=lesson.noise, memory_pressure=memory_pressure)
+def learn(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
+    """Fit the surrogate of one workload's configs to its training data."""
+    if not FEWEST_OWN <= sum(trial.measurement is not None for trial in data.own) <= _MAX_OWN:
+        return CrossWorkloadSurrogate.of(data, rng=rng)
+    own = data.own_history()
+    if int(np.isfinite(own.throughput).sum()) < FEWEST_OWN:  # measured in another unit
+        return CrossWorkloadSurrogate.of(data, rng=rng)
+    own_ids = {id(trial) for trial in data.own}
+    of_others = (trial for trial in data.everything if id(trial) not in own_ids and trial.measurement is not None)
+    others = data.history(nearest(of_others, data.workload, count=MOST_LEARNED))
+    own_feasibility = WorkloadFeasibility(compare=data.compare, tuned=data.tuned).fit(own)
+    feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = own_feasibility
+    memory_pressure = own_feasibility.memory_pressure if own_feasibility.knows_peaks_ else None
+    make = partial(GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure)
     process = make().fit(own, rng=rng)
-    elsewhere = None
+    prior = None
     if int(np.isfinite(others.throughput).sum()) >= FEWEST_ELSEWHERE:
-        elsewhere = TransferPrior(others, taught_by(others, lesson.predictor))
-    elif cover(lesson.own):
-        elsewhere = TransferPrior(own, calibrated(own, rng=rng))
-        feasibility = CrossWorkloadFeasibility(compare=lesson.compare).fit(own, rng=rng)
-    if elsewhere is not None:
-        scaled = replace(own, throughput=own.throughput / np.exp(elsewhere.logarithms(own.rows)))
-        guided = make().fit(scaled, rng=rng)
-        process, elsewhere = (guided, elsewhere) if guided.evidence_ > process.evidence_ else (process, None)
+        prior = TransferPrior(others, taught_by(others, data.predictor))
+    elif cover(data.own):
+        prior = TransferPrior(own, calibrated(own, rng=rng))
+        feasibility = CrossWorkloadFeasibility(compare=data.compare).fit(own, rng=rng)
+    if prior is not None:
+        relative = replace(own, throughput=own.throughput / np.exp(prior.logarithms(own.rows)))
+        with_prior = make().fit(relative, rng=rng)
+        process, prior = (with_prior, prior) if with_prior.evidence_ > process.evidence_ else (process, None)
     hopeful = None
-    if elsewhere is None and USUAL & lesson.tuned.keys():
+    if prior is None and USUAL & data.tuned.keys():
         hopeful = make(hopeful=True).fit(own, rng=rng)
-    return PerWorkloadSurrogate(history=own, process=process, memory=feasibility, elsewhere=elsewhere, hopeful=hopeful)
+    return PerWorkloadSurrogate(history=own, process=process, memory=feasibility, elsewhere=prior, hopeful=hopeful)

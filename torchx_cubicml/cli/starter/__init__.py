@@ -1,4 +1,4 @@
-"""The starter space file that ``torchx cubicml init`` writes, from a command and its script's own help."""
+"""Starter space file of ``torchx cubicml init``, generated from a command and its script's help text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the config files of a command say, under the names on whose meaning trainers agree."""
+"""Reader of a command's config files: finds the keys whose meaning is known."""
 
 from __future__ import annotations
 
@@ -16,33 +16,33 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import Launch
     from torchx_cubicml.records.trial import Scalar
 
-MAX_DEPTH = 6  # of keys in keys
+MAX_DEPTH = 6  # nesting of keys
 MAX_KEYS = 2000
 
 
 def keys_in_files(launch: Launch, make: Callable[[str, str, str], ScriptFlag | None]) -> list[ScriptFlag]:
-    """Return the keys that are understood in the config files that a command names and that are at hand.
+    """Return the keys with a known meaning in the config files of a command that exist here.
 
     Args:
         launch: the command.
-        make: called with file as the space file names it, dotted key and value as a text; ``None`` where it is not
-            understood.
+        make: called with the file as the space file names it, the dotted key and the value as text; returns ``None``
+            for an unknown key.
     """
     found = []
-    for place, path in _named_files(launch):
+    for label, path in _named_files(launch):
         for key, text in _leaves(_document(path), ()):
-            flag = make(place, ".".join(key), text)
+            flag = make(label, ".".join(key), text)
             found += [flag] if flag is not None else []
     return found
 
 
 def _named_files(launch: Launch) -> list[tuple[str, str]]:
-    """Return place and path of each config file: the flag that names it, else its path as typed."""
+    """Return label and path of each config file; the label is the argument or variable that holds it."""
     named = []
-    for before, word in zip(["", *launch.script_args], launch.script_args, strict=False):
+    for previous, word in zip(["", *launch.script_args], launch.script_args, strict=False):
         name, equals, path = word.partition("=")
         if not equals:
-            name, path = (before if before.startswith("-") and "=" not in before else ""), word
+            name, path = (previous if previous.startswith("-") and "=" not in previous else ""), word
         elif not name.startswith("-"):
             name = f"{name}="
         if is_document(path) and Path(path).is_file():
@@ -54,18 +54,18 @@ def _document(path: str) -> object:
     try:
         with Path(path).open("rb") as file:
             return parse_document(file.read(MAX_BYTES + 1).decode(), path=path)
-    except (OSError, ValueError, CubicMLError):  # what cannot be read is proposed nothing of
+    except (OSError, ValueError, CubicMLError):  # nothing is proposed from an unreadable file
         return {}
 
 
-def _leaves(inner: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield the single values and flat lists of a document with their keys."""
-    if isinstance(inner, dict) and len(key) < MAX_DEPTH:
-        for name, value in list(inner.items())[:MAX_KEYS]:
+def _leaves(node: object, key: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str]]:
+    """Yield key and text of each leaf of a document: scalars and flat lists."""
+    if isinstance(node, dict) and len(key) < MAX_DEPTH:
+        for name, value in list(node.items())[:MAX_KEYS]:
             if isinstance(name, str) and name and "." not in name:
                 yield from _leaves(value, (*key, name))
         return
-    entries = inner if isinstance(inner, list) else [inner]
+    entries = node if isinstance(node, list) else [node]
     scalars: list[Scalar] = [entry for entry in entries if isinstance(entry, bool | int | float | str)]
     if key and scalars and len(scalars) == len(entries):
         yield key, ",".join(map(spell, scalars))

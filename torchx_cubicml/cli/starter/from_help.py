@@ -1,4 +1,4 @@
-"""Reads the flags of a script from its ``--help`` text, as argparse and its like print it."""
+"""Parser of ``--help`` texts, as argparse and similar libraries print them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-MAX_HELP = 200_000  # characters that are read
+MAX_HELP = 200_000  # characters
 
 _BEGINS = re.compile(r" {1,8}(?P<names>--?[A-Za-z][^ ]*(?: [^ ]+)*?)(?:(?: {2,}|$)(?P<help>.*))$")
 _NAME = re.compile(r"--?[A-Za-z][\w.-]*")
@@ -19,14 +19,14 @@ _DEFAULT = re.compile(r"[(\[]default(?:s to)?[:= ]+(?P<text>[^)\]]*)[)\]]", re.I
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FlagHelp:
-    """What a script tells of one of its flags.
+    """Description of one flag in a help text.
 
     Args:
-        name: its long name with dashes, where it has one.
-        takes_value: whether a value follows it.
-        choices: its legal values; empty where the script does not list them.
-        default: its value where the command does not say; ``None`` where the script does not tell.
-        text: its description, in one line.
+        name: name with dashes; the long one, if there is one.
+        takes_value: whether a value follows the flag.
+        choices: legal values; empty where the text does not list them.
+        default: default value; ``None`` where the text does not state it.
+        text: description, in one line.
     """
 
     name: str
@@ -37,7 +37,7 @@ class FlagHelp:
 
 
 def parse_help(text: str) -> list[FlagHelp]:
-    r"""Return the flags that a help text describes, in its order; what is not understood is left out.
+    r"""Parse the flags that a help text describes, in its order; unknown formats are left out.
 
     >>> parse_help("options:\n  -p {fp32,bf16}, --precision {fp32,bf16}\n        number format (default: fp32)\n")
     [FlagHelp(name='--precision', takes_value=True, choices=('fp32', 'bf16'), default='fp32', text='number format')]

@@ -1,4 +1,4 @@
-"""The starter space file for a command of a known trainer: what its table proposes, as far as the command fits."""
+"""Starter space file for a command of a known trainer, from the parameters that the trainer's table proposes."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 
 def recognised(launch: Launch, source: str) -> Trainer | None:
-    """Return the trainer whose command this is, ``None`` where no table fits.
+    """Return the trainer whose table matches the command; ``None`` where no table does.
 
     Args:
         launch: the command.
-        source: text of its script; empty where it cannot be had.
+        source: text of its script; empty where unavailable.
     """
     typed = frozenset(flags_in(launch.script_args))
     underscored = frozenset(f"--{flag[2:].replace('-', '_')}" for flag in typed if flag.startswith("--"))
@@ -42,10 +42,10 @@ def recognised(launch: Launch, source: str) -> Trainer | None:
 
 
 def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> str | None:
-    """Return the starter space file of a trainer's command, ``None`` where nothing that its table proposes fits.
+    """Return the starter space file of a trainer's command; ``None`` where no proposed parameter fits it.
 
     Args:
-        trainer: whose command it is.
+        trainer: trainer of the command.
         launch: the command.
         tune: lines of ``[tune]``.
     """
@@ -55,22 +55,21 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> st
         try:
             proposed.append(_proposal(trainer, launch, name))
         except CubicMLError as error:
-            commented.append(f'# {name} = "auto" # not yet: {one_line(str(error), most=300)}')
+            commented.append(f'# {name} = "auto" # not yet: {one_line(str(error), max_length=300)}')
     if not proposed:
         return None
-    kept = [
-        f"# Accumulation follows, so that the global batch, and so the training, stays as it is ({_counts(trainer)})."
-    ]
+    scope = _batch_size_scope(trainer)
+    header = [f"# Accumulation follows, so that the global batch, and so the training, stays as it is ({scope})."]
     parameters = ["[parameters]", *proposed, *commented]
-    sections = [[f"trainer = {json.dumps(trainer.name)} # whose table says where these stand"], kept + parameters]
+    sections = [[f"trainer = {json.dumps(trainer.name)} # whose table says where these stand"], header + parameters]
     return headed(launch.program, sections[0], [*sections[1:], list(tune)])
 
 
 def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:
-    """Return the line that tunes a parameter.
+    """Return the line of the space file that tunes a parameter.
 
     Raises:
-        CubicMLError: the command does not say what must be known for it.
+        CubicMLError: the command lacks a fact that the parameter needs.
     """
     head = f"trainer = {json.dumps(trainer.name)}\n[parameters]\n"
     space = parse_space(f'{head}{name} = "auto"\n', where="the command")
@@ -99,7 +98,7 @@ def _listed(choices: Sequence[Scalar]) -> str:
     return ", ".join(map(toml, choices))
 
 
-def _counts(trainer: Trainer) -> str:
+def _batch_size_scope(trainer: Trainer) -> str:
     return {
         "per rank": "counted on each rank",
         "whole job": "counted over all ranks",

@@ -1,4 +1,4 @@
-"""A starter space file for a user's command, and the outputs that a profiling launch would otherwise touch."""
+"""Generator of a starter space file, and detector of outputs that a profiling launch would overwrite."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.trainers import Trainer
 
-HELP_TIMEOUT_S = 60.0  # a script may import torch before it looks at its arguments
+HELP_TIMEOUT_S = 60.0  # a script may import torch before it parses its arguments
 
 _PARSER = re.compile(r"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
-_PLACE = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
+_PATH_NAME = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
 _RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
 _TEXT = re.compile(r"token|seq_?len|block_?size|vocab|transformer|language|llm|gpt", re.IGNORECASE)
-_NAMES_NOTHING = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
+_NEGATIONS = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
 
 
 def starter_space(launch: Launch, help_text: str) -> str:
@@ -40,13 +40,13 @@ def starter_space(launch: Launch, help_text: str) -> str:
 
     Args:
         launch: the command.
-        help_text: what the script says to ``--help``; may be empty.
+        help_text: output of the script's ``--help``; may be empty.
     """
     described = {flag.name: flag for flag in parse_help(help_text)}
     flags: list[ScriptFlag] = []
     meanings: set[str] = set()
     for name in dict.fromkeys([*flags_in(launch.script_args), *described]):
-        flag = _known_flag(name, launch.script_args, described.get(name), free_meanings=meanings)
+        flag = _known_flag(name, launch.script_args, described.get(name), used_meanings=meanings)
         flags.append(flag)
         meanings.add(flag.meaning)
     uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
@@ -57,7 +57,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
         if text is not None:
             return text
-    flags += keys_in_files(launch, lambda *found: _known_key(*found, free_meanings=meanings))
+    flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
     return starter_text(
         flags,
         program=launch.program,
@@ -68,21 +68,21 @@ def starter_space(launch: Launch, help_text: str) -> str:
 
 
 def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason: None) -> str:
-    """Return what the program says to ``--help``, an empty text where it cannot be had.
+    """Return the output of the program's ``--help``; an empty text where it is unavailable.
 
-    A program in which no argument parser is to be seen is not started: it might train.
+    A program without a visible argument parser is not started: it might train.
 
     Args:
         launch: the command.
-        tell: called with the reason where the text is empty.
+        tell: called with the cause of an empty text.
     """
-    reason = _why_not_asked(launch)
+    reason = _help_obstacle(launch)
     if reason:
         tell(f"--help of {launch.program or 'the program'} was not read: {reason}")
         return ""
     command = [sys.executable, *(["-m"] if launch.is_module else []), launch.program, "--help"]
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             command,
             stdin=subprocess.DEVNULL,
             capture_output=True,
@@ -95,59 +95,59 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
         tell(f"--help of {launch.program} was not read: {error}")
         return ""
-    if done.returncode != 0:
-        last = done.stderr.strip().splitlines()[-1:] or ["it says nothing"]
-        tell(f"--help of {launch.program} was not read: exit code {done.returncode}, {last[0]:.200}")
+    if process.returncode != 0:
+        last = process.stderr.strip().splitlines()[-1:] or ["it says nothing"]
+        tell(f"--help of {launch.program} was not read: exit code {process.returncode}, {last[0]:.200}")
         return ""
-    return done.stdout[:MAX_HELP]
+    return process.stdout[:MAX_HELP]
 
 
 def unredirected_outputs(launch: Launch, space: SearchSpace, help_text: str = "") -> tuple[str, ...]:
-    """Return what looks like an output, resume or logging destination and what ``[tune]`` leaves as it is.
+    """Return the probable output, resume or logging destinations that ``[tune]`` does not redirect.
 
-    Flags that are tuned or declared as workload facts are none; nor is one whose value is a number or says no.
+    Tuned flags and workload facts do not count, nor does a flag whose value is a number or a negation such as ``none``.
 
     Args:
         launch: the command.
-        space: says what ``[tune]`` redirects.
-        help_text: what ``--help`` says, for the destinations that the script has without being told.
+        space: search space, with the redirections of ``[tune]``.
+        help_text: output of ``--help``, for destinations that have a default.
     """
     bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
     places = [binding for binding in bindings if binding is not None and binding.kind == BindingKind.FLAG]
     declared = {name.rstrip("=") for place in places for name in (place.name, *place.aliases)}
-    suspects = [(name, _present(name, launch.script_args)) for name in flags_in(launch.script_args)]
-    suspects += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
-    typed = {name for name, _ in suspects}
+    candidates = [(name, _typed_value(name, launch.script_args)) for name in flags_in(launch.script_args)]
+    candidates += [_key_value(word) for word in launch.script_args if "=" in word and not word.startswith("-")]
+    typed = {name for name, _ in candidates}
     offered = [flag for flag in parse_help(help_text) if flag.takes_value and not flag.choices]
-    suspects += [(flag.name, "somewhere") for flag in offered if _is_unasked_destination(flag.name, typed)]
-    settled = declared | {name.rstrip("=") for name in space.tune.args}
+    candidates += [(flag.name, "somewhere") for flag in offered if _is_default_destination(flag.name, typed)]
+    handled = declared | {name.rstrip("=") for name in space.tune.args}
     if "WANDB_MODE" in space.tune.env:
-        settled |= {name for name, _ in suspects if "wandb" in name.lower()}
-    flags = [name for name, value in suspects if name not in settled and _may_be_destination(name, value)]
+        handled |= {name for name, _ in candidates if "wandb" in name.lower()}
+    flags = [name for name, value in candidates if name not in handled and _may_be_destination(name, value)]
     return (*flags, *_unredirected_keys(launch, space))
 
 
 def _outputs_in_files(launch: Launch) -> list[ScriptFlag]:
-    found = keys_in_files(launch, lambda *key: _known_key(*key, free_meanings=set()))
+    found = keys_in_files(launch, lambda *key: _known_key(*key, used_meanings=set()))
     return [key for key in found if key.destination]
 
 
 def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
     bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
     places = (binding.name for binding in bindings if binding is not None)
-    settled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
+    handled = {*places, *(f"{'.'.join(key)} in {file}" for file, keys in space.tune.files.items() for key in keys)}
     labels = [f"{key.name} in {key.file}" for key in _outputs_in_files(launch)]
-    return [label for label in labels if label not in settled]
+    return [label for label in labels if label not in handled]
 
 
-def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, free_meanings: set[str]) -> ScriptFlag:
-    present = _present(name, args)
-    meaning = FLAG_MEANINGS.get(_normal(name), "")
-    destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normal(name))
+def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, used_meanings: set[str]) -> ScriptFlag:
+    present = _typed_value(name, args)
+    meaning = FLAG_MEANINGS.get(_normalized(name), "")
+    destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normalized(name))
     if described is None:
         return ScriptFlag(
             name=name,
-            meaning="" if meaning in free_meanings else meaning,
+            meaning="" if meaning in used_meanings else meaning,
             present=present,
             is_switch=present == "",
             destination=destination,
@@ -155,7 +155,7 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
     offered = present is None and described.takes_value and not described.choices
     return ScriptFlag(
         name=name,
-        meaning="" if meaning in free_meanings else meaning,
+        meaning="" if meaning in used_meanings else meaning,
         present=present,
         is_switch=not described.takes_value,
         choices=described.choices,
@@ -165,26 +165,28 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, f
     )
 
 
-def _known_key(file: str, key: str, text: str, *, free_meanings: set[str]) -> ScriptFlag | None:
-    """Return a key of a config file under the meaning of its last name; ``None`` where it has none of its own."""
+def _known_key(file: str, key: str, text: str, *, used_meanings: set[str]) -> ScriptFlag | None:
+    """Return a key of a config file by the meaning of its last name; ``None`` for an unknown or repeated meaning."""
     last = key.rpartition(".")[2]
-    meaning = FLAG_MEANINGS.get(_normal(last), "")
-    if meaning and meaning not in free_meanings:
-        free_meanings.add(meaning)
+    meaning = FLAG_MEANINGS.get(_normalized(last), "")
+    if meaning and meaning not in used_meanings:
+        used_meanings.add(meaning)
         return ScriptFlag(name=key, file=file, meaning=meaning, present=text)
-    is_place = "/" in text or bool(_PLACE.search(_normal(last)))  # and no `save: true`, no `save_strategy: epoch`
+    is_path = "/" in text or bool(
+        _PATH_NAME.search(_normalized(last))
+    )  # but not `save: true` or `save_strategy: epoch`
     if (
-        is_place
+        is_path
         and switch_value(text) is None
         and _may_be_destination(last, text)
-        and not _RESUME.search(_normal(last))
+        and not _RESUME.search(_normalized(last))
     ):
         return ScriptFlag(name=key, file=file, present=text, destination=True)
     return None
 
 
 def _with_outputs(destinations: list[ScriptFlag], trainer: Trainer) -> list[ScriptFlag]:
-    """Return the destinations, and those to which the trainer writes unasked, as it takes them."""
+    """Return the destinations and the trainer's default outputs, as flags in the trainer's spelling."""
     joined = all(flag.flag.endswith("=") for flag in trainer.flags.values())
     found = [replace(flag, name=f"{flag.name}=") for flag in destinations] if joined else destinations
     known = {flag.name for flag in found}
@@ -192,7 +194,7 @@ def _with_outputs(destinations: list[ScriptFlag], trainer: Trainer) -> list[Scri
 
 
 def _source(launch: Launch) -> tuple[str, str]:
-    """Return the text of the program, and why there is none."""
+    """Return the source text of the program, and the cause where it is unavailable."""
     path = Path(*launch.program.split(".")) if launch.is_module else Path(launch.program)
     try:
         places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
@@ -204,15 +206,15 @@ def _source(launch: Launch) -> tuple[str, str]:
         return "", f"its file cannot be read: {error}"
 
 
-def _why_not_asked(launch: Launch) -> str:
+def _help_obstacle(launch: Launch) -> str:
     source, reason = _source(launch)
     if reason:
         return reason
     return "" if _PARSER.search(source) else "no argument parser is to be seen in its file"
 
 
-def _present(name: str, args: Sequence[str]) -> str | None:
-    """Return the value of a flag as typed, empty for a switch, ``None`` where it is not there."""
+def _typed_value(name: str, args: Sequence[str]) -> str | None:
+    """Return the value of a flag as typed: empty for a switch, ``None`` for an absent flag."""
     found = find_flag(args, name, is_value=looks_like_value)
     return ",".join(found[-1].texts) if found else None
 
@@ -222,29 +224,29 @@ def _key_value(word: str) -> tuple[str, str]:
     return name, value
 
 
-def _normal(name: str) -> str:
+def _normalized(name: str) -> str:
     separated = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name.lstrip("-+"))
     return re.sub(r"[-.]", "_", separated).lower()
 
 
 def _may_be_destination(name: str, value: str | None) -> bool:
-    normal = _normal(name)
-    if normal in FLAG_MEANINGS or normal in _TUNED or normal.startswith("no_") or value is None:
+    normalized = _normalized(name)
+    if normalized in FLAG_MEANINGS or normalized in _TUNED or normalized.startswith("no_") or value is None:
         return False
-    words = f"_{normal}_"
-    suspicious = any(f"_{word}_" in words for word in OUTPUT_WORDS)
-    harmless = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
-    says_nothing = value.lower() in _NAMES_NOTHING - {""} or number(value) is not None
-    return suspicious and not harmless and not says_nothing
+    words = f"_{normalized}_"
+    is_output_name = any(f"_{word}_" in words for word in OUTPUT_WORDS)
+    is_rate_name = any(f"_{word}_" in words for word in NOT_OUTPUT_WORDS)
+    is_no_path = value.lower() in _NEGATIONS - {""} or number(value) is not None
+    return is_output_name and not is_rate_name and not is_no_path
 
 
 _FLAGS = [flag.flag for trainer in TRAINERS.values() for flag in trainer.flags.values() if flag.flag]
-_TUNED = frozenset(_normal(flag.rstrip("=")) for flag in _FLAGS)
+_TUNED = frozenset(_normalized(flag.rstrip("=")) for flag in _FLAGS)
 
 
-def _is_unasked_destination(name: str, typed: Collection[str]) -> bool:
+def _is_default_destination(name: str, typed: Collection[str]) -> bool:
     return name not in typed and _is_offered_destination(name)
 
 
 def _is_offered_destination(name: str) -> bool:
-    return _may_be_destination(name, "somewhere") and bool(_PLACE.search(_normal(name)))
+    return _may_be_destination(name, "somewhere") and bool(_PATH_NAME.search(_normalized(name)))

@@ -1,4 +1,4 @@
-"""The text of a starter space file, from the flags of a command and what the script tells of them."""
+"""Text (TOML) of a starter space file, from the flags of a command and their help texts."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ if TYPE_CHECKING:
 
 _PER_LAYER = re.compile(r"per[ _-]layer|(?:each|every) layer|layer[ _-]?wise", re.IGNORECASE)
 _CHECKPOINTING = ("none", "selective", "full")
-_BATCH_SPREAD = 8  # micro batches from an eighth of the present one to eight times as large
-_LARGEST_DEGREE = 8  # ranks that share a model; more rarely fit on one node
+_MAX_BATCH_FACTOR = 8  # largest factor between a proposed micro batch and the current one, either way
+_MAX_DEGREE = 8  # ranks that share a model; a node rarely has more
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ScriptFlag:
-    """A flag of the command, or one that the script offers, or a key of a config file that the command names.
+    """Flag of a command or of its script, or key of a config file of the command.
 
     Args:
-        name: with its dashes; of a key, its names with dots between.
-        meaning: standard name; empty where it is not known.
-        present: its value in the command as typed, empty for a switch; ``None`` where it is not there.
-        is_switch: whether it stands without a value.
+        name: name of the flag with its dashes, or dotted key.
+        meaning: standard name; empty where unknown.
+        present: value in the command as typed, empty for a switch; ``None`` where absent.
+        is_switch: whether the flag takes no value.
         choices: legal values that the script lists.
-        default: its value where the command does not say; ``None`` where unknown.
-        text: the script's description.
-        file: what names the config file, of a key; empty for a flag.
-        destination: whether it names a place that is written to, so that a profiling launch is sent elsewhere.
+        default: value where the command has none; ``None`` where unknown.
+        text: description from the script.
+        file: label of the key's config file (see ``from_files``); empty for a flag.
+        destination: whether it names an output, which a profiling launch redirects.
     """
 
     name: str
@@ -52,7 +52,7 @@ class ScriptFlag:
 
     @property
     def value(self) -> str | None:
-        """Its value with this command, ``None`` where unknown."""
+        """Value under this command, else the default; ``None`` where unknown."""
         return self.present if self.present is not None else self.default
 
 
@@ -62,11 +62,11 @@ def starter_text(
     """Return the starter space file: TOML with comments.
 
     Args:
-        flags: of the command and of the script, no two of one meaning.
-        program: for the heading.
+        flags: flags of the command and of the script, no two of one meaning.
+        program: program of the command, for the heading.
         world_size: processes of the job, where known.
-        uses_wandb: whether profiling launches are to be kept out of Weights & Biases.
-        counts_tokens: whether the training may be one on text, whose speed is told in tokens.
+        uses_wandb: whether the training logs to Weights & Biases, which profiling launches turn off.
+        counts_tokens: whether the training may be on text, with throughput in tokens.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
     facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
@@ -79,21 +79,21 @@ def starter_text(
     sections = [
         ["[workload] # read from the command, never changed", *map(_fact, facts, facts.values())] if facts else [],
         *written.values(),
-        [] if active else _NOTHING_KNOWN,
+        [] if active else _FALLBACK_PARAMETER,
         _constraints(command) if active else [],
         tune_lines(destinations, uses_wandb=uses_wandb),
-        _left_alone(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
+        _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
     return headed(program, [], sections, counts_tokens=counts_tokens)
 
 
 def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True) -> str:
-    """Return the text of a starter file.
+    """Return the text of a starter file, with its heading.
 
     Args:
-        program: what the command starts.
-        first: lines that come before all tables.
-        sections: lines of each further section; an empty one is left out.
+        program: program of the command.
+        first: lines before all tables.
+        sections: lines of each further section; an empty section is left out.
         counts_tokens: see ``starter_text``.
     """
     head = [
@@ -107,19 +107,19 @@ def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Command:
-    """What the command says: its flags by their standard names, those that are workload facts, and the world size."""
+    """Facts of a command: its flags by standard name, those that are workload facts, and the world size."""
 
     meanings: Mapping[str, ScriptFlag]
     facts: Mapping[str, ScriptFlag]
     world_size: int | None
 
     def count(self, name: str) -> int | None:
-        """Return the whole number above 0 that a flag says, ``None`` where it says none."""
+        """Return the value of a flag if it is a whole number above 0, else ``None``."""
         return _count(self.meanings[name]) if name in self.meanings else None
 
     @property
     def keeps_global_batch(self) -> bool:
-        """Whether accumulation can make up for another micro batch."""
+        """Return whether accumulation can compensate for another micro batch."""
         return self.count("micro_batch_size") is not None and self.count("gradient_accumulation_steps") is not None
 
 
@@ -130,10 +130,12 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         remark = "another value changes the global batch, and so the training: add some knowingly"
         return _table(flag, choices=[present], remark=remark)
-    most = present * (command.count("gradient_accumulation_steps") or 1)
-    powers = [2**power for power in range(most.bit_length())]
-    near = [size for size in powers if present / _BATCH_SPREAD <= size <= min(most, present * _BATCH_SPREAD)]
-    return _table(flag, choices=sorted({present, *near}), remark="samples per forward pass on each rank")
+    largest = present * (command.count("gradient_accumulation_steps") or 1)
+    powers = [2**power for power in range(largest.bit_length())]
+    nearby = [
+        size for size in powers if present / _MAX_BATCH_FACTOR <= size <= min(largest, present * _MAX_BATCH_FACTOR)
+    ]
+    return _table(flag, choices=sorted({present, *nearby}), remark="samples per forward pass on each rank")
 
 
 def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -174,8 +176,8 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
         return []
     if not command.keeps_global_batch:
         return _table(flag, choices=[present], remark="another value changes the global batch: add some knowingly")
-    most = min(command.world_size or present, max(_LARGEST_DEGREE, present))
-    powers = [2**power for power in range(most.bit_length()) if 2**power <= most]
+    largest = min(command.world_size or present, max(_MAX_DEGREE, present))
+    powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     return _table(flag, choices=sorted({present, *powers}))
 
 
@@ -204,7 +206,7 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
     "compile": _compile,
 }
 
-_NOTHING_KNOWN = [
+_FALLBACK_PARAMETER = [
     "# No flag of this command is known to change speed alone: add a table for each that does. Until then:",
     "[parameters.omp_num_threads] # threads of each process; torchrun sets 1 where nobody does",
     "choices = [1, 2, 4]",
@@ -219,19 +221,19 @@ def _table(
     table = [f"[parameters.{flag.meaning}]" + (f" # {remark}" if remark else "")]
     if choices:
         table.append(f"choices = [{', '.join(map(toml, choices))}]")
-    table += [*lines, *_place(flag)]
+    table += [*lines, *_binding(flag)]
     default = _default(flag.default, kind(choices[0]) if choices else "a number")
     return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
 
 
-def _place(flag: ScriptFlag) -> list[str]:
+def _binding(flag: ScriptFlag) -> list[str]:
     return [f"file = {toml(flag.file)}", f"key = {toml(flag.name)}"] if flag.file else [f"flag = {toml(flag.name)}"]
 
 
 def _fact(name: str, flag: ScriptFlag) -> str:
     default = _default(flag.default, "a number")
     stated = "" if default is None else f", default = {toml(default)}"
-    return f"{name} = {{ {', '.join(_place(flag))}{stated} }}"
+    return f"{name} = {{ {', '.join(_binding(flag))}{stated} }}"
 
 
 def _constraints(command: _Command) -> list[str]:
@@ -245,18 +247,18 @@ def _constraints(command: _Command) -> list[str]:
 
 
 def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool) -> list[str]:
-    """Return ``[tune]``: what a profiling launch changes besides, so that it touches no file of the user.
+    """Return the lines of ``[tune]``: redirections that keep a profiling launch off the user's files.
 
     Args:
-        destinations: flags that name what is written.
-        uses_wandb: whether it is to be kept out of Weights & Biases.
+        destinations: flags that name an output.
+        uses_wandb: see ``starter_text``.
     """
     places = ["{scratch}/{launch_id}", *(f"{{scratch}}/{{launch_id}}-{index}" for index in range(2, 99))]
-    sent = [(flag, toml(_sent_to(flag, place))) for flag, place in zip(destinations, places, strict=False)]
-    args = [f"{toml(flag.name)} = {place}" for flag, place in sent if not flag.file]
+    redirected = [(flag, toml(_redirected(flag, place))) for flag, place in zip(destinations, places, strict=False)]
+    args = [f"{toml(flag.name)} = {place}" for flag, place in redirected if not flag.file]
     lines = [f"args = {{ {', '.join(args)} }}"] if args else []
     files: dict[str, list[str]] = {}
-    for flag, place in sent:
+    for flag, place in redirected:
         if flag.file:
             files.setdefault(flag.file, []).append(f"{toml(flag.name)} = {place}")
     lines += [f"files.{toml(file)} = {{ {', '.join(keys)} }}" for file, keys in files.items()]
@@ -264,12 +266,12 @@ def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool) -> list[
     return ["[tune] # what a profiling launch changes besides, so that it never writes where yours do", *lines]
 
 
-def _left_alone(flags: Iterable[ScriptFlag]) -> list[str]:
+def _unchanged_flags(flags: Iterable[ScriptFlag]) -> list[str]:
     names = ", ".join(one_line(flag.name) for flag in flags)
     return [f"# Left as they are: {names}"] if names else []
 
 
-def _sent_to(flag: ScriptFlag, place: str) -> str:
+def _redirected(flag: ScriptFlag, place: str) -> str:
     if flag.name.lower().endswith("name"):
         return "{launch_id}"
     suffix = PurePosixPath(flag.value or "").suffix
@@ -281,14 +283,14 @@ def _count(flag: ScriptFlag) -> int | None:
     return value if isinstance(value, int) and value > 0 else None
 
 
-def _default(text: str | None, wanted: str) -> Scalar | None:
-    if text is None or wanted == "a text":
+def _default(text: str | None, value_kind: str) -> Scalar | None:
+    if text is None or value_kind == "a text":
         return text
-    return number(text) if wanted == "a number" else switch_value(text)
+    return number(text) if value_kind == "a number" else switch_value(text)
 
 
 def toml(value: Scalar) -> str:
-    """Return a value as TOML."""
+    """Encode a value as TOML."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, int | float):
@@ -296,6 +298,6 @@ def toml(value: Scalar) -> str:
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007F").encode(errors="replace").decode()
 
 
-def one_line(text: str, *, most: int = 200) -> str:
+def one_line(text: str, *, max_length: int = 200) -> str:
     """Return a text on one line, for a comment."""
-    return "".join(character if character.isprintable() else " " for character in text)[:most]
+    return "".join(character if character.isprintable() else " " for character in text)[:max_length]

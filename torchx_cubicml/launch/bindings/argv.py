@@ -1,6 +1,6 @@
-"""Finds a flag among the arguments of a script, and writes its value back in the form in which the user wrote it.
+"""Script arguments: find a flag, and write its value back in the form in which the user wrote it.
 
-Every argument that is not touched stays as it is, byte for byte and in order.
+All other arguments stay as they are, byte for byte and in order.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _JOINED_FLAG = re.compile(r"--[A-Za-z][\w.-]*=")
 
 
 class FlagForm(StrEnum):
-    """How a flag and its value are written."""
+    """Written form of a flag and its value."""
 
     SEPARATE = "--x v"
     JOINED = "--x=v"
@@ -32,13 +32,13 @@ class FlagForm(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Occurrence:
-    """One place where a flag stands.
+    """One occurrence of a flag.
 
     Args:
-        form: how it is written.
+        form: its written form.
         start: index of its first word.
         stop: index after its last word.
-        texts: its value as written; several where the value is a list of words, none for a switch.
+        texts: its value as written; several words for a list, none for a switch.
     """
 
     form: FlagForm
@@ -50,13 +50,13 @@ class Occurrence:
 def find_flag(
     args: Sequence[str], flag: str, *, is_value: Callable[[str], bool], most_values: int = 1
 ) -> list[Occurrence]:
-    """Return every occurrence of ``flag``, in order; what follows a ``--`` is positional and not searched.
+    """Return every occurrence of ``flag``, in order; words after ``--`` are positional and not searched.
 
     Args:
         args: arguments of a script.
-        flag: its name with dashes, with a ``=`` at its end where only ``name=value`` counts, dashes or not.
-        is_value: whether a word that follows the flag can be its value.
-        most_values: words that a value may take.
+        flag: its name with dashes; a name that ends in ``=`` matches ``name=value`` only, with dashes or without.
+        is_value: returns whether a word after the flag can be its value.
+        most_values: maximum number of words in a value.
 
     >>> find_flag(["--lr=0.1", "--steps", "9"], "--steps", is_value=looks_like_value)[0].texts
     ('9',)
@@ -72,12 +72,12 @@ def find_flag(
 
 
 def looks_like_value(word: str) -> bool:
-    """Whether a word is no flag: it does not begin with a dash, or is a negative number or a lone dash."""
+    """Return whether a word is no flag: it has no leading dash, or is a negative number or a lone dash."""
     return not word.startswith("-") or word == "-" or number(word) is not None
 
 
 def flags_in(args: Sequence[str]) -> list[str]:
-    """Return the names of the flags that stand in ``args``, each once, without their values.
+    """Return the names of the flags in ``args``, each once and without its value.
 
     >>> flags_in(["train", "--lr=0.1", "-v", "--lr", "2", "--", "--x"])
     ['--lr', '-v']
@@ -87,17 +87,17 @@ def flags_in(args: Sequence[str]) -> list[str]:
 
 
 def abbreviation_of(args: Sequence[str], flag: str) -> str | None:
-    """Return a flag in ``args`` that argparse could take for ``flag``: a beginning of its name."""
+    """Return a flag in ``args`` that argparse could read as an abbreviation of ``flag``; ``None`` without one."""
     return next((name for name in flags_in(args) if flag.startswith(name) and 3 <= len(name) < len(flag)), None)
 
 
 def replace(args: Sequence[str], occurrence: Occurrence, words: Sequence[str]) -> tuple[str, ...]:
-    """Return ``args`` with ``words`` in the place of an occurrence."""
+    """Return ``args`` with an occurrence replaced by ``words``."""
     return (*args[: occurrence.start], *words, *args[occurrence.stop :])
 
 
 def append(args: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
-    """Return ``args`` with ``words`` after the last flag, where flags still count."""
+    """Return ``args`` with ``words`` added at the end, or before a ``--``, where flags still count."""
     end = _end_of_flags(args)
     return (*args[:end], *words, *args[end:])
 
@@ -105,7 +105,7 @@ def append(args: Sequence[str], words: Sequence[str]) -> tuple[str, ...]:
 def write_value(flag: str, texts: Sequence[str], form: FlagForm) -> tuple[str, ...]:
     """Return the words that give ``flag`` a value in ``form``.
 
-    >>> write_value("--lr", ["0.1"], Form.JOINED), write_value("--opt", ["-O3"], Form.SEPARATE)
+    >>> write_value("--lr", ["0.1"], FlagForm.JOINED), write_value("--opt", ["-O3"], FlagForm.SEPARATE)
     (('--lr=0.1',), ('--opt=-O3',))
     """
     if form is FlagForm.ATTACHED or flag.endswith("="):
@@ -117,7 +117,7 @@ def write_value(flag: str, texts: Sequence[str], form: FlagForm) -> tuple[str, .
 
 
 def usual_form(args: Sequence[str]) -> FlagForm:
-    """Return the form in which a flag is added: that of the others, ``--x v`` where they do not tell."""
+    """Return the form for an added flag: ``--x=v`` if another flag has it, else ``--x v``."""
     joined = any(_JOINED_FLAG.match(word) for word in args[: _end_of_flags(args)])
     return FlagForm.JOINED if joined else FlagForm.SEPARATE
 
@@ -126,7 +126,7 @@ def negation(flag: str) -> str:
     """Return the flag that switches ``flag`` off.
 
     Raises:
-        LaunchError: ``flag`` is short.
+        LaunchError: ``flag`` is a short flag.
 
     >>> negation("--compile"), negation("--compile.enable")
     ('--no-compile', '--compile.no-enable')
@@ -148,7 +148,7 @@ def negations(flag: str) -> frozenset[str]:
 
 
 def keys_in(args: Sequence[str]) -> list[str]:
-    """Return what stands before the ``=`` of the arguments that are no flags, each once and with its ``=``.
+    """Return the keys of the ``key=value`` arguments that are no flags, each once and with its ``=``.
 
     >>> keys_in(["model.n_layer=4", "--lr=1", "+trainer.devices=8", "data.bin"])
     ['model.n_layer=', '+trainer.devices=']
@@ -158,7 +158,7 @@ def keys_in(args: Sequence[str]) -> list[str]:
 
 
 def positionals(args: Sequence[str]) -> list[str]:
-    """Return the words that are neither flags nor, as far as one can tell, values of flags.
+    """Return the words that are neither flags nor, as far as can be determined, values of flags.
 
     >>> positionals(["config.py", "--lr", "0.1", "--n=4", "more.py"])
     ['config.py', 'more.py']
@@ -172,7 +172,7 @@ def positionals(args: Sequence[str]) -> list[str]:
 
 
 def set_flag(args: Sequence[str], flag: str, text: str) -> tuple[str, ...]:
-    """Return ``args`` in which ``flag`` has the value ``text``, replaced where it stands last, else added."""
+    """Return ``args`` with ``flag`` set to ``text``: its last occurrence is replaced, or the flag is added."""
     found = find_flag(args, flag, is_value=looks_like_value)
     if not found:
         return append(args, write_value(flag, [text], usual_form(args)))

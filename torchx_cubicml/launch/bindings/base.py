@@ -1,4 +1,4 @@
-"""What is looked for at a place of a command, and the interface of a place."""
+"""Interface of a binding, and the query for the value at one."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BindingQuery:
-    """What is looked for at a place.
+    """Query for the value at a binding.
 
     Args:
-        owner: whose value it is, for messages.
-        choices: legal values, of one entry where there are several.
-        default: what the script does where the command does not say; ``None`` where unknown.
+        owner: the parameter or fact that has the value, for messages.
+        choices: legal values; for a per-layer value, of one entry.
+        default: the script's value if the command states none; ``None`` if unknown.
         count: entries of a per-layer value; ``None`` for a single value.
-        may_be_idle: whether it counts only while a condition holds.
+        may_be_idle: whether the value counts only while a condition holds.
         flags: every flag that the space declares, so that none is taken for an abbreviation of another.
     """
 
@@ -33,21 +33,21 @@ class BindingQuery:
 
 
 class BindingIO(Protocol):
-    """A kind of place where a value stands, without state of its own."""
+    """Reader and writer of one kind of binding, without state of its own."""
 
-    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
-        """Whether a launch says a value there, or what it means that it does not is known."""
+    def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether a launch states a value at the binding, or a default is known."""
 
-    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
-        """Return the value that a launch has there.
+    def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
+        """Return the value that a launch has at the binding.
 
         Raises:
-            LaunchError: none is there and no default is known, or it is no legal kind of value.
+            LaunchError: there is neither a value nor a default, or the value is of an illegal kind.
         """
 
-    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
-        """Return the launch with another value there, everything else as it was.
+    def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+        """Return the launch with another value at the binding, and all else unchanged.
 
         Raises:
-            LaunchError: the place cannot say the value.
+            LaunchError: the binding cannot express the value.
         """

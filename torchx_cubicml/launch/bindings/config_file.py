@@ -1,6 +1,6 @@
-"""Values at keys of config files that the script reads: JSON, YAML or TOML, named by an argument or a variable.
+"""Binding to keys of config files that the script reads: JSON, YAML or TOML, named by an argument or a variable.
 
-They are read where the file is at hand. What is written stands in the launch until its job patches a copy of its own:
+Values are read from the file on this machine. A written value stays in the launch until the job patches its own copy:
 no file of the user is ever changed.
 """
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space import Binding
 
-LEFT_OPEN = "auto"  # DeepSpeed's word for: as the flags of the script say
+LEFT_OPEN = "auto"  # DeepSpeed's word for: as the flags of the script set it
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFile:
-    """A file as a command names it.
+    """A config file that a command names.
 
     Args:
-        path: as typed.
-        argument: position of the argument that ends in it; ``None`` where a variable holds it.
+        path: path as typed.
+        argument: index of the argument that ends in the path; ``None`` if a variable holds it.
     """
 
     path: str
@@ -46,90 +46,92 @@ class NamedFile:
 
 
 class ConfigFileBinding:
-    """A key in a config file."""
+    """Binding to a key in a config file."""
 
     def is_named(self, launch: Launch, binding: Binding) -> bool:
-        """Whether the command names the file, and it is one with keys."""
+        """Return whether the command names the file, and its format is supported."""
         found = _named(launch, binding.file)
         return len(found) > 0 and is_document(found[-1].path)
 
     def has_key(self, launch: Launch, binding: Binding) -> bool:
-        """Whether the file holds a value at the key.
+        """Return whether the file holds a value at the key.
 
         Raises:
             LaunchError: the file cannot be read here.
         """
-        return _said(launch, binding) is not None
+        return _stated_value(launch, binding) is not None
 
-    def refuse_beside_flag(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> None:
-        """Check that the file leaves open what a flag is about to say.
+    def refuse_beside_flag(self, launch: Launch, binding: Binding, query: BindingQuery) -> None:
+        """Check that the file does not set the value that a flag is about to set.
 
         Raises:
-            LaunchError: it says a value of its own, which would contradict the flag.
+            LaunchError: the file sets a value of its own, which would contradict the flag.
         """
         if not binding.file_must_leave_open or not self.is_named(launch, binding):
             return
-        said = _said(launch, binding)
-        if said not in {None, LEFT_OPEN}:
+        stated = _stated_value(launch, binding)
+        if stated not in {None, LEFT_OPEN}:
             raise LaunchError(
-                f"flag {binding.name} of {wanted.owner} cannot be changed: {_at(launch, binding)} is {said!r:.60}, "
+                f"flag {binding.name} of {query.owner} cannot be changed: {_where(launch, binding)} is {stated!r:.60}, "
                 f"which must agree with it; write {LEFT_OPEN!r} there"
             )
 
-    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
-        """Whether the file holds a value, or a default is known."""
+    def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the file holds a value, or a default is known."""
         if not self.is_named(launch, binding):
             return False
-        return wanted.default is not None or self.has_key(launch, binding)
+        return query.default is not None or self.has_key(launch, binding)
 
-    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
+    def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
         """Return the value at the key."""
-        said = _said(launch, binding)
-        if said is None:
-            if wanted.default is not None:
-                return wanted.default
-            raise LaunchError(f"{_at(launch, binding)} of {wanted.owner} is not there and has no default")
-        entries = [_value(entry, launch, binding, wanted) for entry in (said if isinstance(said, list) else [said])]
-        if wanted.count is None:
-            if isinstance(said, list):
-                raise LaunchError(f"{_at(launch, binding)} of {wanted.owner} is a list; one value is wanted")
+        stated = _stated_value(launch, binding)
+        if stated is None:
+            if query.default is not None:
+                return query.default
+            raise LaunchError(f"{_where(launch, binding)} of {query.owner} is not there and has no default")
+        entries = [
+            _value(entry, launch, binding, query) for entry in (stated if isinstance(stated, list) else [stated])
+        ]
+        if query.count is None:
+            if isinstance(stated, list):
+                raise LaunchError(f"{_where(launch, binding)} of {query.owner} is a list; one value is wanted")
             return entries[0]
-        if len(entries) not in {1, wanted.count}:
+        if len(entries) not in {1, query.count}:
             raise LaunchError(
-                f"{_at(launch, binding)} of {wanted.owner} has {len(entries)} entries; legal are 1 and {wanted.count}"
+                f"{_where(launch, binding)} of {query.owner} has {len(entries)} entries; legal are 1 and {query.count}"
             )
-        return tuple(entries * wanted.count if len(entries) == 1 else entries)
+        return tuple(entries * query.count if len(entries) == 1 else entries)
 
-    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
-        """Set the value at the key in the job's copy."""
+    def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+        """Return the launch with the value set at the key in the job's copy."""
         before = launch.files.get(binding.file, {})
-        changes = checked_keys(launch, binding.file, {**before, binding.key: _as_said(value, binding)})
+        changes = checked_keys(launch, binding.file, {**before, binding.key: _file_value(value, binding)})
         return replace(launch, files={**launch.files, binding.file: changes})
 
 
 def checked_keys(
-    launch: Launch, place: str, changes: Mapping[tuple[str, ...], Value]
+    launch: Launch, locator: str, changes: Mapping[tuple[str, ...], Value]
 ) -> Mapping[tuple[str, ...], Value]:
-    """Return changes of a config file, which were tried here so that they cannot fail in the job.
+    """Return the changes of a config file, after a trial edit here so that they cannot fail in the job.
 
     Raises:
-        LaunchError: the file is not here, or a key cannot be set.
+        LaunchError: the file is not on this machine, or a key cannot be set.
     """
-    path = _file_of(launch, place).path
+    path = _file_of(launch, locator).path
     with_values(_text(path), changes, path=path)
     return changes
 
 
 def patches_of(launch: Launch) -> tuple[FilePatch, ...]:
-    """Return what the job must change in its copies of config files."""
+    """Return the patches that the job applies to its copies of config files."""
     patches = []
-    for place, changes in launch.files.items():
-        file = _file_of(launch, place)
+    for locator, changes in launch.files.items():
+        file = _file_of(launch, locator)
         patches.append(
             FilePatch(
                 path=file.path,
                 argument=file.argument,
-                variable=place.removeprefix("$") if file.argument is None else "",
+                variable=locator.removeprefix("$") if file.argument is None else "",
                 digest=hashlib.sha256(_bytes(file.path)).hexdigest(),
                 values=tuple(changes.items()),
             )
@@ -137,65 +139,65 @@ def patches_of(launch: Launch) -> tuple[FilePatch, ...]:
     return tuple(patches)
 
 
-def _named(launch: Launch, place: str) -> list[NamedFile]:
-    """Return the files that stand in a command where ``place`` says: ``$VARIABLE``, a flag, or a path with ``*``."""
-    if place.startswith("$"):
-        path = launch.env.get(place[1:], "")
+def _named(launch: Launch, locator: str) -> list[NamedFile]:
+    """Return the files in a command that ``locator`` matches: ``$VARIABLE``, a flag, or a path with ``*``."""
+    if locator.startswith("$"):
+        path = launch.env.get(locator[1:], "")
         return [NamedFile(path)] if path else []
     args = launch.script_args
-    if place.startswith("-") or place.endswith("="):
-        found = [item for item in find_flag(args, place, is_value=looks_like_value) if item.texts]
+    if locator.startswith("-") or locator.endswith("="):
+        found = [item for item in find_flag(args, locator, is_value=looks_like_value) if item.texts]
         return [NamedFile(item.texts[-1], item.stop - 1) for item in found]
     words = [(index, word.rpartition("=")[2]) for index, word in enumerate(args)]
-    return [NamedFile(path, index) for index, path in words if path == place or fnmatchcase(path, place)]
+    return [NamedFile(path, index) for index, path in words if path == locator or fnmatchcase(path, locator)]
 
 
-def _file_of(launch: Launch, place: str) -> NamedFile:
-    found = _named(launch, place)
+def _file_of(launch: Launch, locator: str) -> NamedFile:
+    found = _named(launch, locator)
     if len(found) != 1:
-        stands = "stands more than once in the command" if found else "names no file in the command"
-        raise LaunchError(f"{place} {stands}, where a config file is wanted")
+        problem = "stands more than once in the command" if found else "names no file in the command"
+        raise LaunchError(f"{locator} {problem}, where a config file is wanted")
     return found[0]
 
 
-def _said(launch: Launch, binding: Binding) -> object:
-    """Return what stands at the key, as the launch has changed it; ``None`` where nothing does."""
+def _stated_value(launch: Launch, binding: Binding) -> object:
+    """Return the value at the key, as changed by the launch; ``None`` without one."""
     changed = launch.files.get(binding.file, {})
     if binding.key in changed:
         value = changed[binding.key]
         return list(value) if isinstance(value, tuple) else value
-    said = value_at(_document(_file_of(launch, binding.file).path), binding.key)
-    return None if said is MISSING else said
+    stated = value_at(_document(_file_of(launch, binding.file).path), binding.key)
+    return None if stated is MISSING else stated
 
 
-def _value(said: object, launch: Launch, binding: Binding, wanted: BindingQuery) -> Scalar:
+def _value(stated: object, launch: Launch, binding: Binding, query: BindingQuery) -> Scalar:
     for known, text in binding.file_words:
-        if text and same_value(_literal(text), said if isinstance(said, bool | int | float | str) else ()):
+        if text and same_value(_literal(text), stated if isinstance(stated, bool | int | float | str) else ()):
             return known
-    where = _at(launch, binding)
-    if isinstance(said, str):
-        return read_scalar(said, wanted.choices, where=where)
-    if not isinstance(said, bool | int | float):
-        raise LaunchError(f"{where} of {wanted.owner} is {said!r:.60}; one value or a list of values is wanted")
-    if wanted.choices and not any(_is_like(said, choice) for choice in wanted.choices):
-        raise LaunchError(f"{where} of {wanted.owner} is {said!r:.60}; legal are {', '.join(map(str, wanted.choices))}")
-    return next((choice for choice in wanted.choices if same_value(choice, said)), said)
+    where = _where(launch, binding)
+    if isinstance(stated, str):
+        return read_scalar(stated, query.choices, where=where)
+    if not isinstance(stated, bool | int | float):
+        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; one value or a list of values is wanted")
+    if query.choices and not any(_is_same_kind(stated, choice) for choice in query.choices):
+        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; legal are {', '.join(map(str, query.choices))}")
+    return next((choice for choice in query.choices if same_value(choice, stated)), stated)
 
 
-def _is_like(said: object, choice: Scalar) -> bool:
-    return isinstance(said, bool) == isinstance(choice, bool) and isinstance(choice, bool | int | float)
+def _is_same_kind(stated: object, choice: Scalar) -> bool:
+    return isinstance(stated, bool) == isinstance(choice, bool) and isinstance(choice, bool | int | float)
 
 
-def _as_said(value: Value, binding: Binding) -> Value:
-    """Return a value as the file says it."""
+def _file_value(value: Value, binding: Binding) -> Value:
+    """Return a value in the file's spelling."""
     if isinstance(value, tuple):
-        said = [_as_said(entry, binding) for entry in value]
-        return tuple(entry for entry in said if not isinstance(entry, tuple))
+        spelled = [_file_value(entry, binding) for entry in value]
+        return tuple(entry for entry in spelled if not isinstance(entry, tuple))
     return next((_literal(text) for known, text in binding.file_words if text and same_value(known, value)), value)
 
 
 def _literal(text: str) -> Scalar:
-    """Return the number or the yes or no that a trainer's word for a value is in a file, else the word."""
+    """Return the number or boolean that a trainer's word spells in a file, else the word."""
     try:
         value = json.loads(text)
     except ValueError:
@@ -203,7 +205,7 @@ def _literal(text: str) -> Scalar:
     return value if isinstance(value, bool | int | float) else text
 
 
-def _at(launch: Launch, binding: Binding) -> str:
+def _where(launch: Launch, binding: Binding) -> str:
     found = _named(launch, binding.file)
     return f"{'.'.join(binding.key)} in {found[-1].path if found else binding.file}"
 

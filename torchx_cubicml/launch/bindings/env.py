@@ -1,4 +1,4 @@
-"""Values in environment variables."""
+"""Binding to an environment variable: reads and sets its value."""
 
 from __future__ import annotations
 
@@ -16,31 +16,31 @@ if TYPE_CHECKING:
 
 
 class EnvBinding:
-    """An environment variable; a per-layer value is joined by commas."""
+    """Binding to an environment variable; entries of a per-layer value are joined by commas."""
 
-    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
-        """Whether it is set, or a default is known."""
-        return wanted.default is not None or binding.name in launch.env
+    def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the variable is set, or a default is known."""
+        return query.default is not None or binding.name in launch.env
 
-    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
-        """Return its value."""
+    def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
+        """Return the value of the variable."""
         name, text = binding.name, launch.env.get(binding.name)
         if text is None:
-            if wanted.default is not None:
-                return wanted.default
+            if query.default is not None:
+                return query.default
             there = ", ".join(sorted(launch.env)) or "none"
             raise LaunchError(
-                f"variable {name} of {wanted.owner} is not set in the command and has no default; set there: {there}"
+                f"variable {name} of {query.owner} is not set in the command and has no default; set there: {there}"
             )
-        if wanted.count is not None:
+        if query.count is not None:
             texts = text.split(",")
-            texts = texts * wanted.count if len(texts) == 1 else texts
-            return tuple(read_scalar(entry, wanted.choices, where=name) for entry in texts)
-        said = switch_value(text) if bool in map(type, wanted.choices) else None
-        return read_scalar(text, wanted.choices, where=name) if said is None else said
+            texts = texts * query.count if len(texts) == 1 else texts
+            return tuple(read_scalar(entry, query.choices, where=name) for entry in texts)
+        switch = switch_value(text) if bool in map(type, query.choices) else None
+        return read_scalar(text, query.choices, where=name) if switch is None else switch
 
-    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
-        """Set it."""
+    def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+        """Return the launch with the variable set."""
         like = launch.env.get(binding.name, "1")
         text = spell_switch(value, like=like) if isinstance(value, bool) else spell(value)
         return replace(launch, env={**launch.env, binding.name: text})

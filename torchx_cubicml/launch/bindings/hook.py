@@ -1,4 +1,4 @@
-"""Values that the recorder sets in the job by a hook: no word of the command says them."""
+"""Binding to a hook: a value that the recorder sets in the job, and that no word of the command states."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ if TYPE_CHECKING:
 
 
 class HookBinding:
-    """What the recorder sets in the job; without it the program does as it does by default."""
+    """Binding to a hook of the recorder; without the hook the program keeps its default."""
 
-    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
-        """Whether it is set, or a default is known."""
-        return wanted.default is not None or binding.name in launch.hooks
+    def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the hook is set, or a default is known."""
+        return query.default is not None or binding.name in launch.hooks
 
-    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
-        """Return what it is set to."""
-        value = launch.hooks.get(binding.name, wanted.default)
+    def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
+        """Return the value of the hook."""
+        value = launch.hooks.get(binding.name, query.default)
         if value is None:
-            raise LaunchError(f"{wanted.owner} has a hook and no default")
+            raise LaunchError(f"{query.owner} has a hook and no default")
         return value
 
-    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
-        """Set it; nothing is hooked where the program does so anyway."""
+    def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+        """Return the launch with the hook set, or without the hook if the value is the program's default."""
         hooks = {name: kept for name, kept in launch.hooks.items() if name != binding.name}
-        as_typed = same_value(value, wanted.default) if wanted.default is not None else False
-        return replace(launch, hooks=hooks if as_typed else {**hooks, binding.name: value})
+        is_default = same_value(value, query.default) if query.default is not None else False
+        return replace(launch, hooks=hooks if is_default else {**hooks, binding.name: value})

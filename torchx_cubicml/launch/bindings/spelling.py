@@ -1,4 +1,4 @@
-"""How values are spelled in a command line, and what a spelling means."""
+"""Spelling of values in a command line, and the parser of spelled values."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _WHOLE_NUMBER = re.compile(r"[+-]?[0-9]{1,300}")
 
 
 def spell(value: Value) -> str:
-    """Return the text that says ``value`` in a command line.
+    """Return the text of ``value`` in a command line.
 
     >>> spell(4), spell(1e-05), spell(True), spell(("FULL_SHARD", "NO_SHARD"))
     ('4', '1e-05', 'true', 'FULL_SHARD,NO_SHARD')
@@ -29,7 +29,7 @@ def spell(value: Value) -> str:
 
 
 def same_value(one: Value, other: Value) -> bool:
-    """Whether two values are equal and of one kind: ``True`` is not 1.
+    """Return whether two values are equal and of one kind: ``True`` is not 1.
 
     >>> same_value(4, 4.0), same_value(True, 1), same_value((1, 2), (1, 2))
     (True, False, True)
@@ -50,7 +50,7 @@ def spell_switch(value: bool, *, like: str) -> str:
 
 
 def switch_value(text: str) -> bool | None:
-    """Return what a word says, ``None`` where it is no word of yes or no."""
+    """Return the boolean that a word spells, ``None`` if it spells none."""
     for yes, no in _SWITCH_WORDS:
         if text in {yes, no}:
             return text == yes
@@ -58,7 +58,7 @@ def switch_value(text: str) -> bool | None:
 
 
 def number(text: str) -> int | float | None:
-    """Return the finite number that ``text`` spells, ``None`` where it spells none."""
+    """Return the finite number that ``text`` spells, ``None`` if it spells none."""
     if _WHOLE_NUMBER.fullmatch(text):
         return int(text)
     try:
@@ -69,10 +69,10 @@ def number(text: str) -> int | float | None:
 
 
 def read_scalar(text: str, choices: Sequence[Scalar], *, where: str) -> Scalar:
-    """Return what ``text`` means among ``choices``: one of them where it equals one, else a value of their type.
+    """Return the choice that ``text`` spells, or else a value of the type of ``choices``.
 
     Raises:
-        LaunchError: ``choices`` are numbers or booleans and ``text`` spells none; ``where`` names its place.
+        LaunchError: ``choices`` are numbers or booleans and ``text`` spells none; the message names ``where``.
 
     >>> read_scalar("1e3", [500, 1000], where="--steps"), read_scalar("3", [1, 2], where="-b")
     (1000, 3)
@@ -89,10 +89,10 @@ def read_scalar(text: str, choices: Sequence[Scalar], *, where: str) -> Scalar:
 def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
     legal = ", ".join(spell(choice) for choice in choices)
     if all(isinstance(choice, bool) for choice in choices):
-        said = switch_value(text)
-        if said is None:
+        switch = switch_value(text)
+        if switch is None:
             raise LaunchError(f"{where} is {text!r:.60} in the command; legal are {legal}")
-        return said
+        return switch
     numbers = [choice for choice in choices if isinstance(choice, int | float) and not isinstance(choice, bool)]
     value = number(text) if numbers else None
     if value is not None:

@@ -1,4 +1,4 @@
-"""The size of a job as torchrun's own options say it: nodes, and processes on each of them."""
+"""Binding to the size of a job in torchrun's own options: nodes, and processes per node."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ if TYPE_CHECKING:
 
 
 class TorchrunSizeBinding:
-    """``--nproc_per_node`` or ``--nnodes`` of torchrun, which a TorchX component says by ``-j``."""
+    """Binding to ``--nproc_per_node`` or ``--nnodes`` of torchrun, which a TorchX component sets by ``-j``."""
 
-    def says(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> bool:
-        """Whether the size is known before the job starts."""
+    def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the size is known before the job starts."""
         return self._sizes(launch).get(binding.name) is not None
 
-    def read(self, launch: Launch, binding: Binding, wanted: BindingQuery) -> Value:
+    def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
         """Return the size."""
         size = self._sizes(launch).get(binding.name)
         if size is None:
-            raise LaunchError(f"--{binding.name} of {wanted.owner} is decided only when the job starts")
+            raise LaunchError(f"--{binding.name} of {query.owner} is decided only when the job starts")
         return size
 
-    def write(self, launch: Launch, binding: Binding, wanted: BindingQuery, value: Value) -> Launch:
-        """Set the size, and the world size with it."""
+    def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
+        """Return the launch with another size, and the world size that follows."""
         if binding.name not in launch.resizable:
             legal = ", ".join(f"--{name}" for name in sorted(launch.resizable)) or "none of torchrun's sizes"
-            raise LaunchError(f"--{binding.name} of {wanted.owner} cannot be changed here; legal is {legal}")
+            raise LaunchError(f"--{binding.name} of {query.owner} cannot be changed here; legal is {legal}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-            raise LaunchError(f"--{binding.name} of {wanted.owner} must be a whole number >= 1, got {value!r:.60}")
+            raise LaunchError(f"--{binding.name} of {query.owner} must be a whole number >= 1, got {value!r:.60}")
         sizes = {**self._sizes(launch), binding.name: value}
         nnodes, nproc = sizes["nnodes"], sizes["nproc_per_node"]
         return replace(

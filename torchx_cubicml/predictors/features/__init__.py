@@ -1,3 +1,3 @@
-"""Features: facts of trials as the columns that a predictor learns from."""
+"""Features: facts of trials encoded as the columns that a predictor is fitted on."""
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rows of facts as columns of numbers.
+"""Encoding of rows of facts as numeric columns.
 
-Numbers stay numbers, also where another trial says a text in their place; booleans and texts become categories. A value
-per layer becomes one column per layer, and, since few trials know each layer alone, the share of the layers that each
-choice takes. A device is told by its name and, where that is a known one, by its peak and its memory: what was learned
-on one generation of devices says something of the next.
+Numbers stay numbers, even where another trial has a text in their place. Booleans and texts become categories. A value
+per layer becomes one column per layer. It also becomes the share of layers of each choice, because few trials inform
+about each single layer. A device becomes its name and, where the name is known, its peak and its memory, so that
+measurements on one generation of devices carry over to the next.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ VOLATILE_FACTS = (
     "torchx_job_id",
     "trial_id",
 )
-"""Facts that differ from launch to launch for no reason that a config could change; no columns are made of them."""
+"""Facts that differ from launch to launch whatever the config is; they become no columns."""
 
-MAX_NUMBER = 1e30  # of either sign; a larger one is no fact, and its square may have no float
+MAX_NUMBER = 1e30  # of either sign; a larger one is no real fact, and its square may overflow
 MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255
-MAX_ENTRIES = 256  # columns for the entries of one tuple; deeper models are told by their shares
+MAX_ENTRIES = 256  # columns for the entries of one tuple; further layers of deeper models count in the shares alone
 MAX_SHARES = 16
 
 DEVICE = "device"
 UNSEEN = 1000.0
-"""Code of the first of the words that have a meaning of their own; the history saw none of those with such a code."""
+"""Code of the first known word; codes from here on are known words that are not in the history."""
 
 _WORDS: dict[str, tuple[str, ...]] = {
     DEVICE: hardware_names(),
@@ -60,7 +60,7 @@ _Label: TypeAlias = tuple[int, float | str]
 
 
 class _Block(Protocol):
-    """The columns of one fact."""
+    """Encoder of one fact as columns."""
 
     @property
     def source(self) -> str: ...
@@ -69,20 +69,20 @@ class _Block(Protocol):
     @property
     def categorical(self) -> tuple[bool, ...]: ...
     def encode(self, values: Sequence[Value | None], out: NDArray[np.float64]) -> None:
-        """Fill ``out`` [n, n_names], which arrives full of NaN."""
+        """Fill ``out`` [n, n_names], which is full of NaN on entry."""
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        """The same for tuples whose entries are the choices at ``picked`` [n, n_entries]."""
+        """Fill ``out`` for tuples whose entries are the choices at ``picked`` [n, n_entries]."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Columns:
-    """What the columns of a table mean; learned from rows, then applied to any others.
+    """Encoder of a table of facts: fitted on rows, then applied to any others.
 
     Args:
         names: of the columns, sorted by fact, so that the order of rows never matters.
-        categorical: whether each holds codes of categories; the others hold numbers.
-        blocks: the columns fact by fact.
+        categorical: whether each column holds codes of categories; the others hold numbers.
+        blocks: the encoders fact by fact.
     """
 
     names: tuple[str, ...]
@@ -91,7 +91,7 @@ class Columns:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return the columns that tell ``rows`` apart.
+        """Return the columns fitted on ``rows``.
 
         >>> columns = Columns.from_rows([{"precision": "bf16", "tp_degree": 1}, {"precision": "fp32", "tp_degree": 8}])
         >>> columns.names, columns.categorical
@@ -103,7 +103,7 @@ class Columns:
         for row in rows:
             for name, value in row.items():
                 known[name].append(value)
-        blocks = tuple(_learn(name, known[name]) for name in sorted(known) if name not in VOLATILE_FACTS)
+        blocks = tuple(_block_of(name, known[name]) for name in sorted(known) if name not in VOLATILE_FACTS)
         return cls(
             names=tuple(name for block in blocks for name in block.names),
             categorical=tuple(flag for block in blocks for flag in block.categorical),
@@ -111,9 +111,9 @@ class Columns:
         )
 
     def encode(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-        """Return ``rows`` as float64 ``[n, n_columns]``; NaN where a value is missing or was never seen.
+        """Return ``rows`` as float64 ``[n, n_columns]``; NaN where a value is missing or unseen.
 
-        A category that was never seen but is a standard word, or a known device, has a code from ``UNSEEN`` on: see
+        An unseen category that is a standard word, or a known device, has a code from ``UNSEEN`` on: see
         ``unseen_word``.
         """
         table = np.full((len(rows), len(self.names)), np.nan)
@@ -125,10 +125,10 @@ class Columns:
         return table
 
     def of(self, facts: Iterable[str]) -> list[int]:
-        """Return which columns tell one of ``facts``."""
+        """Return the indices of the columns that encode one of ``facts``."""
         sources = [block.source for block in self.blocks for _ in block.names]
-        wanted = set(facts)
-        return [column for column, source in enumerate(sources) if source in wanted]
+        chosen = set(facts)
+        return [column for column, source in enumerate(sources) if source in chosen]
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,7 +147,7 @@ class _Number:
         out[:, 0] = [_number(value) for value in values]
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        """A tuple is no number."""
+        """Leave NaN: a tuple is no number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,12 +171,12 @@ class _Category:
         return _unseen_code(self.source, value) if code is None else code
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        """A tuple is none of the categories."""
+        """Leave NaN: a tuple is none of the categories."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Device:
-    """The name of a device, and what is publicly known of it."""
+    """Name of a device, with its peak and its memory from public data sheets."""
 
     category: _Category
 
@@ -201,12 +201,12 @@ class _Device:
                 row[1:] = found.peak("bf16") / 1e12, found.memory / 1e9
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        """A tuple is no device."""
+        """Leave NaN: a tuple is no device."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Mixed:
-    """Numbers, and what stands in their place elsewhere (``auto``): one such trial must not make them categories."""
+    """Numbers, and words in place of a number (``auto``): one such trial must not turn the fact into a category."""
 
     numbers: _Number
     others: _Category
@@ -228,12 +228,12 @@ class _Mixed:
         self.others.encode(values, out[:, 1:])
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        """A tuple is neither."""
+        """Leave NaN: a tuple is neither."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Entries:
-    """A tuple's entries, as numbers where ``codes`` is ``None``, and its shares; one value for all stands for each."""
+    """Entries of a tuple (numbers if ``codes`` is ``None``), and shares of its choices; a scalar fills all entries."""
 
     source: str
     width: int
@@ -258,34 +258,34 @@ class _Entries:
                 row[: self.width] = row[:1]
 
     def encode_entries(self, choices: Sequence[Scalar], picked: NDArray[np.intp], out: NDArray[np.float64]) -> None:
-        alone = np.full((len(choices), len(self.names)), np.nan)
-        self.encode([(choice,) for choice in choices], alone)  # the shares of one entry are an indicator
-        seen = min(picked.shape[1], self.width)
-        out[:, :seen] = alone[:, 0][picked[:, :seen]] if self.width else 0.0
+        encoded_choices = np.full((len(choices), len(self.names)), np.nan)
+        self.encode([(choice,) for choice in choices], encoded_choices)  # the shares of one entry are one-hot
+        n_entries = min(picked.shape[1], self.width)
+        out[:, :n_entries] = encoded_choices[:, 0][picked[:, :n_entries]] if self.width else 0.0
         for column in range(self.width, len(self.names)):
-            out[:, column] = alone[:, column][picked].sum(axis=1) / picked.shape[1]
+            out[:, column] = encoded_choices[:, column][picked].sum(axis=1) / picked.shape[1]
 
     def _fill(self, entries: tuple[Scalar, ...], row: NDArray[np.float64]) -> None:
-        seen = min(len(entries), self.width)
+        n_entries = min(len(entries), self.width)
         labels = [_label(entry) for entry in entries]
         if self.codes is None:
-            row[:seen] = [_number(entry) for entry in entries[:seen]]
+            row[:n_entries] = [_number(entry) for entry in entries[:n_entries]]
         else:
-            row[:seen] = [self.codes.get(label, np.nan) for label in labels[:seen]]
+            row[:n_entries] = [self.codes.get(label, np.nan) for label in labels[:n_entries]]
         if entries:
             row[self.width :] = [labels.count(label) / len(labels) for label in self.shares]
 
 
 def unseen_word(name: str, code: float) -> str | None:
-    """Return the standard word that stands behind a code of the fact ``name``; ``None`` for a code of the history.
+    """Return the standard word that a code of the fact ``name`` stands for; ``None`` for a code of the history.
 
     >>> columns = Columns.from_rows([{"device": "A100"}, {"device": "H100"}])
     >>> [unseen_word("device", code) for code in columns.encode([{"device": "A100"}, {"device": "GB300"}])[:, 0]]
     [None, 'gb300']
     """
     words = _WORDS.get(name, ())
-    place = code - UNSEEN
-    return words[int(place)] if 0 <= place < len(words) else None
+    position = code - UNSEEN
+    return words[int(position)] if 0 <= position < len(words) else None
 
 
 def _unseen_code(name: str, value: Scalar) -> float:
@@ -299,7 +299,7 @@ def _unseen_code(name: str, value: Scalar) -> float:
     return UNSEEN + words.index(word) if word in words else np.nan
 
 
-def _learn(name: str, values: Sequence[Value]) -> _Block:
+def _block_of(name: str, values: Sequence[Value]) -> _Block:
     scalars = [value for value in values if not isinstance(value, tuple)]
     tuples = [value for value in values if isinstance(value, tuple)]
     if not tuples:

@@ -1,13 +1,13 @@
-"""Public facts of common accelerators: what they could do at best, before anything is measured.
+"""Hardware specifications of common accelerators: peak rates from public data sheets.
 
 Dense peaks (no sparsity) in FLOP/s of tensor cores where there are any, memory in bytes, bandwidths in bytes per
 second, one direction. Sources: NVIDIA's data sheets of V100, A100, A10, L4, L40S, T4, H100, H200, GH200 and of the DGX
 V100 / A100 / H100 / B200 and GB200 / GB300 NVL72 systems; AMD's data sheets of Instinct MI250X, MI300X, MI325X, MI355X.
 Peaks, memory and links of A100, H100 (SXM), B200, B300, GB200 and GB300 agree with what others quote from those sheets
-(glennklockwood.com/garden/processors, verda.com/blog/gb300-nvl72-architecture; for the GB200 the two differ, and the
-rack's own sums decide), as do the memories of MI300X, MI325X and MI355X; the others were not checked line by line.
-Links between nodes are those of the vendors' reference systems, shared out over their GPUs; a cluster may well have
-others, which is why calibration has a constant for them.
+(glennklockwood.com/garden/processors, verda.com/blog/gb300-nvl72-architecture). For the GB200 the two differ, and the
+sums of the whole rack decide. The memories of MI300X, MI325X and MI355X agree, too; the others were not checked line by
+line. Links between nodes are those of the vendors' reference systems, divided among their GPUs. A cluster may have
+other links, which is why calibration has a constant for them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _G = 1e9
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One kind of device as PyTorch counts devices (MI250X: one of its two dies).
+    """Specification of one kind of device as PyTorch counts devices (MI250X: one of its two dies).
 
     Args:
         name: short name.
@@ -42,7 +42,7 @@ class Hardware:
         memory_bandwidth: bytes per second.
         link: to a device of the same node, bytes per second.
         network: to a device of another node, bytes per second.
-        per_node: devices that the fast links join.
+        per_node: devices joined by the fast links.
     """
 
     name: str
@@ -101,10 +101,10 @@ _V100 = Hardware(
     network=6.25 * _G,
 )
 
-# One process on a few cores; a sensible order of magnitude, no more.
+# One process on a few cores; an order of magnitude only.
 CPU = _nvidia("cpu", (0.1, 0.1, 0.1, 0.0), (16.0, 20.0), (4.0, 1.0, 64))
 
-# (words that the name must hold, facts); the first that fits wins, so the more special stands first.
+# (words that the name must contain, facts); the first match wins, so more specific entries come first.
 _TABLE: tuple[tuple[str, Hardware], ...] = (
     ("gb300", _nvidia("gb300", (80.0, 1250.0, 2500.0, 5000.0), (279.0, 8000.0), (900.0, 100.0, 72))),
     ("gb200", _nvidia("gb200", (80.0, 1250.0, 2500.0, 5000.0), (186.0, 8000.0), (900.0, 50.0, 72))),
@@ -146,11 +146,11 @@ _TABLE: tuple[tuple[str, Hardware], ...] = (
 )  # fmt: skip
 
 REFERENCE = next(facts for words, facts in _TABLE if words == "h100")
-"""Stands for a device of unknown kind; calibration then learns how far it is from it."""
+"""Replacement for a device of unknown kind; calibration then fits the difference."""
 
 
 def find_hardware(device: str) -> Hardware | None:
-    """Return the facts of a device by any of its usual names, ``None`` where it is unknown.
+    """Return the specification of a device by any of its usual names, ``None`` where it is unknown.
 
     >>> [find_hardware(name).name for name in ("NVIDIA H100 80GB HBM3", "h100_80gb", "A100-SXM4-40GB", "cpu")]
     ['h100', 'h100', 'a100-40', 'cpu']
@@ -172,7 +172,7 @@ def precision_word(text: str) -> str | None:
 
 
 def hardware_names() -> tuple[str, ...]:
-    """Return the short names of all that is known; each is found by its own name.
+    """Return the short names of all known devices; ``find_hardware`` accepts each of them.
 
     >>> all(find_hardware(name).name == name for name in hardware_names())
     True

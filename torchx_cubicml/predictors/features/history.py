@@ -1,4 +1,4 @@
-"""Trials as one table: what was run, how fast it was, and what did not fit."""
+"""Training table of predictors: facts and throughput of trials, with those that ran out of memory."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Measurement, Scalar, Trial, Value
 
-_OF_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
-_USUAL_ERROR = 0.1  # log error of a predictor: runs that are surer of themselves teach it about as much
+_UNKNOWN_CAUSE = frozenset({State.TIMEOUT, State.INFRASTRUCTURE, State.USER_ERROR, State.UNKNOWN})
+_USUAL_ERROR = 0.1  # log error of a predictor: runs with less uncertainty than that count about alike
 _NONE: Mapping[str, str] = MappingProxyType({})
 _NO_CHOICES: Mapping[str, Sequence[Scalar]] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class History:
-    """What teaches a predictor: trials with a throughput, and those that ran out of memory.
+    """Training data of a predictor: trials with a throughput, and those that ran out of memory.
 
     Rows are sorted by content, so that neither the order of the trials nor their ids matter.
 
     Args:
-        columns: what the columns of ``features`` mean.
+        columns: meaning of the columns of ``features``.
         rows: one mapping of facts per trial.
         features: the rows as numbers, float64 ``[n, n_columns]``; NaN where a fact is missing.
         throughput: of the whole job in units of the objective, float64 ``[n]``; NaN where infeasible.
         feasible: bool ``[n]``; false where memory ran out.
         trial_ids: of the rows.
-        failures: rows of trials that failed for an unknown cause before a throughput was known; they prove nothing.
+        failures: rows of trials that failed for an unknown cause without a throughput; they are weak evidence only.
         peak_memory_gib: largest memory of one process, float64 ``[n]``; NaN where unknown. ``None``: all unknown.
-        uncertainty: of the logarithm of each throughput, as its run told it, float64 ``[n]``; 0.0 where unknown.
+        uncertainty: of the logarithm of each throughput, as its run reported it, float64 ``[n]``; 0.0 where unknown.
             ``None``: all unknown.
     """
 
@@ -70,17 +70,17 @@ class History:
         """Return the table of ``trials``.
 
         Args:
-            trials: of one workload or of many; planned ones teach nothing and are left out.
+            trials: of one workload or of many; planned ones contain no outcome and are left out.
             objective: name of the throughput.
             observe: see ``training_row``.
-            choices: parameter -> values that ``columns`` shall tell apart though no trial has had, or named, them yet.
+            choices: parameter -> values that ``columns`` shall encode even where no trial has them yet.
 
         Raises:
             RecordError: ``objective`` is unknown.
         """
         if objective not in OBJECTIVES:
             raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
-        taught: list[tuple[Mapping[str, Value], float, bool, str]] = []
+        outcomes: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
         measurements: dict[str, Measurement] = {}
         for trial in trials:
@@ -88,27 +88,27 @@ class History:
                 measurements[trial.trial_id] = trial.measurement
             throughput = _throughput(trial, objective)
             if trial.state is State.OUT_OF_MEMORY:
-                taught.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
+                outcomes.append((training_row(trial, observe=observe), np.nan, False, trial.trial_id))
             elif throughput is not None:
-                taught.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
-            elif trial.state in _OF_UNKNOWN_CAUSE:
+                outcomes.append((training_row(trial, observe=observe), throughput, True, trial.trial_id))
+            elif trial.state in _UNKNOWN_CAUSE:
                 failures.append(training_row(trial, observe=observe))
-        return cls._sorted(taught, failures, measurements, choices)
+        return cls._from_outcomes(outcomes, failures, measurements, choices)
 
     @classmethod
-    def _sorted(
+    def _from_outcomes(
         cls,
-        taught: list[tuple[Mapping[str, Value], float, bool, str]],
+        outcomes: list[tuple[Mapping[str, Value], float, bool, str]],
         failures: list[dict[str, Value]],
         measurements: Mapping[str, Measurement],
         choices: Mapping[str, Sequence[Scalar]],
     ) -> Self:
-        rows = [row for row, _, _, _ in taught]
+        rows = [row for row, _, _, _ in outcomes]
         columns = Columns.from_rows([*rows, *({name: each} for name, values in choices.items() for each in values)])
         features = columns.encode(rows)
-        throughput = np.array([value for _, value, _, _ in taught], dtype=np.float64)
-        feasible = np.array([fits for _, _, fits, _ in taught], dtype=np.bool_)
-        trial_ids = [trial_id for _, _, _, trial_id in taught]
+        throughput = np.array([value for _, value, _, _ in outcomes], dtype=np.float64)
+        feasible = np.array([feasible_row for _, _, feasible_row, _ in outcomes], dtype=np.bool_)
+        trial_ids = [trial_id for _, _, _, trial_id in outcomes]
         rank_of = {trial_id: rank for rank, trial_id in enumerate(sorted(trial_ids))}
         ranks = [rank_of[trial_id] for trial_id in trial_ids]
         order = np.lexsort((ranks, throughput, *features.T[::-1]))
@@ -128,22 +128,24 @@ class History:
 
     @property
     def measured(self) -> MeasuredRows:
-        """The rows with a throughput, in an order of their own."""
+        """Rows with a throughput, in an order that does not depend on trial ids."""
         rows = np.flatnonzero(np.isfinite(self.throughput) & (self.throughput > 0))
-        told = np.zeros(len(self.throughput)) if self.uncertainty is None else self.uncertainty
-        order = np.lexsort(np.column_stack([told[rows], self.throughput[rows], self.features[rows]]).T)
+        uncertainty = np.zeros(len(self.throughput)) if self.uncertainty is None else self.uncertainty
+        order = np.lexsort(np.column_stack([uncertainty[rows], self.throughput[rows], self.features[rows]]).T)
         rows = rows[order]
-        return MeasuredRows(features=self.features[rows], throughput=self.throughput[rows], uncertainty=told[rows])
+        return MeasuredRows(
+            features=self.features[rows], throughput=self.throughput[rows], uncertainty=uncertainty[rows]
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class MeasuredRows:
-    """The measured rows of a history.
+    """Measured rows of a history.
 
     Args:
         features: float64 ``[n, n_columns]``.
         throughput: float64 ``[n]``, > 0.
-        uncertainty: of its logarithm, as each run told it, float64 ``[n]``; 0.0 where unknown.
+        uncertainty: of its logarithm, as each run reported it, float64 ``[n]``; 0.0 where unknown.
     """
 
     features: NDArray[np.float64]
@@ -154,7 +156,7 @@ class MeasuredRows:
         return len(self.throughput)
 
     def rows(self, chosen: NDArray[np.intp] | NDArray[np.bool_]) -> Self:
-        """Return the rows at ``chosen`` places, or where it is true."""
+        """Return the rows at the indices ``chosen``, or where the mask ``chosen`` is true."""
         return replace(
             self,
             features=self.features[chosen],
@@ -169,14 +171,14 @@ class MeasuredRows:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """How much each row teaches beside one whose run was sure of itself, 0 to 1, ``[n]``."""
+        """Weight of each row relative to one without uncertainty, above 0 and at most 1, ``[n]``."""
         return np.asarray(_USUAL_ERROR**2 / (_USUAL_ERROR**2 + self.uncertainty**2), dtype=np.float64)
 
 
 def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[str, Value]:
-    """Return what is known of a trial, for parameters with a standard name what happened rather than what was asked.
+    """Return the facts of a trial; for parameters with a standard name, the observed value replaces the requested one.
 
-    A config in words of its own (``bfloat16`` for ``bf16``) keeps them, or no row could be compared with a candidate.
+    A config with its own words (``bfloat16`` for ``bf16``) keeps them, or no row could be compared with a candidate.
 
     Args:
         trial: any.
@@ -192,13 +194,13 @@ def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[st
     for parameter, fact in _observed_parameters(trial, observe):
         if fact not in trial.config and fact not in trial.workload:
             row.pop(fact, None)
-        if _speak_alike(fact, trial.config[parameter], trial.observed[fact]):
+        if _same_vocabulary(fact, trial.config[parameter], trial.observed[fact]):
             row[parameter] = trial.observed[fact]
     return row
 
 
 def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str] = _NONE) -> tuple[str, ...]:
-    """Return the parameters that were requested at two or more values and always observed alike.
+    """Return the parameters that were requested at two or more values but always observed with one.
 
     Args:
         trials: of one workload.
@@ -214,7 +216,7 @@ def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str
 
 
 def config_key(config: Config) -> str:
-    """Return a text that two configs share exactly when they ask for the same.
+    """Return a canonical text that two configs share exactly when they request the same.
 
     >>> config_key({"b": (1, 2), "a": 4.0}) == config_key({"a": 4, "b": (1, 2)})
     True
@@ -229,13 +231,13 @@ def _throughput(trial: Trial, objective: str) -> float | None:
 
 
 def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple[str, str]]:
-    """Return parameters of the config whose effect was observed, each with the name of that fact."""
+    """Return parameters of the config whose effect was observed, each with the name of the observed fact."""
     standard = {name: name for name in STANDARD_PARAMETERS}
     pairs = ((name, observe.get(name) or standard.get(name, "")) for name in trial.config)
     return [(name, fact) for name, fact in pairs if fact in trial.observed]
 
 
-def _speak_alike(fact: str, requested: Value, observed: Value) -> bool:
+def _same_vocabulary(fact: str, requested: Value, observed: Value) -> bool:
     if fact in STANDARD_WORDS:
         return STANDARD_WORDS[fact].issuperset(_entries(requested))
     return {_kind(entry) for entry in _entries(requested)} == {_kind(entry) for entry in _entries(observed)}
@@ -256,7 +258,7 @@ def _canonical(value: Value) -> object:
 
 
 def _collapsed(value: Value) -> Value:
-    """Return one value for a tuple whose entries are all alike: asking for it per layer asks for the same."""
+    """Return one value for a tuple whose entries are all equal: requesting it per layer requests the same."""
     if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
         return value[0]
     return value

@@ -1,4 +1,4 @@
-"""The two forms in which learners take an encoded table: dense numbers, and codes with gaps for histogram trees."""
+"""Feature matrices for learners: dense standardised numbers, and codes with gaps for histogram trees."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-# Beyond this a category is a name (of a host, of a program), and one column for each would drown the rest.
+# A fact with more categories is a name (of a host, of a program), and one-hot columns for it would swamp the others.
 # scikit-learn's histogram trees refuse more than 255.
 _MAX_ONE_HOT = 24
-_ALIKE = 1e-6  # standard deviation of a dense column, mostly of a logarithm, below which it does not vary but rounds
+_CONSTANT = 1e-6  # standard deviation of a dense column, mostly of a logarithm, below which it varies by rounding alone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inputs:
-    """How one table becomes learners' inputs; columns that are alike in every row are left out.
+    """Encoding of one table for learners, with standardisation and one-hot columns; constant columns are left out.
 
     Args:
         numeric: columns taken as numbers, on a logarithmic scale (powers of two are even steps of most knobs).
@@ -30,8 +30,8 @@ class Inputs:
         gappy: those among them with missing values in the table, which get an indicator.
         codes: categorical columns.
         one_hot: column and code of each indicator of a category.
-        centre: of each dense column, ``[n_dense]``.
-        scale: of each dense column, ``[n_dense]``.
+        centre: mean of each dense column, ``[n_dense]``.
+        scale: standard deviation of each dense column, ``[n_dense]``.
     """
 
     numeric: tuple[int, ...]
@@ -44,12 +44,12 @@ class Inputs:
 
     @classmethod
     def of(cls, features: NDArray[np.float64], categorical: Sequence[bool]) -> Self:
-        """Return the inputs that fit ``features``, float64 ``[n, n_columns]``, n >= 1."""
+        """Return the encoding fitted on ``features``, float64 ``[n, n_columns]``, n >= 1."""
         distinct = [np.unique(column) for column in features.T]
         varying = [index for index, values in enumerate(distinct) if len(values) > 1]
         numeric = tuple(index for index in varying if not categorical[index])
         codes = tuple(index for index in varying if categorical[index])
-        plain = cls(
+        unscaled = cls(
             numeric=numeric,
             lowest=np.array([max(float(distinct[index][0]), 0.0) for index in numeric], dtype=np.float64),
             gappy=tuple(index for index in numeric if np.isnan(features[:, index]).any()),
@@ -63,12 +63,12 @@ class Inputs:
             centre=np.zeros(1),
             scale=np.ones(1),
         )
-        dense = plain._raw_dense(features)
+        dense = unscaled._raw_dense(features)
         spread = np.nan_to_num(_nan_std(dense), nan=1.0)
-        return replace(plain, centre=_nan_mean(dense), scale=np.where(spread > _ALIKE, spread, 1.0))
+        return replace(unscaled, centre=_nan_mean(dense), scale=np.where(spread > _CONSTANT, spread, 1.0))
 
     def dense(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return standardised numbers without gaps, float64 ``[n, n_dense]``; a missing number stands at the mean."""
+        """Return standardised numbers without gaps, float64 ``[n, n_dense]``; a missing number gets the mean."""
         return np.nan_to_num((self._raw_dense(features) - self.centre) / self.scale, nan=0.0)
 
     def gapped(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -78,25 +78,25 @@ class Inputs:
 
     @property
     def width(self) -> int:
-        """How many columns vary."""
+        """Number of columns that vary."""
         return len(self.numeric) + len(self.codes)
 
     @property
     def gapped_categorical(self) -> list[bool]:
-        """Which columns of ``gapped`` hold few enough codes to be taken as categories."""
+        """Flag per column of ``gapped``: it holds few enough codes to be taken as a category."""
         few = {column for column, _ in self.one_hot}
         return [False] * len(self.numeric) + [index in few for index in self.codes]
 
     def _raw_dense(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         numbers = self._logarithms(features[:, self.numeric])
         missing = np.isnan(features[:, self.gappy])
-        members = features[:, [column for column, _ in self.one_hot]] == np.array([code for _, code in self.one_hot])
-        return np.hstack([numbers, missing, members])
+        indicators = features[:, [column for column, _ in self.one_hot]] == np.array([code for _, code in self.one_hot])
+        return np.hstack([numbers, missing, indicators])
 
     def _logarithms(self, numbers: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return logarithms of columns that are positive throughout; others bend around zero in place of a pole."""
-        powers = np.log(np.where(numbers <= 0.0, np.maximum(self.lowest, 1e-9), numbers))
-        return np.where(self.lowest > 0.0, powers, np.sign(numbers) * np.log1p(np.abs(numbers)))
+        """Return logarithms of columns that are positive throughout, and signed ``log1p`` of the others."""
+        logarithms = np.log(np.where(numbers <= 0.0, np.maximum(self.lowest, 1e-9), numbers))
+        return np.where(self.lowest > 0.0, logarithms, np.sign(numbers) * np.log1p(np.abs(numbers)))
 
 
 def _nan_mean(table: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -1,6 +1,6 @@
-"""Features of configs: rows of facts from choice indices, encoded for many configs at once.
+"""Features of configs: rows of choice indices, encoded for many configs at once.
 
-A derived parameter is evaluated once for each combination of choices that occurs, and everything else is a look-up in
+A derived parameter is evaluated once for each combination of choices that occurs. Everything else is a look-up in
 tables of a few choices.
 """
 
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 class VectorColumns:
-    """Encodes rows of choice indices as ``Columns.encode`` does rows of facts.
+    """Vectorised encoder: it turns rows of choice indices into the features that ``Columns.encode`` gives.
 
     Args:
         space: bound.
-        columns: what the features mean.
-        facts: what is known besides the config; a parameter's value stands before it.
-        instead: values that stand for whatever is chosen of these parameters.
+        columns: meaning of the features.
+        facts: known facts besides the config; a parameter's value takes precedence over them.
+        instead: values that replace the chosen values of these parameters.
     """
 
     def __init__(
@@ -51,7 +51,7 @@ class VectorColumns:
         }
 
     def encode(self, vectors: NDArray[np.intp]) -> NDArray[np.float64]:
-        """Return features of legal rows, float64 ``[n, n_columns]``; NaN where a value was never seen.
+        """Return features of legal rows, float64 ``[n, n_columns]``; NaN where a value is not in ``columns``.
 
         Args:
             vectors: choice index per dimension, ``[n, n_dimensions]``.
@@ -62,39 +62,39 @@ class VectorColumns:
             stop = start + len(block.names)
             out, name = table[:, start:stop], block.source
             if name not in self._chosen:
-                alone = np.full((1, stop - start), np.nan)
-                block.encode([self._known.get(name)], alone)
-                out[:] = alone
+                table_of_values = np.full((1, stop - start), np.nan)
+                block.encode([self._known.get(name)], table_of_values)
+                out[:] = table_of_values
             elif name in self._derived or not self._dimensions[name][0][1].positions:
-                values, which = self._values(name, vectors)
-                alone = np.full((len(values), stop - start), np.nan)
-                block.encode(values, alone)
-                out[:] = alone[which]
+                values, inverse = self._values(name, vectors)
+                table_of_values = np.full((len(values), stop - start), np.nan)
+                block.encode(values, table_of_values)
+                out[:] = table_of_values[inverse]
             else:
                 block.encode_entries(*self._entries(name, vectors), out)
             start = stop
         return table
 
     def _values(self, name: str, vectors: NDArray[np.intp]) -> tuple[list[Value], NDArray[np.intp]]:
-        """Return the distinct values of a parameter, and for every row which of them it is."""
+        """Return the distinct values of a parameter, and for every row the index of its value."""
         legal = self._space.legal
-        first, which = distinct_rows(vectors[:, legal.reads(name)])
-        return [legal.value(name, vectors[row].tolist()) for row in first.tolist()], which
+        first, inverse = distinct_rows(vectors[:, legal.reads(name)])
+        return [legal.value(name, vectors[row].tolist()) for row in first.tolist()], inverse
 
     def _entries(self, name: str, vectors: NDArray[np.intp]) -> tuple[Sequence[bool | float | str], NDArray[np.intp]]:
-        """Return the choices of a per-layer parameter, and which each of its entries has, ``[n, n_entries]``."""
+        """Return the choices of a per-layer parameter, and the choice index of each entry, ``[n, n_entries]``."""
         dimensions = self._dimensions[name]
         columns = [column for column, dimension in dimensions for _ in dimension.positions]
         return dimensions[0][1].choices, vectors[:, columns]
 
 
 class FactRows:
-    """Configs of one space as rows of facts, as training rows are: what is known, then the config.
+    """Configs of one space as rows of facts in the form of training rows: the known facts, then the config.
 
     Args:
         space: bound.
-        facts: what is known besides the config; a parameter's value stands before it.
-        instead: values that stand for whatever is chosen of these parameters.
+        facts: known facts besides the config; a parameter's value takes precedence over them.
+        instead: values that replace the chosen values of these parameters.
     """
 
     def __init__(self, space: SearchSpace, *, facts: Mapping[str, Value], instead: Mapping[str, Value]) -> None:
@@ -114,36 +114,36 @@ class FactRows:
         return config_at(self._space, vector)
 
     def encoder(self, columns: Columns) -> VectorColumns:
-        """Return what makes features of choice vectors, the same for the same ``columns``."""
+        """Return the encoder of choice vectors for ``columns``, cached per ``columns`` object."""
         if id(columns) not in self._encoders:
-            made = VectorColumns(self._space, columns, facts=self._facts, instead=self._instead)
-            self._encoders[id(columns)] = columns, made
+            encoder_of_columns = VectorColumns(self._space, columns, facts=self._facts, instead=self._instead)
+            self._encoders[id(columns)] = columns, encoder_of_columns
         return self._encoders[id(columns)][1]
 
 
 class VectorRows(Sequence[Mapping[str, Value]]):
-    """Rows of facts at choice vectors; worked out when they are asked for, and features need none of them."""
+    """Lazy sequence of rows of facts at choice vectors; features are encoded without them."""
 
     def __init__(self, source: FactRows, vectors: NDArray[np.intp]) -> None:
         self._source, self._vectors = source, vectors
-        self._all: list[Mapping[str, Value]] | None = None
+        self._rows_cache: list[Mapping[str, Value]] | None = None
 
     def __len__(self) -> int:
         return len(self._vectors)
 
     @overload
-    def __getitem__(self, place: int) -> Mapping[str, Value]: ...
+    def __getitem__(self, index: int) -> Mapping[str, Value]: ...
     @overload
-    def __getitem__(self, place: slice) -> VectorRows: ...
-    def __getitem__(self, place: int | slice) -> Mapping[str, Value] | VectorRows:
-        if isinstance(place, slice):
-            return VectorRows(self._source, self._vectors[place])
-        return self._source.of(self._source.config_at(self._vectors[place]))
+    def __getitem__(self, index: slice) -> VectorRows: ...
+    def __getitem__(self, index: int | slice) -> Mapping[str, Value] | VectorRows:
+        if isinstance(index, slice):
+            return VectorRows(self._source, self._vectors[index])
+        return self._source.of(self._source.config_at(self._vectors[index]))
 
     def __iter__(self) -> Iterator[Mapping[str, Value]]:
-        if self._all is None:  # who walks through them once does so for each fact
-            self._all = [self[place] for place in range(len(self))]
-        return iter(self._all)
+        if self._rows_cache is None:  # a caller that iterates once does so again for each fact
+            self._rows_cache = [self[index] for index in range(len(self))]
+        return iter(self._rows_cache)
 
     def encoded(self, columns: Columns) -> NDArray[np.float64]:
         """Return the features, float64 ``[n, n_columns]``."""
@@ -151,5 +151,5 @@ class VectorRows(Sequence[Mapping[str, Value]]):
 
 
 def encoded(columns: Columns, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
-    """Return what ``columns.encode`` makes of ``rows``, float64 ``[n, n_columns]``."""
+    """Return the features of ``rows`` by ``columns``, float64 ``[n, n_columns]``; vectorised for ``VectorRows``."""
     return rows.encoded(columns) if isinstance(rows, VectorRows) else columns.encode(rows)

@@ -1,3 +1,3 @@
-"""Gaussian process of one workload's throughput over its configs."""
+"""Gaussian process surrogate of one workload's throughput over its configs."""
 
 from __future__ import annotations

@@ -1,10 +1,15 @@
-"""What two configs of one workload have in common, and the most probable hyper-parameters of that.
+"""Covariance kernel of the Gaussian process over configs of one workload, and the MAP fit of its hyper-parameters.
 
-A sum: how many layers take each choice, numbers and categories (smooth in all of them, and where no layer chooses each
-by itself), jumps from one value of a whole number to the next (where no layer chooses, or the measurements say so),
-which layers those are (linear, neighbouring or equally large layers alike), how many layers match, and how near to the
-memory wall a config comes, where that is known.
-All that is generic over the names of parameters.
+The kernel is a sum of terms:
+
+- smooth: Matern 5/2 over numbers, categories and the share of layers of each choice, all together;
+- additive: each number and category by itself, only without per-layer parameters;
+- stepwise: jumps from one value of a whole number to the next; with per-layer parameters only if the data favour it;
+- linear: the choice of each layer, correlated between neighbouring or equally large layers;
+- matching: the share of layers with the same choice;
+- pressure: nearness to the memory wall, where it is known.
+
+Nothing depends on the names of parameters.
 """
 
 from __future__ import annotations
@@ -25,29 +30,30 @@ if TYPE_CHECKING:
 
 _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 
-# Prior medians; variances are of standardised logarithms.
-_SMOOTH, _LINEAR, _MATCHING, _CROWDED = 0.3, 0.05, 0.01, 0.01
-_ALONE = 0.5  # of what each parameter does by itself, all together, where no layer chooses
-_ROUGH = 0.03  # of jumps from one value of a whole number to the next, all together
-_SURE_OF_JUMPS = 3.0  # by how much they must raise the log density to be believed where layers choose
-_JUMPS, _QUIET = (-2.0, -1.0, 0.0, 1.0), (0.0, -1.0, -2.0)  # shifts of their variance, and of the noise beside them
-_AT_ROUGH, _AT_NOISE = 5, 6  # places among the hyper-parameters
+# Prior medians of the variances of the terms, in units of standardised logarithms.
+_SMOOTH, _LINEAR, _MATCHING, _PRESSURE = 0.3, 0.05, 0.01, 0.01
+_ADDITIVE = 0.5  # of the additive term, all parameters together
+_STEPWISE = 0.03  # of the stepwise term, all numbers together
+_JUMP_EVIDENCE = 3.0  # increase of the log density that the stepwise term needs with per-layer parameters
+# Starting points of its variance and of the noise, as shifts.
+_STEPWISE_SHIFTS, _NOISE_SHIFTS = (-2.0, -1.0, 0.0, 1.0), (0.0, -1.0, -2.0)
+_INDEX_STEPWISE, _INDEX_NOISE = 5, 6  # among the hyper-parameters
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
-_CROWDED_LENGTH = 0.5
+_PRESSURE_LENGTH = 0.5
 _VARIANCE_SD, _LENGTH_SD = 1.0, 0.5  # of the logarithms
-_NOISE_SD, _USUAL_WEIGHT = 0.8, 2  # likewise; how many repeats what is usual weighs beside them
+_NOISE_SD, _USUAL_WEIGHT = 0.8, 2  # likewise; weight of the prior of the noise, in repeats
 
 
 @dataclass(frozen=True, slots=True)
 class Prior:
-    """Medians and log standard deviations of the hyper-parameters, and what each of them is of.
+    """Log-normal prior of the hyper-parameters of the kernel.
 
     Args:
-        places: how rows become points.
+        places: encoder of rows as points.
         medians: of the hyper-parameters.
-        deviations: of their logarithms.
-        jumps: whether jumps from one value of a whole number to the next are believed in.
+        deviations: standard deviations of their logarithms.
+        jumps: whether the kernel has the stepwise term.
     """
 
     places: ConfigEncoder
@@ -57,12 +63,12 @@ class Prior:
 
     @classmethod
     def of(cls, places: ConfigEncoder, *, noise: float, n_repeats: int = 0) -> Self:
-        """Return the prior of what ``places`` tells apart.
+        """Return the prior for the columns of ``places``.
 
         Args:
-            places: how rows become points.
-            noise: of one standardised measurement.
-            n_repeats: how many measurements were repeats, which tell it.
+            places: encoder of rows as points.
+            noise: standard deviation of one standardised measurement.
+            n_repeats: number of repeated measurements that ``noise`` was estimated from.
         """
         noise_sd = (2.0 * (n_repeats + _USUAL_WEIGHT)) ** -0.5 if n_repeats else _NOISE_SD
         n_numbers, n_categories = len(places.numbers), len(places.category_names)
@@ -71,9 +77,9 @@ class Prior:
             _SMOOTH,
             _LINEAR,
             _MATCHING,
-            _ALONE,
-            _CROWDED,
-            _ROUGH,
+            _ADDITIVE,
+            _PRESSURE,
+            _STEPWISE,
             noise,
             _MATCH_LENGTH,
             _LAYER_LENGTH,
@@ -86,11 +92,11 @@ class Prior:
 
     @property
     def stepwise(self) -> tuple[int, ...]:
-        """Places of the numbers that may jump."""
+        """Indices of the numbers with a stepwise effect."""
         return tuple(at for at, each in enumerate(self.places.numbers) if each.stepwise)
 
     def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
-        """Return the kernel whose hyper-parameters are ``shifts`` deviations off their medians."""
+        """Return the kernel whose hyper-parameters are ``shifts`` deviations from their medians."""
         values = self.medians * np.exp(shifts * self.deviations)
         lengths = values[10:]
         n_numbers, n_categories = len(self.places.numbers), len(self.places.category_names)
@@ -111,7 +117,7 @@ class Prior:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kernel:
-    """Covariance of two configs; ``plain`` and ``shares`` are inverse lengths of numbers, categories and shares."""
+    """Covariance function; ``plain`` and ``shares`` are inverse length scales of numbers, categories and shares."""
 
     layered: tuple[LayerColumn, ...]
     variances: NDArray[np.float64]
@@ -125,55 +131,55 @@ class Kernel:
     fact_of: NDArray[np.intp]
 
     def noise_of(self, own_noise: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the variance of each measurement around its true value, ``own_noise`` being its run's own, ``[n]``."""
+        """Return the noise variance of each measurement, ``[n]``; ``own_noise`` is the part that its run reported."""
         return np.asarray(self.noise**2 + 1e-9 + own_noise, dtype=np.float64)
 
     def between(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
-        """Return the covariance of each two points, ``[n_left, n_right]``."""
+        """Return the covariance matrix of two sets of points, ``[n_left, n_right]``."""
         plain = _squares(self._plain(left), self._plain(right))
         shares = _squares(self._shares(left), self._shares(right)) if self.layered else 0.0
-        smooth, linear, matching, alone, crowded, stepwise = self.variances
+        smooth, linear, matching, additive, pressure, stepwise = self.variances
         total = np.asarray(smooth * _matern(plain + shares), dtype=np.float64)
         if left.memory_pressure.shape[1]:
-            total += crowded * _matern(_squares(left.memory_pressure, right.memory_pressure) / _CROWDED_LENGTH**2)
+            total += pressure * _matern(_squares(left.memory_pressure, right.memory_pressure) / _PRESSURE_LENGTH**2)
         if self.stepwise:
-            total += stepwise * self._roughly(left, right)
+            total += stepwise * self._stepwise_covariance(left, right)
         if not self.layered:
-            return np.asarray(total + alone * self._one_by_one(left, right), dtype=np.float64)
-        near, wide = _matern(plain), _matern(0.25 * plain)
+            return np.asarray(total + additive * self._additive_covariance(left, right), dtype=np.float64)
+        narrow, wide = _matern(plain), _matern(0.25 * plain)
         for layered, one, other in zip(self.layered, left.members, right.members, strict=True):
             match = _flat(one * layered.weights) @ _flat(other).T
-            total += matching * np.exp(-(1.0 - match) / self.match_length) * near
-            both = _flat(_centred(one, layered) @ self._layers(layered)) @ _flat(_centred(other, layered)).T
-            total += linear / len(layered.weights) * both * wide
+            total += matching * np.exp(-(1.0 - match) / self.match_length) * narrow
+            product = _flat(_centre(one, layered) @ self._layers(layered)) @ _flat(_centre(other, layered)).T
+            total += linear / len(layered.weights) * product * wide
         return total
 
     def alone(self, points: EncodedConfigs) -> NDArray[np.float64]:
-        """Return the variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
-        smooth, linear, matching, alone, crowded, stepwise = self.variances
-        by_itself = alone if len(self.fact_of) and not self.layered else 0.0
+        """Return the prior variance of each point, ``[n]``: the diagonal of ``between`` with itself."""
+        smooth, linear, matching, additive, pressure, stepwise = self.variances
+        by_itself = additive if len(self.fact_of) and not self.layered else 0.0
         by_itself += stepwise if self.stepwise else 0.0
-        total = np.full(len(points), smooth + by_itself + crowded * points.memory_pressure.shape[1])
+        total = np.full(len(points), smooth + by_itself + pressure * points.memory_pressure.shape[1])
         for layered, members in zip(self.layered, points.members, strict=True):
             missing = 1.0 - members.sum(axis=1) @ layered.weights
             total += matching * np.exp(-missing / self.match_length)
-            centred = _centred(members, layered)
-            both = np.einsum("ncl,ncl->n", centred @ self._layers(layered), centred)
-            total += linear / len(layered.weights) * both
+            centred = _centre(members, layered)
+            product = np.einsum("ncl,ncl->n", centred @ self._layers(layered), centred)
+            total += linear / len(layered.weights) * product
         return total
 
-    def _one_by_one(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
-        """Return the covariance of what each number and category does by itself, 1 of a point with itself."""
-        one, other = self._plain(left), self._plain(right)
+    def _additive_covariance(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
+        """Return the covariance of the additive term, which is 1 for a point with itself."""
+        left_scaled, right_scaled = self._plain(left), self._plain(right)
         total = np.zeros((len(left), len(right)))
         facts = np.unique(self.fact_of)
         for fact in facts.tolist():
             columns = self.fact_of == fact
-            total += _matern(_squares(one[:, columns], other[:, columns])) / len(facts)
+            total += _matern(_squares(left_scaled[:, columns], right_scaled[:, columns])) / len(facts)
         return total
 
-    def _roughly(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
-        """Return the covariance of what makes throughput jump: the very value, and how often two divides it."""
+    def _stepwise_covariance(self, left: EncodedConfigs, right: EncodedConfigs) -> NDArray[np.float64]:
+        """Return the covariance of the stepwise term: equal values, and similar powers of two as divisors."""
         total = np.zeros((len(left), len(right)))
         for column, at in enumerate(self.stepwise):
             alike = left.numbers[:, [at]] == right.numbers[:, at]
@@ -192,14 +198,14 @@ class Kernel:
         return np.hstack(points.shares) * self.shares
 
 
-def _centred(members: NDArray[np.float64], layered: LayerColumn) -> NDArray[np.float64]:
-    """Return memberships beside their shares, each layer as large as it weighs: what is large has large effects."""
-    apart = members - (members @ layered.weights)[:, :, None]
-    return np.asarray(apart * layered.weights * len(layered.weights), dtype=np.float64)
+def _centre(members: NDArray[np.float64], layered: LayerColumn) -> NDArray[np.float64]:
+    """Return memberships minus their shares, scaled by the weight of each layer: large layers have large effects."""
+    deviation = members - (members @ layered.weights)[:, :, None]
+    return np.asarray(deviation * layered.weights * len(layered.weights), dtype=np.float64)
 
 
 def _flat(members: NDArray[np.float64]) -> NDArray[np.float64]:
-    return members.reshape(len(members), math.prod(members.shape[1:]))  # of no rows, -1 could be anything
+    return members.reshape(len(members), math.prod(members.shape[1:]))  # -1 is ambiguous for an array without rows
 
 
 def _squares(left: NDArray[np.float64], right: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -219,12 +225,12 @@ def _odds(share: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """Standardised measurements.
+    """Observations that the process is fitted on.
 
     Args:
-        points: where they were made, ``n`` of them.
-        rest: their logarithms, ``[n]``.
-        own_noise: variance of each that its run told of itself, ``[n]``; 0.0 where unknown.
+        points: configs, ``n`` of them.
+        rest: standardised logarithms of throughput, ``[n]``.
+        own_noise: variance of each that its run reported, ``[n]``; 0.0 where unknown.
     """
 
     points: EncodedConfigs
@@ -233,38 +239,38 @@ class Sample:
 
 
 def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
-    """Return the kernel of highest posterior density that a climb by random steps finds, and the density's log."""
+    """Return the MAP kernel that a random hill climb finds, and the log of its posterior density."""
     shifts = np.zeros(len(prior.medians))
     if len(sample.rest) < 3:
         return prior.kernel(shifts), _log_posterior(prior, shifts, sample)
-    shifts, best = _climbed(prior, shifts, sample, rng)
+    shifts, best = _hill_climb(prior, shifts, sample, rng)
     jumping = replace(prior, jumps=True)
     if prior.jumps or not prior.stepwise:
         return prior.kernel(shifts), best
     started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, sample))
-    if _log_posterior(jumping, started, sample) < best + _SURE_OF_JUMPS:
+    if _log_posterior(jumping, started, sample) < best + _JUMP_EVIDENCE:
         return prior.kernel(shifts), best
-    shifts, best = _climbed(jumping, started, sample, rng)
+    shifts, best = _hill_climb(jumping, started, sample, rng)
     return jumping.kernel(shifts), best
 
 
 def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    for stepwise, noise in product(_JUMPS, _QUIET):
+    for stepwise, noise in product(_STEPWISE_SHIFTS, _NOISE_SHIFTS):
         other = shifts.copy()
-        other[_AT_ROUGH], other[_AT_NOISE] = stepwise, shifts[_AT_NOISE] + noise
+        other[_INDEX_STEPWISE], other[_INDEX_NOISE] = stepwise, shifts[_INDEX_NOISE] + noise
         yield other
 
 
-def _climbed(
+def _hill_climb(
     prior: Prior, shifts: NDArray[np.float64], sample: Sample, rng: np.random.Generator
 ) -> tuple[NDArray[np.float64], float]:
     best, stride = _log_posterior(prior, shifts, sample), 0.5
     for _ in range(int(np.clip(_TRIES * (100.0 / len(sample.rest)) ** 1.5, 20, _TRIES))):
         step = rng.normal(0.0, stride, len(shifts)) * (rng.random(len(shifts)) < 0.3)
-        found = _log_posterior(prior, shifts + step, sample)
-        # The one-fifth rule of evolution strategies.
-        if found > best:
-            shifts, best, stride = shifts + step, found, min(stride * 1.5, 1.0)
+        density = _log_posterior(prior, shifts + step, sample)
+        # The one-fifth success rule of evolution strategies.
+        if density > best:
+            shifts, best, stride = shifts + step, density, min(stride * 1.5, 1.0)
         else:
             stride = max(stride * 0.9, 0.1)
     return shifts, best

@@ -1,7 +1,7 @@
-"""Where configs stand to one another: numbers scaled to 0..1, categories, and per-layer choices with their shares.
+"""Encoding of configs as points: numbers scaled to 0..1, one-hot categories, and per-layer choices with their shares.
 
-What the kernel of the Gaussian process and the memory wall of few outcomes are made of; generic over names. One fact
-has a meaning of its own: ``layer_n_params``, sizes of the layers, by which layers weigh.
+The kernel of the Gaussian process and the memory model of one workload are built on it. It is generic over names but
+for one fact: ``layer_n_params`` contains the sizes of the layers, by which layers are weighted.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 SIZES = "layer_n_params"
-_WIDE = 8.0  # ratio of largest to smallest from which a number is taken on a logarithmic scale
+_LOG_FROM_RATIO = 8.0  # ratio of largest to smallest from which a number is taken on a logarithmic scale
 _ENTRY = re.compile(r"(.+)\[(\d+)\]")
-_FEWEST_ROUGH = 6  # values of a whole number from which throughput may jump between them
-_MOST_TWOS = 6  # divisions by two that are told apart
-_MOST_WHOLE = 2.0**62  # what a larger one is divided by says nothing
-_OUTSIDE = 1.0  # how far beyond the known range a number is followed, in ranges
+_FEWEST_STEPWISE = 6  # distinct whole numbers from which throughput may jump between them
+_MOST_DIVISIONS = 6  # divisions by two that are distinguished
+_MOST_WHOLE = 2.0**62  # numbers are clipped to it; the divisors of a larger one carry no information
+_MOST_OUTSIDE = 1.0  # distance beyond the known range at which a number is clipped, in ranges
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Number:
-    """A column on a scale of 0..1.
+    """Numeric column on a scale of 0..1.
 
     Args:
         name: of the fact.
-        column: of the encoded table.
-        low: value that stands at 0, or its logarithm.
+        column: index in the encoded table.
+        low: value at 0, or its logarithm.
         width: of the range, likewise.
         logarithmic: whether logarithms are taken.
-        rough: whether throughput may jump from one value to the next: whole numbers, not all of them powers of two.
+        stepwise: whether throughput may jump from one value to the next: whole numbers, not all of them powers of two.
     """
 
     name: str
@@ -52,35 +52,35 @@ class Number:
     stepwise: bool
 
     def power_of_two(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how often two divides the number of each row, ``[n]``: tiles and warps are powers of two."""
+        """Return the exponent of two in the number of each row, ``[n]``: tiles and warps are powers of two."""
         whole = np.clip(np.nan_to_num(features[:, self.column], nan=1.0), 1.0, _MOST_WHOLE).astype(np.int64)
-        return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_TWOS), dtype=np.float64)
+        return np.asarray(np.minimum(np.log2(np.maximum(whole & -whole, 1)), _MOST_DIVISIONS), dtype=np.float64)
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return where rows stand, ``[n]``; the middle where the number is missing."""
+        """Return the scaled numbers of rows, ``[n]``; 0.5 where the number is missing."""
         values = features[:, self.column]
         if self.logarithmic:
             values = np.log(np.maximum(values, 1e-300))
-        scaled = np.clip((values - self.low) / self.width, -_OUTSIDE, 1.0 + _OUTSIDE)
+        scaled = np.clip((values - self.low) / self.width, -_MOST_OUTSIDE, 1.0 + _MOST_OUTSIDE)
         return np.asarray(np.nan_to_num(scaled, nan=0.5), dtype=np.float64)
 
-    def unscaled(self, places: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the numbers that stand at ``places``, ``[n]``."""
-        values = self.low + self.width * places
+    def unscaled(self, positions: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the original numbers at the scaled ``positions``, ``[n]``."""
+        values = self.low + self.width * positions
         return np.asarray(np.exp(values) if self.logarithmic else values, dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayerColumn:
-    """A value per layer.
+    """Parameter with a value per layer.
 
     Args:
         name: of the parameter.
         columns: its entries, layer by layer.
         codes: values of an entry.
-        sizes: share of each layer in the memory of all, ``[n_layers]``, their sum is 1.
-        weights: share of each layer in the time of all, likewise: half by size, half as a layer like any other.
-        distance: between each two layers, ``[n_layers, n_layers]``; neighbours are 1 apart.
+        sizes: share of each layer in the memory of all, ``[n_layers]``; the sum is 1.
+        weights: share of each layer in the time of all, likewise: half by size, half the same for every layer.
+        distance: between each two layers, ``[n_layers, n_layers]``: difference of indices, or of log sizes times 3.
     """
 
     name: str
@@ -91,22 +91,22 @@ class LayerColumn:
     distance: NDArray[np.float64]
 
     def members(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return which choice each layer has, ``[n, n_codes, n_layers]`` of 0 and 1."""
+        """Return the one-hot choice of each layer, ``[n, n_codes, n_layers]`` of 0 and 1."""
         entries = features[:, self.columns]
         return np.asarray(entries[:, None, :] == np.array(self.codes)[:, None], dtype=np.float64)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EncodedConfigs:
-    """``n`` rows as places.
+    """``n`` configs encoded as points.
 
     Args:
         numbers: ``[n, n_numbers]``.
         categories: indicators, ``[n, n_indicators]``.
-        members: of each layered parameter, ``[n, n_codes, n_layers]``.
-        shares: of each layered parameter, ``[n, n_codes]``.
-        twos: how often two divides each rough number, ``[n, n_rough]``.
-        crowding: how near to the memory wall they come, ``[n, 1]``, or ``[n, 0]`` where nobody knows.
+        members: one-hot choices of each layered parameter, ``[n, n_codes, n_layers]``.
+        shares: share of each choice of each layered parameter, ``[n, n_codes]``.
+        power_of_two: exponent of two in each stepwise number, ``[n, n_stepwise]``.
+        memory_pressure: nearness to the memory wall, ``[n, 1]``, or ``[n, 0]`` where it is unknown.
     """
 
     numbers: NDArray[np.float64]
@@ -120,7 +120,7 @@ class EncodedConfigs:
         return len(self.numbers)
 
     def and_then(self, other: EncodedConfigs) -> EncodedConfigs:
-        """Return these rows and the others below."""
+        """Return these rows followed by those of ``other``."""
         return EncodedConfigs(
             numbers=np.vstack([self.numbers, other.numbers]),
             categories=np.vstack([self.categories, other.categories]),
@@ -133,14 +133,14 @@ class EncodedConfigs:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ConfigEncoder:
-    """How encoded rows become points; columns that neither vary nor are tuned are left out.
+    """Encoder of rows of features as points; columns that neither vary nor are tuned are left out.
 
     Args:
         numbers: columns of numbers.
-        indicators: column and code of each category; what was never seen has none of them.
-        category_of: number of the fact that each indicator tells, ``[n_indicators]``.
-        category_names: of those facts.
-        layered: values per layer.
+        indicators: column and code of each category; an unseen value has none of them.
+        category_of: index in ``category_names`` of each indicator, ``[n_indicators]``.
+        category_names: facts that are categories.
+        layered: parameters with a value per layer.
     """
 
     numbers: tuple[Number, ...]
@@ -151,11 +151,11 @@ class ConfigEncoder:
 
     @classmethod
     def of(cls, features: NDArray[np.float64], columns: Columns, *, tuned: Mapping[str, Sequence[Scalar]]) -> Self:
-        """Return the places that tell rows of ``features`` apart, float64 ``[n, n_columns]``, n >= 1.
+        """Return the encoder fitted on ``features``, float64 ``[n, n_columns]``, n >= 1.
 
         Args:
-            features: as ``columns`` encodes them.
-            columns: what they mean.
+            features: rows as ``columns`` encodes them.
+            columns: meaning of the columns.
             tuned: parameters that candidates may vary -> their choices, whether or not rows vary in them.
         """
         entries: defaultdict[str, list[int]] = defaultdict(list)
@@ -164,7 +164,7 @@ class ConfigEncoder:
             found = _ENTRY.fullmatch(name)
             if found:
                 entries[found[1]].append(index)
-            elif ".share(" in name or (name.removesuffix(".other") not in tuned and _alike(features[:, index])):
+            elif ".share(" in name or (name.removesuffix(".other") not in tuned and _is_constant(features[:, index])):
                 continue
             elif columns.categorical[index]:
                 categories.append(index)
@@ -185,16 +185,16 @@ class ConfigEncoder:
         """Return encoded rows as points."""
         numbers = [number.scaled(features) for number in self.numbers]
         power_of_two = [number.power_of_two(features) for number in self.numbers if number.stepwise]
-        at, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
+        columns, codes = [index for index, _ in self.indicators], [code for _, code in self.indicators]
         members = tuple(layered.members(features) for layered in self.layered)
-        nothing = np.empty((len(features), 0))
+        empty = np.empty((len(features), 0))
         return EncodedConfigs(
-            numbers=np.column_stack([nothing, *numbers]),
-            categories=np.asarray(features[:, at] == np.array(codes), dtype=np.float64),
+            numbers=np.column_stack([empty, *numbers]),
+            categories=np.asarray(features[:, columns] == np.array(codes), dtype=np.float64),
             members=members,
             shares=tuple(each @ layered.weights for each, layered in zip(members, self.layered, strict=True)),
-            power_of_two=np.column_stack([nothing, *power_of_two]),
-            memory_pressure=nothing,
+            power_of_two=np.column_stack([empty, *power_of_two]),
+            memory_pressure=empty,
         )
 
 
@@ -204,26 +204,26 @@ def _layered(
     entries: Mapping[str, list[int]],
     tuned: Mapping[str, Sequence[Scalar]],
 ) -> list[LayerColumn]:
-    sizes = features[0, entries[SIZES]] if SIZES in entries and _alike(features[:, entries[SIZES]]) else None
+    sizes = features[0, entries[SIZES]] if SIZES in entries and _is_constant(features[:, entries[SIZES]]) else None
     found = []
     for name, columns in entries.items():
-        if name == SIZES or (name not in tuned and _alike(features[:, columns])):
+        if name == SIZES or (name not in tuned and _is_constant(features[:, columns])):
             continue
-        place = np.arange(len(columns), dtype=np.float64)
-        plain = LayerColumn(
+        layer_index = np.arange(len(columns), dtype=np.float64)
+        layer_column = LayerColumn(
             name=name,
             columns=tuple(columns),
             codes=_codes(seen[:, columns]),
             sizes=np.full(len(columns), 1.0 / len(columns)),
             weights=np.full(len(columns), 1.0 / len(columns)),
-            distance=np.abs(place[:, None] - place),
+            distance=np.abs(layer_index[:, None] - layer_index),
         )
         known = sizes is not None and len(sizes) == len(columns) and bool((sizes > 0).all())
-        found.append(_weighed(plain, sizes) if known and sizes is not None else plain)
+        found.append(_weighted_by_size(layer_column, sizes) if known and sizes is not None else layer_column)
     return found
 
 
-def _weighed(layered: LayerColumn, sizes: NDArray[np.float64]) -> LayerColumn:
+def _weighted_by_size(layered: LayerColumn, sizes: NDArray[np.float64]) -> LayerColumn:
     logs = np.log(sizes)
     share = sizes / sizes.sum()
     weights = 0.5 * (share + layered.weights)
@@ -233,11 +233,11 @@ def _weighed(layered: LayerColumn, sizes: NDArray[np.float64]) -> LayerColumn:
 def _number(name: str, column: int, values: list[float]) -> Number:
     finite = [value for value in values if math.isfinite(value)] or [0.0]
     low, high = min(finite), max(finite)
-    logarithmic = low > 0 and high >= _WIDE * low
+    logarithmic = low > 0 and high >= _LOG_FROM_RATIO * low
     if logarithmic:
         low, high = math.log(low), math.log(high)
     whole = all(value.is_integer() and value > 0 for value in finite)
-    stepwise = whole and len(set(finite)) >= _FEWEST_ROUGH and any(int(value) & (int(value) - 1) for value in finite)
+    stepwise = whole and len(set(finite)) >= _FEWEST_STEPWISE and any(int(value) & (int(value) - 1) for value in finite)
     return Number(name=name, column=column, low=low, width=high - low, logarithmic=logarithmic, stepwise=stepwise)
 
 
@@ -249,6 +249,6 @@ def _codes(columns: NDArray[np.float64]) -> tuple[float, ...]:
     return tuple(np.unique(columns[~np.isnan(columns)]).tolist())
 
 
-def _alike(columns: NDArray[np.float64]) -> bool:
+def _is_constant(columns: NDArray[np.float64]) -> bool:
     first = columns[:1]
     return bool(((columns == first) | (np.isnan(columns) & np.isnan(first))).all())

@@ -1,7 +1,7 @@
-"""What is usual of throughput before anything is measured: larger micro batches waste less, and memory buys speed.
+"""Optimistic prior mean of the Gaussian process: larger micro batches and choices that take more memory are faster.
 
-A layer that is sharded less communicates less, one that keeps its activations computes less: who offers a choice that
-takes more memory offers it because it is faster. Good to search by; nothing that is claimed may lean on it.
+A layer that is sharded less communicates less, and one that keeps its activations computes less. A search space offers
+a choice that takes more memory because it is faster. The prior mean guides the search; no claimed gain may rely on it.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs
 
 _PER_BATCH = 0.3  # log throughput per log micro batch
-_PER_HUNGER = 0.1  # log throughput per step of hunger, of all layers together
-_BUY_SPEED = frozenset({"sharding_strategy", "activation_checkpointing"})
-USUAL = _BUY_SPEED | {BATCH}
-"""Parameters that something usual is known of."""
+_PER_MEMORY_RANK = 0.1  # log throughput per memory rank, of all layers together
+_MEMORY_FOR_SPEED = frozenset({"sharding_strategy", "activation_checkpointing"})
+USUAL = _MEMORY_FOR_SPEED | {BATCH}
+"""Parameters that the prior mean depends on."""
 
 
 @dataclass(frozen=True, slots=True)
 class PriorMean:
-    """Logarithms of throughput that are usual, up to a constant.
+    """Prior mean of the logarithm of throughput, up to a constant.
 
     Args:
-        places: how rows become points.
-        indicators: what each category adds, ``[n_indicators]``.
-        shares: what each choice of a layered parameter adds where all layers have it, ``[n_codes]`` for each of them.
+        places: encoder of rows as points.
+        indicators: term of each category, ``[n_indicators]``.
+        shares: term of each choice of a layered parameter where all layers have it, ``[n_codes]`` per parameter.
     """
 
     places: ConfigEncoder
@@ -43,20 +43,20 @@ class PriorMean:
 
     @classmethod
     def of(cls, places: ConfigEncoder, columns: Columns) -> Self:
-        """Return what is usual of the points of ``places``, ``columns`` being those of the rows."""
-        buys = [places.category_names[fact] in _BUY_SPEED for fact in places.category_of]
+        """Return the prior mean for the points of ``places``; ``columns`` are those of the rows."""
+        is_faster = [places.category_names[fact] in _MEMORY_FOR_SPEED for fact in places.category_of]
         layered = [
-            (each.name in _BUY_SPEED, memory_rank_of_layers(places, columns, at))
+            (each.name in _MEMORY_FOR_SPEED, memory_rank_of_layers(places, columns, at))
             for at, each in enumerate(places.layered)
         ]
         return cls(
             places,
-            _PER_HUNGER * np.where(buys, memory_rank_of_indicators(places, columns), 0.0),
-            tuple(_PER_HUNGER * hunger * known for known, hunger in layered),
+            _PER_MEMORY_RANK * np.where(is_faster, memory_rank_of_indicators(places, columns), 0.0),
+            tuple(_PER_MEMORY_RANK * hunger * known for known, hunger in layered),
         )
 
     def at(self, points: EncodedConfigs) -> NDArray[np.float64]:
-        """Return it for ``points``, ``[n]``."""
+        """Return the prior mean at ``points``, ``[n]``."""
         total = np.asarray(points.categories @ self.indicators, dtype=np.float64)
         for added, shares in zip(self.shares, points.shares, strict=True):
             total = total + shares @ added

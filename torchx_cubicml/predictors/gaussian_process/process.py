@@ -1,6 +1,6 @@
-"""A Gaussian process for the tens to hundreds of trials of one workload.
+"""Gaussian process surrogate for the tens to hundreds of trials of one workload.
 
-Its kernel (``kernel``) says what configs have in common; its hyper-parameters are the most probable ones under priors.
+Its covariance is in ``kernel``; its hyper-parameters are maximum a posteriori (MAP) estimates.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.gaussian_process.points import EncodedConfigs
     from torchx_cubicml.records.trial import Scalar
 
-_MOST_ROWS = 400  # beyond, a random part of them teaches: a fit is cubic in their number
+_MOST_ROWS = 400  # beyond, a random subset is used: a fit is cubic in their number
 _NOISE = 0.015  # of one measurement, before there are repeats
-_CENTRE = 0.7  # quantile of the logarithms at which the process rests: slow configs are outliers, not the rule
-# Log spread between configs believed at first, and how many trials that weighs; where no layer chooses, one choice
-# moves more.
-_USUAL_SPREAD, _USUAL_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
+_CENTRE_QUANTILE = 0.7  # quantile of the logarithms that is the constant mean: slow configs are outliers, not the rule
+# Prior log spread between configs, and its weight in trials. Without per-layer parameters one choice has a larger
+# effect.
+_PRIOR_SPREAD, _PRIOR_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 
-# Shares of signal and noise between which a claim is averaged: factors on the variances, and on the usual noise.
+# Shares of signal and noise that claims are averaged over: factors on the kernel's variances, and on the prior noise.
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
-_LEAST_CHANCE = 0.01  # of shares that count
+_LEAST_PROBABILITY = 0.01  # shares of lower posterior probability are dropped
 _NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (
     (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0),
     0.7,
-)  # a few repeats tell it roughly
+)  # a few repeats determine it roughly
 
 _Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and variances ``[n]``
-_DOUBT_ROUNDS = 3  # of doubting measurements and learning from the others
+_OUTLIER_ROUNDS = 3  # of removing outliers and fitting on the others
 
 
 class GaussianProcess:
@@ -54,10 +54,10 @@ class GaussianProcess:
 
     Args:
         tuned: parameters that candidates may vary -> their choices, so that one that never varied is not left out.
-        noise: standard deviation of the logarithm of a measurement beyond what its run tells of itself, as repeats tell
-            it; ``None`` before there are any.
-        hopeful: whether what is usual of throughput (``prior_mean``) is expected before anything is measured.
-        crowding: how near to the memory wall encoded rows come, ``[n, 1]``, where that is known.
+        noise: standard deviation of the logarithm of a measurement, estimated from repeats, beyond the uncertainty
+            that its run reported; ``None`` without repeats.
+        hopeful: whether to use the optimistic prior mean (``prior_mean``).
+        memory_pressure: returns the nearness of encoded rows to the memory wall, ``[n, 1]``, where that is known.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class GaussianProcess:
         self.memory_pressure = memory_pressure
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
-        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        """Fit on the measured rows of ``history``; see ``Predictor``."""
         rows = history.measured
         self.n_measured_ = len(rows)
         if self.n_measured_:
@@ -82,48 +82,50 @@ class GaussianProcess:
                 rows = rows.rows(np.sort(rng.permutation(len(rows))[:_MOST_ROWS]))
             with one_thread():
                 self.places_ = ConfigEncoder.of(history.features, history.columns, tuned=self.tuned)
-                self.usual_ = PriorMean.of(self.places_, history.columns) if self.hopeful else None
+                self.prior_mean_ = PriorMean.of(self.places_, history.columns) if self.hopeful else None
                 self._fit_trusted(rows, rng)
         return self
 
     def _fit_trusted(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
-        """Learn from all measurements, or without those held up by something else, whichever is the likelier."""
+        """Fit on all measurements or on those without the outliers, whichever has the higher evidence."""
         self._fit(rows, rng)
-        self.doubted_ = np.zeros(len(rows), dtype=np.bool_)
+        self.outliers_ = np.zeros(len(rows), dtype=np.bool_)
         self.features_ = rows.features
         prior = self._prior(rows.features)
-        told, kernel, likeliest = self, prior.kernel(np.zeros(len(prior.medians))), self
-        for _ in range(_DOUBT_ROUNDS):
+        fitted, kernel, likeliest = self, prior.kernel(np.zeros(len(prior.medians))), self
+        for _ in range(_OUTLIER_ROUNDS):
             points = self._points(rows.features)
-            rest = (rows.logarithm - self._trend(points) - told.centre_) / told.scale_
-            sample = Sample(points, rest, (rows.uncertainty / told.scale_) ** 2)
-            doubted = find_outliers(kernel, sample, scale=told.scale_)
-            if (doubted == told.doubted_).all():
+            rest = (rows.logarithm - self._prior_mean_at(points) - fitted.centre_) / fitted.scale_
+            sample = Sample(points, rest, (rows.uncertainty / fitted.scale_) ** 2)
+            outliers = find_outliers(kernel, sample, scale=fitted.scale_)
+            if (outliers == fitted.outliers_).all():
                 break
-            told = copy(self)
-            told._fit(rows.rows(~doubted), rng)
-            told.doubted_ = doubted
-            kernel = replace(told.kernel_, noise=min(told.kernel_.noise, told.prior_noise_))
-            told.evidence_ += LOG_CHANCE * doubted.sum()
-            likeliest = max(likeliest, told, key=lambda process: process.evidence_)
+            fitted = copy(self)
+            fitted._fit(rows.rows(~outliers), rng)
+            fitted.outliers_ = outliers
+            kernel = replace(fitted.kernel_, noise=min(fitted.kernel_.noise, fitted.prior_noise_))
+            fitted.evidence_ += LOG_CHANCE * outliers.sum()
+            likeliest = max(likeliest, fitted, key=lambda process: process.evidence_)
         vars(self).update(vars(likeliest))
 
     def outliers(self, features: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Return whether rows were measured and no measurement of them is trusted, ``[n]``."""
+        """Return a mask of rows whose measurements are all outliers, bool ``[n]``."""
         if not self.n_measured_:
             return np.zeros(len(features), dtype=np.bool_)
-        trusted = {row.tobytes() for row in self.features_[~self.doubted_]}
-        doubted = {row.tobytes() for row in self.features_[self.doubted_]} - trusted
-        return np.array([row.tobytes() in doubted for row in features], dtype=np.bool_)
+        trusted = {row.tobytes() for row in self.features_[~self.outliers_]}
+        outliers = {row.tobytes() for row in self.features_[self.outliers_]} - trusted
+        return np.array([row.tobytes() in outliers for row in features], dtype=np.bool_)
 
     def _fit(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
         self.points_ = self._points(rows.features)
-        target = rows.logarithm - self._trend(self.points_)
-        usual, weight = _USUAL_SPREAD if self.places_.layered else _USUAL_SPREAD_OF_PLAIN
-        trust = usual**2 / (usual**2 + rows.uncertainty**2)
-        self.centre_ = weighted_quantile(target, trust, _CENTRE)
-        squares = float(trust @ (target - np.average(target, weights=trust)) ** 2) + weight * usual**2
-        self.scale_ = math.sqrt(squares / (float(trust.sum()) + weight))
+        target = rows.logarithm - self._prior_mean_at(self.points_)
+        prior_spread, weight = _PRIOR_SPREAD if self.places_.layered else _PRIOR_SPREAD_OF_PLAIN
+        row_weights = prior_spread**2 / (prior_spread**2 + rows.uncertainty**2)
+        self.centre_ = weighted_quantile(target, row_weights, _CENTRE_QUANTILE)
+        squares = (
+            float(row_weights @ (target - np.average(target, weights=row_weights)) ** 2) + weight * prior_spread**2
+        )
+        self.scale_ = math.sqrt(squares / (float(row_weights.sum()) + weight))
         self.rest_ = (target - self.centre_) / self.scale_
         self.own_noise_ = (rows.uncertainty / self.scale_) ** 2
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
@@ -142,14 +144,14 @@ class GaussianProcess:
             points if self.memory_pressure is None else replace(points, memory_pressure=self.memory_pressure(features))
         )
 
-    def _trend(self, points: EncodedConfigs) -> NDArray[np.float64]:
-        """Return what is expected before anything is measured, ``[n]``."""
-        return np.zeros(len(points)) if self.usual_ is None else self.usual_.at(points)
+    def _prior_mean_at(self, points: EncodedConfigs) -> NDArray[np.float64]:
+        """Return the prior mean of the logarithm at ``points``, up to a constant, ``[n]``."""
+        return np.zeros(len(points)) if self.prior_mean_ is None else self.prior_mean_.at(points)
 
     def _condition(self) -> None:
         self.inverse_ = np.linalg.inv(np.linalg.cholesky(self._gram()))
         self.weights_ = self.inverse_.T @ (self.inverse_ @ self.rest_)
-        self.likely_: list[tuple[float, _Share]] = []  # told when it is asked for
+        self.likely_shares_: list[tuple[float, _Share]] = []  # computed on first use
 
     def _gram(self) -> NDArray[np.float64]:
         return self.kernel_.between(self.points_, self.points_) + np.diag(self.kernel_.noise_of(self.own_noise_))
@@ -157,121 +159,132 @@ class GaussianProcess:
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
-            unknown = np.full(len(features), np.nan)
-            return Prediction(throughput=unknown, spread=unknown)
+            nan = np.full(len(features), np.nan)
+            return Prediction(throughput=nan, spread=nan)
         logarithm, spread = self.latent(features)
         return Prediction.at(logarithm, np.hypot(spread, self.noise_))
 
     @property
     def noise_(self) -> float:
-        """Standard deviation of the logarithm of one measurement, as learned."""
+        """Standard deviation of the logarithm of one measurement, as fitted."""
         return self.kernel_.noise * self.scale_
 
     def latent(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and standard deviation of the logarithm of the true throughput, ``[n]`` each."""
+        """Return posterior mean and standard deviation of the logarithm of the true throughput, ``[n]`` each."""
         with one_thread():
             points = self._points(features)
             across = self.kernel_.between(points, self.points_)
             mean = across @ self.weights_
-            known = np.einsum("ij,ij->i", *(2 * [across @ self.inverse_.T]))
-            variance = np.maximum(self.kernel_.alone(points) - known, 1e-10)
-        return self.centre_ + self._trend(points) + self.scale_ * mean, self.scale_ * np.sqrt(variance)
+            explained = np.einsum("ij,ij->i", *(2 * [across @ self.inverse_.T]))
+            variance = np.maximum(self.kernel_.alone(points) - explained, 1e-10)
+        return self.centre_ + self._prior_mean_at(points) + self.scale_ * mean, self.scale_ * np.sqrt(variance)
 
     def joint(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean, ``[n]``, and covariance, ``[n, n]``, of the logarithms of the true throughputs of few rows."""
+        """Return the joint posterior of log true throughputs of few rows: mean ``[n]``, covariance ``[n, n]``."""
         with one_thread():
             points = self._points(features)
             across = self.kernel_.between(points, self.points_)
             half = across @ self.inverse_.T
             covariance = self.kernel_.between(points, points) - half @ half.T
-        mean = self.centre_ + self._trend(points) + self.scale_ * (across @ self.weights_)
+        mean = self.centre_ + self._prior_mean_at(points) + self.scale_ * (across @ self.weights_)
         return mean, self.scale_**2 * covariance
 
     def fantasize(self, features: NDArray[np.float64]) -> Self:
-        """Return this process as if the rows of ``features`` had been measured at their means (kriging believer).
+        """Return the process conditioned on fantasy observations at the posterior means (kriging believer).
 
-        The means stay as they are; what is near those rows is no longer uncertain.
+        The posterior mean stays as it is; the uncertainty near the rows of ``features`` shrinks.
         """
-        return self._given(features, self.latent(features)[0])
+        return self._conditioned_on(features, self.latent(features)[0])
 
     def sample_function(self, features: NDArray[np.float64], *, rng: np.random.Generator) -> Self:
-        """Return this process as if the rows of ``features`` had been measured at values drawn from what it believes.
+        """Return the process conditioned on a joint posterior sample at the rows of ``features``.
 
-        Its mean is then one function that the measurements allow: a Thompson draw, told at those rows.
+        Its mean is then a Thompson sample: one function drawn from the posterior, fixed at those rows.
         """
-        return self._given(features, self.sample(features, count=1, rng=rng)[0])
+        return self._conditioned_on(features, self.sample(features, count=1, rng=rng)[0])
 
     def sample(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
-        """Return logarithms of true throughputs of few rows, drawn together from what is believed, ``[count, n]``."""
+        """Return joint posterior samples of the logarithms of the true throughputs of few rows, ``[count, n]``."""
         return drawn_from(*self.joint(features), count=count, rng=rng)
 
     def alternatives(
         self, features: NDArray[np.float64]
     ) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
-        """Return probability, mean ``[n]`` and covariance ``[n, n]`` of few rows by each likely share of noise.
+        """Return probability, mean ``[n]`` and covariance ``[n, n]`` of few rows for each likely share of noise.
 
-        What few measurements differ by may be either; the most probable shares alone would be too sure of one. Noise
-        has a wide prior here, and so has the size of what is smooth: it may all be noise.
+        The differences between few measurements may be signal or noise, and MAP hyper-parameters alone would be
+        overconfident. So the noise and the size of the signal have wide priors here: all differences may be noise.
         """
         with one_thread():
             points = self._points(features)
-            known, across = (self.kernel_.between(each, self.points_) for each in (self.points_, points))
-            alone = self.kernel_.between(points, points)
-            self.likely_ = self.likely_ or self._shares_of_noise(known)
-            trend = self._trend(points)
-            found = [(chance, *self._believed(known, across, alone, share)) for chance, share in self.likely_]
-            return [(chance, trend + mean, covariance) for chance, mean, covariance in found]
+            gram, across = (self.kernel_.between(each, self.points_) for each in (self.points_, points))
+            prior_covariance = self.kernel_.between(points, points)
+            self.likely_shares_ = self.likely_shares_ or self._shares_of_noise(gram)
+            prior_mean = self._prior_mean_at(points)
+            posteriors = [
+                (probability, *self._posterior_for(gram, across, prior_covariance, share))
+                for probability, share in self.likely_shares_
+            ]
+            return [(probability, prior_mean + mean, covariance) for probability, mean, covariance in posteriors]
 
-    def _shares_of_noise(self, known: NDArray[np.float64]) -> list[tuple[float, _Share]]:
-        """Return likely factors on the signal's variances with variances of noise, each with its probability first."""
-        ratios, wide = (_NOISES, _WIDE_NOISE_SD) if self.noise is None else (_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS)
+    def _shares_of_noise(self, gram: NDArray[np.float64]) -> list[tuple[float, _Share]]:
+        """Return posterior probabilities of pairs: factor on the signal's variances, noise variances ``[n]``."""
+        ratios, ratio_sd = (
+            (_NOISES, _WIDE_NOISE_SD) if self.noise is None else (_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS)
+        )
         shares, logs = [], []
         for ratio in ratios:
             noise = replace(self.kernel_, noise=ratio * self.prior_noise_).noise_of(self.own_noise_)
-            # Beside noise that is alike in all rows each size of the signal has the same axes.
+            # After whitening by the noise, the eigenvectors are the same for every size of the signal.
             scale = noise**-0.5
-            values, vectors = np.linalg.eigh(scale[:, None] * known * scale)
-            values, along = np.maximum(values, 0.0), (vectors.T @ (scale * self.rest_)) ** 2
+            values, vectors = np.linalg.eigh(scale[:, None] * gram * scale)
+            values, projections = np.maximum(values, 0.0), (vectors.T @ (scale * self.rest_)) ** 2
             for size in _SIZES:
                 total = size * values + 1.0
-                prior = -0.5 * (math.log(ratio) / wide) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
-                logs.append(prior - 0.5 * float((along / total).sum() + np.log(total).sum() + np.log(noise).sum()))
+                prior = -0.5 * (math.log(ratio) / ratio_sd) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
+                logs.append(
+                    prior - 0.5 * float((projections / total).sum() + np.log(total).sum() + np.log(noise).sum())
+                )
                 shares.append((size, noise))
-        chances = np.exp(np.array(logs) - max(logs))
-        chances /= chances.sum()
+        probabilities = np.exp(np.array(logs) - max(logs))
+        probabilities /= probabilities.sum()
         return [
-            (chance, share) for chance, share in zip(chances.tolist(), shares, strict=True) if chance > _LEAST_CHANCE
+            (probability, share)
+            for probability, share in zip(probabilities.tolist(), shares, strict=True)
+            if probability > _LEAST_PROBABILITY
         ]
 
-    def _believed(
+    def _posterior_for(
         self,
-        known: NDArray[np.float64],
+        gram: NDArray[np.float64],
         across: NDArray[np.float64],
-        alone: NDArray[np.float64],
+        prior_covariance: NDArray[np.float64],
         share: _Share,
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         size, noise = share
-        root = np.linalg.cholesky(size * known + np.diag(noise))
+        root = np.linalg.cholesky(size * gram + np.diag(noise))
         half = np.linalg.solve(root, size * across.T)
         mean = half.T @ np.linalg.solve(root, self.rest_)
-        covariance = size * alone - half.T @ half
+        covariance = size * prior_covariance - half.T @ half
         return self.centre_ + self.scale_ * mean, self.scale_**2 * covariance
 
-    def _given(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
-        told = copy(self)
+    def _conditioned_on(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
+        conditioned = copy(self)
         points = self._points(features)
-        told.points_ = self.points_.and_then(points)
-        told.rest_ = np.concatenate([self.rest_, (logarithms - self._trend(points) - self.centre_) / self.scale_])
-        told.own_noise_ = np.concatenate([self.own_noise_, np.zeros(len(points))])
-        told._condition()
-        return told
+        conditioned.points_ = self.points_.and_then(points)
+        conditioned.rest_ = np.concatenate(
+            [self.rest_, (logarithms - self._prior_mean_at(points) - self.centre_) / self.scale_]
+        )
+        conditioned.own_noise_ = np.concatenate([self.own_noise_, np.zeros(len(points))])
+        conditioned._condition()
+        return conditioned
 
 
 def drawn_from(
     mean: NDArray[np.float64], covariance: NDArray[np.float64], *, count: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
-    """Return draws from a normal, ``[count, n]``."""
-    # Of rows that are alike the covariance has no inverse.
+    """Return samples from a multivariate normal, ``[count, n]``."""
+    # With equal rows the covariance is singular.
     jitter = 1e-7 * (1e-6 + float(np.diag(covariance).max(initial=0.0)))
     root = np.linalg.cholesky(covariance + jitter * np.eye(len(mean)))
     return np.asarray(mean + rng.standard_normal((count, len(mean))) @ root.T, dtype=np.float64)

@@ -1,3 +1,3 @@
-"""Memory models: which configs fit into memory."""
+"""Memory models: probability that a config fits in memory (feasibility)."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Probability of fitting in memory, learned across workloads."""
+"""Cross-workload feasibility: probability of fitting in memory, learned across workloads."""
 
 from __future__ import annotations
 
@@ -23,23 +23,23 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 
-_UNKNOWN_WEIGHT = 0.6  # of a failure of unknown cause where others are known to have run out of memory
+_UNKNOWN_CAUSE_WEIGHT = 0.6  # of a failure of unknown cause, if other trials are known to have run out of memory
 _GIB = 2.0**30
-N_GROWING = 2 + N_GROUPS  # the leading columns of ``ratios``, which a larger micro batch never makes smaller
+N_GROWING = 2 + N_GROUPS  # leading columns of ``ratios``, which never decrease with the micro batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcomes:
-    """The trials of a history that ran, ran out of memory or failed for an unknown cause, ``n`` rows.
+    """Outcomes of the trials that ran, ran out of memory or failed for an unknown cause, ``n`` rows.
 
     Args:
         features: as the history's columns encode them, ``[n, n_columns]``.
-        fitted: 1.0 where it ran, ``[n]``.
+        fitted: 1.0 where the trial ran, ``[n]``.
         certain: 1.0 where memory is known to have run out, ``[n]``.
         trust: weight of each outcome, ``[n]``.
-        hunger: how hungry for memory each row is, ``[n]``.
+        hunger: memory rank of each row (see ``memory_rank_of_row``), ``[n]``.
         peak_bytes: largest memory of one process, NaN where unknown, ``[n]``.
-        layout: of the rows; only where it covers them does it mean anything.
+        layout: of the rows; meaningful only where it covers them.
     """
 
     features: NDArray[np.float64]
@@ -52,17 +52,17 @@ class Outcomes:
 
     @classmethod
     def of(cls, history: History) -> Self:
-        """Return the outcomes of ``history`` in an order that does not depend on its own."""
-        rows, lost = [*history.rows, *history.failures], np.zeros(len(history.failures))
+        """Return the outcomes of ``history`` in an order that does not depend on the order of its rows."""
+        rows, zeros = [*history.rows, *history.failures], np.zeros(len(history.failures))
         features = np.vstack([history.features, history.columns.encode(list(history.failures))])
-        fitted = np.concatenate([history.feasible, lost]).astype(np.float64)
-        certain = np.concatenate([~history.feasible, lost]).astype(np.float64)
-        unknown = np.concatenate([np.zeros(len(history.rows)), lost + 1.0])
-        # Where no failure says why it failed, they are what is known of memory.
-        trust = 1.0 - (1.0 - _UNKNOWN_WEIGHT) * unknown * certain.any()
+        fitted = np.concatenate([history.feasible, zeros]).astype(np.float64)
+        certain = np.concatenate([~history.feasible, zeros]).astype(np.float64)
+        unknown = np.concatenate([np.zeros(len(history.rows)), zeros + 1.0])
+        # Without a failure of known cause, these failures are the only evidence about memory.
+        trust = 1.0 - (1.0 - _UNKNOWN_CAUSE_WEIGHT) * unknown * certain.any()
         hunger = np.array([memory_rank_of_row(row) for row in rows], dtype=np.float64)
         peak = history.peak_memory_gib if history.peak_memory_gib is not None else np.full(len(history.rows), np.nan)
-        peak_bytes = np.concatenate([peak * _GIB, lost + np.nan])
+        peak_bytes = np.concatenate([peak * _GIB, zeros + np.nan])
         order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, hunger, features]).T)
         return cls(
             features=features[order],
@@ -79,11 +79,11 @@ class Outcomes:
 
     @property
     def of_each_kind(self) -> int:
-        """How many ran or how many did not, whichever is fewer."""
+        """Size of the smaller class: trials that ran, or trials that did not."""
         return int(min(self.fitted.sum(), (1.0 - self.fitted).sum()))
 
     def memory(self) -> MemoryCalibration:
-        """Return the memory formula as calibrated on the rows that it covers."""
+        """Return the memory formula calibrated on the rows that it covers."""
         covered = self.layout.covered
         return calibrate_memory(
             self.layout.rows(covered),
@@ -94,10 +94,10 @@ class Outcomes:
 
 
 def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.float64]:
-    """Return what tells trainings that run from those that do not, NaN where not covered.
+    """Return features that separate trainings that run from those that fail, NaN where not covered.
 
-    Not every failure is memory: many stages for the layers, long accumulation and many nodes have troubles of their
-    own. The shape is float64 ``[n, N_GROWING + n_others]``.
+    Not every failure is due to memory: many pipeline stages for few layers, long accumulation and many nodes cause
+    failures, too. The shape is float64 ``[n, N_GROWING + n_others]``.
     """
     with np.errstate(all="ignore"):
         others = [layout.layers / layout.pp, layout.rounds, layout.world / layout.per_node, layout.rounds / layout.pp]
@@ -105,9 +105,9 @@ def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.floa
     return np.where(layout.covered[:, None], table, np.nan)
 
 
-KNOWN_TO_FIT = 0.99  # a smaller micro batch than one that ran; machines fail for other reasons too
-_PRIOR_LOGIT = 3.0  # 95 % for a config about as hungry as those that were tried
-_PRIOR_SLOPE = -1.0  # per doubling of hunger
+KNOWN_TO_FIT = 0.99  # for a micro batch up to one that ran; machines fail for other reasons, too
+_PRIOR_LOGIT = 3.0  # 95 % for a config that takes about as much memory as those that were tried
+_PRIOR_SLOPE = -1.0  # per memory rank
 _SLOPE_SD = 0.7
 _LEARNED_SD = 1.0  # of all other weights together, on standardised inputs
 _FEWEST_FOR_TREES = 20  # outcomes of each kind
@@ -115,12 +115,13 @@ _MOST_LOGIT = 8.0
 
 
 class CrossWorkloadFeasibility:
-    """Probability that a config fits.
+    """Classifier of feasibility: probability that a config fits in memory.
 
-    Two models of few parameters, averaged: Bayesian logistic regression on hunger and the encoded columns, whose
-    prior serves while little is known, and the calibrated memory formula where a row names what it needs. With enough
-    outcomes of both kinds, boosted trees on the columns, the formula's parts and ratios of the layout join them; they
-    never find a larger micro batch or more predicted memory easier.
+    It averages two models of few parameters. One is Bayesian logistic regression on the memory rank and the encoded
+    columns; its prior dominates while there are few outcomes. The other is the calibrated memory formula, for rows with
+    the facts that it needs. With enough outcomes of both kinds, boosted trees on the columns, the formula's parts and
+    ratios of the layout are added. Monotonic constraints ensure that a larger micro batch or more predicted memory
+    never raises the probability.
 
     Args:
         compare: names of the workload facts and free parameters by which two rows are known to be the same config but
@@ -131,13 +132,15 @@ class CrossWorkloadFeasibility:
         self.compare = tuple(compare)
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
-        """Learn from the outcomes of ``history``; none at all is legal."""
+        """Fit on the outcomes of ``history``; none at all is legal."""
         with one_thread():
             self._fit(history, seed=int(rng.integers(2**31)))
         return self
 
     def _fit(self, history: History, *, seed: int) -> None:
-        self.limits_ = DominanceRules.of(zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare)
+        self.dominance_ = DominanceRules.of(
+            zip(history.rows, history.feasible.tolist(), strict=True), names=self.compare
+        )
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()
         self.trees_: tuple[_Classifier, ...] = ()
@@ -146,12 +149,12 @@ class CrossWorkloadFeasibility:
             return
         self.memory_ = outcomes.memory()
         self.inputs_ = Inputs.of(outcomes.features, history.columns.categorical)
-        self.middle_ = float(np.median(outcomes.hunger))
+        self.median_hunger_ = float(np.median(outcomes.hunger))
         design = self._design(outcomes.features, outcomes.hunger)
         self.weights_, self.covariance_ = _logistic(design, outcomes.fitted, outcomes.trust)
         if outcomes.of_each_kind >= _FEWEST_FOR_TREES and self.inputs_.width:
             names = history.columns.names
-            self.grows_ = [names[column] == BATCH for column in self.inputs_.numeric]
+            self.is_batch_ = [names[column] == BATCH for column in self.inputs_.numeric]
             self.trees_ = self._trees(outcomes, seed)
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -161,11 +164,13 @@ class CrossWorkloadFeasibility:
             features: rows as ``history.columns`` encodes them, ``[n, n_columns]``.
             rows: the same ``n`` rows with their names.
         """
-        known = self.limits_.verdicts(rows)
+        verdicts = self.dominance_.verdicts(rows)
         with one_thread():
             logit = np.clip(self._logit(features, rows), -_MOST_LOGIT, _MOST_LOGIT)
-        learned = 1.0 / (1.0 + np.exp(-logit))
-        return np.where(known == 0.0, 0.0, np.where(known == 1.0, np.maximum(learned, KNOWN_TO_FIT), learned))
+        probability = 1.0 / (1.0 + np.exp(-logit))
+        return np.where(
+            verdicts == 0.0, 0.0, np.where(verdicts == 1.0, np.maximum(probability, KNOWN_TO_FIT), probability)
+        )
 
     def _logit(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         layout = TrainingLayout.of(Facts.from_rows(rows))
@@ -176,10 +181,10 @@ class CrossWorkloadFeasibility:
             logit[covered] = 0.5 * (logit[covered] + physics)
             return logit
         logit[covered] = physics
-        found = ratios(layout, self.memory_)
+        layout_ratios = ratios(layout, self.memory_)
         narrow, wide = self.trees_
-        wide_logit = wide.decision_function(self._wide(features, found))
-        narrow_logit = np.where(covered, narrow.decision_function(found), wide_logit)
+        wide_logit = wide.decision_function(self._wide_inputs(features, layout_ratios))
+        narrow_logit = np.where(covered, narrow.decision_function(layout_ratios), wide_logit)
         return np.asarray((logit + wide_logit + narrow_logit) / 3.0, dtype=np.float64)
 
     def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
@@ -187,31 +192,35 @@ class CrossWorkloadFeasibility:
             return np.full(len(rows), _PRIOR_LOGIT)
         design = self._design(features, np.array([memory_rank_of_row(row) for row in rows]))
         variance = np.einsum("ij,ij->i", design @ self.covariance_, design)
-        # MacKay's moderated output: what is not known draws towards one half.
+        # MacKay's moderated output: uncertainty of the weights moves the probability towards one half.
         return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)
 
     def _design(self, features: NDArray[np.float64], hunger: NDArray[np.float64]) -> NDArray[np.float64]:
         constant = np.ones(len(hunger))
-        return np.column_stack([constant, hunger - self.middle_, self.inputs_.dense(features)])
+        return np.column_stack([constant, hunger - self.median_hunger_, self.inputs_.dense(features)])
 
-    def _wide(self, features: NDArray[np.float64], found: NDArray[np.float64]) -> NDArray[np.float64]:
-        return np.hstack([found, self.inputs_.gapped(features)])
+    def _wide_inputs(self, features: NDArray[np.float64], layout_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.hstack([layout_ratios, self.inputs_.gapped(features)])
 
     def _trees(self, outcomes: Outcomes, seed: int) -> tuple[_Classifier, ...]:
-        """Return trees on ratios alone, which carry over to other models and scales, and on all columns."""
-        found = ratios(outcomes.layout, self.memory_)
+        """Return boosted trees on the ratios alone, which carry over to other models and scales, and on all columns."""
+        layout_ratios = ratios(outcomes.layout, self.memory_)
         if not outcomes.layout.covered.any():
-            found = np.zeros_like(found)  # nothing to split by; scikit-learn refuses a column of gaps alone
-        n_others = found.shape[1] - N_GROWING
-        never_easier = [-1] * N_GROWING + [0] * n_others
-        narrow = _classifier(never_easier, [False] * len(never_easier), leaves=8, fewest=10, penalty=5.0, seed=seed)
-        more = [-int(grows) for grows in self.grows_] + [0] * len(self.inputs_.codes)
-        categorical = [False] * len(never_easier) + self.inputs_.gapped_categorical
-        wide = _classifier(never_easier + more, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
+            layout_ratios = np.zeros_like(
+                layout_ratios
+            )  # nothing to split by; scikit-learn rejects a column of NaN alone
+        n_others = layout_ratios.shape[1] - N_GROWING
+        monotonic = [-1] * N_GROWING + [0] * n_others
+        narrow = _classifier(monotonic, [False] * len(monotonic), leaves=8, fewest=10, penalty=5.0, seed=seed)
+        wide_monotonic = [-int(grows) for grows in self.is_batch_] + [0] * len(self.inputs_.codes)
+        categorical = [False] * len(monotonic) + self.inputs_.gapped_categorical
+        wide = _classifier(monotonic + wide_monotonic, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
         with one_thread():
             return (
-                narrow.fit(found, outcomes.fitted, sample_weight=outcomes.trust),
-                wide.fit(self._wide(outcomes.features, found), outcomes.fitted, sample_weight=outcomes.trust),
+                narrow.fit(layout_ratios, outcomes.fitted, sample_weight=outcomes.trust),
+                wide.fit(
+                    self._wide_inputs(outcomes.features, layout_ratios), outcomes.fitted, sample_weight=outcomes.trust
+                ),
             )
 
 
@@ -220,7 +229,7 @@ def _classifier(
 ) -> _Classifier:
     from sklearn.ensemble import HistGradientBoostingClassifier
 
-    made: _Classifier = HistGradientBoostingClassifier(
+    classifier: _Classifier = HistGradientBoostingClassifier(
         max_iter=100,
         max_leaf_nodes=leaves,
         min_samples_leaf=fewest,
@@ -230,7 +239,7 @@ def _classifier(
         early_stopping=False,
         random_state=seed,
     )
-    return made
+    return classifier
 
 
 class _Classifier(Protocol):
@@ -243,15 +252,15 @@ class _Classifier(Protocol):
 def _logistic(
     design: NDArray[np.float64], labels: NDArray[np.float64], trust: NDArray[np.float64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Return the most probable weights and their covariance (Laplace), by damped Newton steps."""
+    """Return the MAP weights and their Laplace covariance, by damped Newton steps."""
     n_learned = design.shape[1] - 2
     prior = np.array([_PRIOR_LOGIT, _PRIOR_SLOPE, *np.zeros(n_learned)])
     precision = np.array([1.0 / 1.5**2, 1.0 / _SLOPE_SD**2, *[max(n_learned, 4) / 4 / _LEARNED_SD**2] * n_learned])
     weights = prior
     for _ in range(30):
-        chance = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30, 30)))
-        gradient = design.T @ (trust * (labels - chance)) - precision * (weights - prior)
-        curvature = design.T @ ((trust * chance * (1 - chance))[:, None] * design) + np.diag(precision)
+        probability = 1.0 / (1.0 + np.exp(-np.clip(design @ weights, -30, 30)))
+        gradient = design.T @ (trust * (labels - probability)) - precision * (weights - prior)
+        curvature = design.T @ ((trust * probability * (1 - probability))[:, None] * design) + np.diag(precision)
         step = np.linalg.solve(curvature, gradient)
         # Full steps oscillate where the classes are separable.
         weights = weights + step * min(1.0, 2.0 / (np.abs(step).max() + 1e-12))

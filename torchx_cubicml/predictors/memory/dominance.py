@@ -1,4 +1,4 @@
-"""What is known of memory without learning: hard limits from outcomes, and which config asks for more than another."""
+"""Dominance rules for memory: hard limits from outcomes, and the order of configs by the memory that they take."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 BATCH = "micro_batch_size"
 
-# Doublings of memory between the values, roughly; what is not listed says nothing.
-_HUNGER: dict[str, dict[Value, float]] = {
+# Memory ranks: rough doublings of memory above the least value; parameters not listed have no rank.
+_MEMORY_RANKS: dict[str, dict[Value, float]] = {
     "sharding_strategy": {
         "FULL_SHARD": 0.0,
         "HYBRID_SHARD": 0.5,
@@ -34,28 +34,28 @@ _HUNGER: dict[str, dict[Value, float]] = {
 
 
 def memory_rank_of_row(row: Mapping[str, Value]) -> float:
-    """Return how hungry for memory a row is: one more is about one doubling of its activations or states.
+    """Return the memory rank of a row: 1 more is about one doubling of its activations or states.
 
-    >>> hunger_of_row({"micro_batch_size": 8}) - hunger_of_row({"micro_batch_size": 4})
+    >>> memory_rank_of_row({"micro_batch_size": 8}) - memory_rank_of_row({"micro_batch_size": 4})
     1.0
     """
     sizes = sum(math.log2(size) for name in (BATCH, "seq_len") if (size := _number(row.get(name))) > 0)
-    return sizes + sum(_mean_memory_rank(row.get(name), table) for name, table in _HUNGER.items())
+    return sizes + sum(_mean_memory_rank(row.get(name), table) for name, table in _MEMORY_RANKS.items())
 
 
 def memory_rank_of(name: str) -> Mapping[Value, float]:
-    """Return how hungry the choices of a parameter are, 0 for the least; empty where the name says nothing."""
-    return _HUNGER.get(name, {})
+    """Return the memory ranks of the choices of a parameter, 0 for the least; empty for a parameter without ranks."""
+    return _MEMORY_RANKS.get(name, {})
 
 
 @dataclass(frozen=True, slots=True)
 class DominanceRules:
-    """The largest micro batch that ran and the smallest that did not, for each rest of a config.
+    """Dominance over the micro batch: the largest that ran and the smallest that did not, per config without it.
 
     Args:
-        names: workload facts and parameters that must be alike for two rows to be compared.
-        ran: key of the rest -> largest micro batch that ran.
-        failed: key of the rest -> smallest micro batch that ran out of memory.
+        names: workload facts and parameters that must be equal for two rows to be compared.
+        ran: key of the config without its micro batch -> largest micro batch that ran.
+        failed: the same key -> smallest micro batch that ran out of memory.
     """
 
     names: tuple[str, ...]
@@ -64,35 +64,35 @@ class DominanceRules:
 
     @classmethod
     def of(cls, outcomes: Iterable[tuple[Mapping[str, Value], bool]], *, names: Sequence[str]) -> Self:
-        """Return what rows and whether each fitted tell; no ``names``, no limits."""
-        limits = cls(tuple(name for name in names if name != BATCH), {}, {})
+        """Return the rules from pairs of a row and whether it fitted; without ``names`` there are none."""
+        rules = cls(tuple(name for name in names if name != BATCH), {}, {})
         ran: dict[Hashable, float] = {}
         failed: dict[Hashable, float] = {}
         for row, fitted in outcomes if names else ():
-            key, batch = limits._split(row)
+            key, batch = rules._key_and_batch(row)
             if fitted:
                 ran[key] = max(batch, ran.get(key, -math.inf))
             else:
                 failed[key] = min(batch, failed.get(key, math.inf))
-        return cls(limits.names, ran, failed)
+        return cls(rules.names, ran, failed)
 
     def verdicts(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return 0.0 for rows known not to fit, 1.0 for those known to fit, else NaN, float64 ``[n]``.
 
-        A config that ran out of memory once stays out, even where it ran at another time.
+        A config that ran out of memory once counts as infeasible, even if it ran at another time.
         """
         if not (self.ran or self.failed):
             return np.full(len(rows), np.nan)
         return np.array([self._verdict(row) for row in rows], dtype=np.float64)
 
     def _verdict(self, row: Mapping[str, Value]) -> float:
-        key, batch = self._split(row)
+        key, batch = self._key_and_batch(row)
         if batch >= self.failed.get(key, math.inf):
             return 0.0
         return 1.0 if batch <= self.ran.get(key, -math.inf) else math.nan
 
-    def _split(self, row: Mapping[str, Value]) -> tuple[Hashable, float]:
-        # What a row lacks is a value of its own; a config without a micro batch is compared with itself alone.
+    def _key_and_batch(self, row: Mapping[str, Value]) -> tuple[Hashable, float]:
+        # A missing fact is a value of its own, and a missing micro batch counts as 0.
         return tuple(row.get(name) for name in self.names), _number(row.get(BATCH))
 
 

@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.features.history import History, MeasuredRows
 
 
-_LEAST_SLOPE = 1e-3  # log throughput per unit of score: where the curve is flat, the order of scores still shows
+_LEAST_SLOPE = 1e-3  # log throughput per unit of score: keeps the order of scores where the curve is flat
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RisingCurve:
-    """Isotonic regression whose steps are joined by straight lines, and which goes on rising beyond both ends.
+    """Isotonic regression, interpolated linearly between its steps and extrapolated with a slope beyond both ends.
 
     Args:
         scores: of the joints, ascending, ``[n_joints]``.
         values: of the joints, ascending, ``[n_joints]``.
-        slope: beyond the ends and, at least ``_LEAST_SLOPE``, everywhere.
+        slope: beyond the ends; ``_LEAST_SLOPE`` is added everywhere.
     """
 
     scores: NDArray[np.float64]
@@ -38,13 +38,13 @@ class RisingCurve:
 
     @classmethod
     def through(cls, scores: NDArray[np.float64], values: NDArray[np.float64], weights: NDArray[np.float64]) -> Self:
-        """Return the curve of least squares through points ``[n]`` that count by ``weights`` > 0, n >= 1."""
+        """Return the curve of weighted least squares through points ``[n]`` with ``weights`` > 0, n >= 1."""
         order = np.lexsort((values, scores))
         blocks: list[tuple[float, float, float]] = []  # weight, mean score, mean value
         for score, value, weight in np.column_stack([scores, values, weights])[order].tolist():
             block = (weight, score, value)
             while blocks and (blocks[-1][2] >= block[2] or blocks[-1][1] == block[1]):  # pool adjacent violators, ties
-                block = _pooled(blocks.pop(), block)
+                block = _pool(blocks.pop(), block)
             blocks.append(block)
         joints = np.array(blocks)
         return cls(scores=joints[:, 1], values=joints[:, 2], slope=_slope(scores, values, weights))
@@ -56,7 +56,7 @@ class RisingCurve:
         return np.asarray(inside + self.slope * beyond + _LEAST_SLOPE * scores, dtype=np.float64)
 
 
-def _pooled(left: tuple[float, float, float], right: tuple[float, float, float]) -> tuple[float, float, float]:
+def _pool(left: tuple[float, float, float], right: tuple[float, float, float]) -> tuple[float, float, float]:
     weight = left[0] + right[0]
     share = left[0] / weight
     return weight, share * left[1] + (1 - share) * right[1], share * left[2] + (1 - share) * right[2]
@@ -72,7 +72,7 @@ def _slope(scores: NDArray[np.float64], values: NDArray[np.float64], weights: ND
 
 
 class RankingMLP:
-    """The ``ranking_mlp`` predictor.
+    """The ``ranking_mlp`` predictor: ranking scores of an MLP ensemble, mapped to throughput by isotonic regression.
 
     Args:
         settings: of the networks.
@@ -82,7 +82,7 @@ class RankingMLP:
         self.settings = settings or RankingSettings()
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
-        """Learn from the measured rows of ``history``; see ``Predictor``."""
+        """Fit on the measured rows of ``history``; see ``Predictor``."""
         with one_thread():
             self._fit(history, rng)
         return self
@@ -93,38 +93,38 @@ class RankingMLP:
         if not self.n_measured_:
             return
         self.inputs_ = OneHot.of(rows.features, history.columns, knots=self.settings.knots)
-        self.middle_ = float(np.average(rows.logarithm, weights=rows.weights))
-        self.ranks_ = self.n_measured_ > 2 and self.inputs_.width > 0
-        unlike = 0.0 if self.ranks_ else float(np.var(rows.logarithm))
-        self.variance_ = prior_variance(float(rows.weights.sum())) + unlike
-        if self.ranks_:
-            self._rank(rows, rng)
+        self.mean_logarithm_ = float(np.average(rows.logarithm, weights=rows.weights))
+        self.has_networks_ = self.n_measured_ > 2 and self.inputs_.width > 0
+        between_variance = 0.0 if self.has_networks_ else float(np.var(rows.logarithm))
+        self.variance_ = prior_variance(float(rows.weights.sum())) + between_variance
+        if self.has_networks_:
+            self._fit_networks(rows, rng)
 
-    def _rank(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
+    def _fit_networks(self, rows: MeasuredRows, rng: np.random.Generator) -> None:
         inputs, target = self.inputs_.encode(rows.features), rows.logarithm
         bags = _bags(self.settings, len(target), rng)
         seed = int(rng.integers(2**31))
         self.networks_ = teach(inputs, target, bags * rows.weights, settings=self.settings, seed=seed)
         scores = self.networks_.scores(inputs)
-        # The loss leaves open where a network's scores lie and how wide they are spread.
+        # The ranking loss does not determine the location and scale of a network's scores.
         self.centre_, self.scale_ = scores.mean(axis=0), np.maximum(scores.std(axis=0), 1e-9)
         scores = (scores - self.centre_) / self.scale_
-        outside = np.where(bags.T, np.nan, scores)
-        alone = np.nanmean(outside, axis=1)
-        self.curve_ = RisingCurve.through(alone, target, rows.weights)
-        residual = np.abs(target - self.curve_(alone))
+        out_of_bag = np.where(bags.T, np.nan, scores)
+        oob_scores = np.nanmean(out_of_bag, axis=1)
+        self.curve_ = RisingCurve.through(oob_scores, target, rows.weights)
+        residual = np.abs(target - self.curve_(oob_scores))
         self.slope_ = max(self.curve_.slope, 0.0)
-        spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(outside)) ** 2)
+        spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(out_of_bag)) ** 2)
         self.widening_ = conformal_scale(residual, np.hypot(spread, rows.uncertainty), fewest=1)
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
-            unknown = np.full(len(features), np.nan)
-            return Prediction(throughput=unknown, spread=unknown)
-        if not self.ranks_:
+            nan = np.full(len(features), np.nan)
+            return Prediction(throughput=nan, spread=nan)
+        if not self.has_networks_:
             spread = np.full(len(features), max(self.variance_**0.5, NOISE_FLOOR))
-            return Prediction.at(np.full(len(features), self.middle_), spread)
+            return Prediction.at(np.full(len(features), self.mean_logarithm_), spread)
         with one_thread():
             scores = (self.networks_.scores(self.inputs_.encode(features)) - self.centre_) / self.scale_
         variance = self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(scores)) ** 2
@@ -133,13 +133,16 @@ class RankingMLP:
 
 
 def _deviation(scores: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return how far the members disagree over each row, ``[n]``; 0 where one alone is asked."""
-    asked = (~np.isnan(scores)).sum(axis=1)
-    return np.asarray(np.nanstd(scores, axis=1) * np.sqrt(asked / np.maximum(asked - 1, 1)), dtype=np.float64)
+    """Return the standard deviation over the members for each row, ``[n]``; 0 with a single member."""
+    n_members = (~np.isnan(scores)).sum(axis=1)
+    return np.asarray(np.nanstd(scores, axis=1) * np.sqrt(n_members / np.maximum(n_members - 1, 1)), dtype=np.float64)
 
 
 def _bags(settings: RankingSettings, n_trials: int, rng: np.random.Generator) -> NDArray[np.bool_]:
-    """Return which trials each network learns from, ``[networks, n_trials]``; one at least leaves each trial out."""
+    """Return a mask of the trials that each network is fitted on, ``[networks, n_trials]``.
+
+    Each trial is left out by at least one network.
+    """
     left_out = max(1, round((1.0 - settings.bag) * settings.networks))
     order = rng.random((settings.networks, n_trials)).argsort(axis=0)
     return order >= left_out

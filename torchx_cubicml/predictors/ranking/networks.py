@@ -1,4 +1,4 @@
-"""An ensemble of small networks that learn in which order jobs stand, all members in one matrix product."""
+"""Ensemble of small MLPs trained with the margin ranking loss; one matrix product evaluates all members."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ _BETA1, _BETA2, _EPSILON = 0.9, 0.999, 1e-8
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RankingSettings:
-    """How the networks are made and taught.
+    """Hyper-parameters of the networks and of their training.
 
-    The defaults had the best mean rank correlation over public tables of language-model trainings (30, 100 and 80 % of
-    the jobs known, jobs on few devices known, with and without ten larger ones) and the simulated layer-wise FSDP
-    spaces of ``benchmarks/simulator.py``, each setting varied by itself.
+    The defaults had the best mean rank correlation, each setting varied by itself, over two kinds of data: public
+    tables of language-model trainings (30, 100 and 80 % of the jobs known, jobs on few devices known, with and without
+    ten larger ones), and the simulated layer-wise FSDP spaces of ``benchmarks/simulator.py``.
 
     Args:
-        networks: identical ones in the ensemble, which differ in their first weights, dropout and bag of trials.
+        networks: members of the ensemble, which differ in their initial weights, dropout and bag of trials.
         hidden: units of the one hidden layer.
-        dropout: share of the hidden units left out in each step.
+        dropout: share of the hidden units dropped in each step.
         margin: by which the score of the faster of two jobs should be higher.
         learning_rate: of AMSGrad.
         weight_decay: of AMSGrad.
         epochs: passes over the trials at most.
         most_steps: batches at most, for long histories.
         batch_size: trials in a batch, all of whose pairs are compared.
-        bag: share of the trials that each network learns from; the others calibrate it.
+        bag: share of the trials that each network is fitted on; the others calibrate it.
         knots: indicators of a number in each set; see ``OneHot``.
     """
 
@@ -55,7 +55,7 @@ class RankingSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Networks:
-    """What was learned: ``score = relu(inputs @ first + bias) . second`` for each member.
+    """Weights of a trained ensemble: ``score = relu(inputs @ first + bias) . second`` for each member.
 
     Args:
         first: weights of the hidden layers side by side, ``[n_inputs, networks * hidden]``.
@@ -89,43 +89,43 @@ def teach(
     settings: RankingSettings,
     seed: int,
 ) -> Networks:
-    """Return networks that put ``inputs`` in the order of ``target``.
+    """Return networks trained to rank ``inputs`` in the order of ``target``.
 
     Args:
         inputs: float32 ``[n, n_inputs]``, n >= 2.
-        target: what they are ordered by, ``[n]``.
-        bags: how much each trial counts for each network, 0 where it does not learn from it, ``[networks, n]``.
+        target: values to rank by, ``[n]``.
+        bags: weight of each trial for each network, 0 where the trial is left out, ``[networks, n]``.
         settings: of the training.
         seed: of all randomness.
     """
     import torch
 
-    with _own_torch():
-        source = torch.Generator("cpu").manual_seed(seed)
-        rows, wanted = torch.from_numpy(inputs), torch.from_numpy(target)
+    with _torch_settings():
+        generator = torch.Generator("cpu").manual_seed(seed)
+        rows, targets = torch.from_numpy(inputs), torch.from_numpy(target)
         member = torch.from_numpy(np.ascontiguousarray(bags.T)).to(torch.float32)
-        first, bias, second = weights = _weights(inputs.shape[1], settings, source)
+        first, bias, second = weights = _weights(inputs.shape[1], settings, generator)
         optimizer = AMSGrad(weights, learning_rate=settings.learning_rate, weight_decay=settings.weight_decay)
-        for batch in _batches(len(rows), settings, source):
+        for batch in _batches(len(rows), settings, generator):
             hidden = torch.relu(rows[batch] @ first + bias)
-            kept = torch.rand(hidden.shape, generator=source, device="cpu") >= settings.dropout
-            hidden = (hidden * kept / (1.0 - settings.dropout)).view(len(batch), settings.networks, settings.hidden)
+            mask = torch.rand(hidden.shape, generator=generator, device="cpu") >= settings.dropout
+            hidden = (hidden * mask / (1.0 - settings.dropout)).view(len(batch), settings.networks, settings.hidden)
             scores = (hidden * second).sum(dim=2)
-            loss = ranking_loss(scores, wanted[batch], member[batch], margin=settings.margin)
+            loss = ranking_loss(scores, targets[batch], member[batch], margin=settings.margin)
             optimizer.step(torch.autograd.grad(loss, weights))
-        learned = [item.detach().numpy() for item in weights]
-    return Networks(first=learned[0], bias=learned[1], second=learned[2])
+        arrays = [item.detach().numpy() for item in weights]
+    return Networks(first=arrays[0], bias=arrays[1], second=arrays[2])
 
 
 class AMSGrad:
-    """The optimizer of Reddi et al. (arXiv 1904.09237), as ``torch.optim.Adam(amsgrad=True)`` does it.
+    """AMSGrad optimizer of Reddi et al. (arXiv 1904.09237), as in ``torch.optim.Adam(amsgrad=True)``.
 
-    Torch's own loads its compiler at the first step, which takes longer than the whole training.
+    Torch's implementation imports the compiler at the first step, which takes longer than the whole training.
 
     Args:
         weights: to be changed in place.
         learning_rate: of each step.
-        weight_decay: share of the weights that is added to their gradient.
+        weight_decay: multiple of the weights that is added to their gradient.
     """
 
     def __init__(self, weights: Sequence[torch.Tensor], *, learning_rate: float, weight_decay: float) -> None:
@@ -136,7 +136,7 @@ class AMSGrad:
         self._first, self._second, self._largest = ([torch.zeros_like(item) for item in weights] for _ in range(3))
 
     def step(self, gradients: Sequence[torch.Tensor]) -> None:
-        """Change the weights by one step along ``gradients``, one for each."""
+        """Update the weights by one step with ``gradients``, one per weight tensor."""
         import torch
 
         self._steps += 1
@@ -155,54 +155,54 @@ class AMSGrad:
 def ranking_loss(scores: torch.Tensor, target: torch.Tensor, member: torch.Tensor, *, margin: float) -> torch.Tensor:
     """Return the margin ranking loss over all pairs of a batch that differ, summed over the networks.
 
-    ``max(0, margin - (score of the faster - score of the slower))``, the mean over the pairs that a network learns
-    from, each counting by both trials; the paper's A.1.1.
+    The loss of a pair is ``max(0, margin - (score of the faster - score of the slower))`` (the paper's A.1.1). Each
+    network takes the mean over its pairs, weighted by the product of both trials' weights.
 
     Args:
         scores: ``[n, networks]``.
         target: ``[n]``.
-        member: how much a trial counts for a network, ``[n, networks]``.
+        member: weight of each trial for each network, ``[n, networks]``.
         margin: by which the faster should lead.
     """
     import torch
 
-    one, other = torch.triu_indices(len(target), len(target), offset=1, device=scores.device)
-    sign = torch.sign(target[one] - target[other]).to(scores.dtype)
-    counts = member[one] * member[other] * (sign != 0)[:, None]
-    losses = torch.relu(margin - sign[:, None] * (scores[one] - scores[other])) * counts
+    left, right = torch.triu_indices(len(target), len(target), offset=1, device=scores.device)
+    sign = torch.sign(target[left] - target[right]).to(scores.dtype)
+    counts = member[left] * member[right] * (sign != 0)[:, None]
+    losses = torch.relu(margin - sign[:, None] * (scores[left] - scores[right])) * counts
     return (losses.sum(dim=0) / counts.sum(dim=0).clamp(min=1e-9)).sum()
 
 
-def _weights(n_inputs: int, settings: RankingSettings, source: torch.Generator) -> list[torch.Tensor]:
-    """Return the weights before the first step, as ``torch.nn.Linear`` draws them."""
+def _weights(n_inputs: int, settings: RankingSettings, generator: torch.Generator) -> list[torch.Tensor]:
+    """Return initial weights with the distribution that ``torch.nn.Linear`` uses."""
     import torch
 
     units = settings.networks * settings.hidden
     shapes = {(n_inputs, units): n_inputs, (units,): n_inputs, (settings.networks, settings.hidden): settings.hidden}
-    drawn = [
-        (torch.rand(shape, generator=source, device="cpu") * 2.0 - 1.0) / max(fan_in, 1) ** 0.5
+    tensors = [
+        (torch.rand(shape, generator=generator, device="cpu") * 2.0 - 1.0) / max(fan_in, 1) ** 0.5
         for shape, fan_in in shapes.items()
     ]
-    return [weights.requires_grad_() for weights in drawn]
+    return [weights.requires_grad_() for weights in tensors]
 
 
-def _batches(n_trials: int, settings: RankingSettings, source: torch.Generator) -> Iterator[torch.Tensor]:
+def _batches(n_trials: int, settings: RankingSettings, generator: torch.Generator) -> Iterator[torch.Tensor]:
     import torch
 
-    taken = 0
+    n_batches = 0
     for _ in range(settings.epochs):
-        for batch in torch.split(torch.randperm(n_trials, generator=source, device="cpu"), settings.batch_size):
+        for batch in torch.split(torch.randperm(n_trials, generator=generator, device="cpu"), settings.batch_size):
             if len(batch) < 2:
                 continue
-            if taken == settings.most_steps:
+            if n_batches == settings.most_steps:
                 return
-            taken += 1
+            n_batches += 1
             yield batch
 
 
 @contextmanager
-def _own_torch() -> Iterator[None]:
-    """Work on one thread with gradients, whatever the surrounding program has set, and leave its settings as found."""
+def _torch_settings() -> Iterator[None]:
+    """Return a context with one thread and gradients enabled, which restores the settings of the host program."""
     import torch
 
     threads = torch.get_num_threads()

@@ -1,4 +1,4 @@
-"""An analytic model of transformer trainings, calibrated on history: step time and memory, part by part."""
+"""Roofline (analytic) model of transformer trainings, calibrated on history: step time and memory, part by part."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""By how much jobs of one category are faster than the formulas say: a device, a framework or a release has its own.
+"""Offsets of categories: by how much jobs with one device, framework or release are faster than the formulas predict.
 
-What no data sheet tells of a kind of device, or of a piece of software, is alike for all jobs that share it. So each
-category has a level, shrunken towards none; whether there are any is decided by jobs predicted without themselves.
+A property of a device or of software that is in no data sheet is the same for all jobs that share it. So each category
+has an offset, shrunk towards 0 (ridge). Offsets are used only if they reduce the leave-one-out error enough.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-_WORTH = 0.9  # of the mean error without levels: theirs must be below
-_WORTH_KEEPING = 0.7  # likewise, once the formulas' constants were fitted beside them
+_MOST_ERROR = 0.9  # times the mean error without offsets: their error must be below
+_MOST_ERROR_REFITTED = 0.7  # likewise, after the formulas' constants are fitted again with the offsets
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CategoryOffsets:
-    """The levels of the categories of one table.
+    """Log offsets of the categories of one table.
 
     Args:
-        inputs: how rows tell their categories.
-        trend: of the logarithm over them.
-        without: mean absolute error of the formulas without levels.
-        weights: of the rows that were learned from.
+        inputs: encoder of rows as one-hot categories.
+        trend: ridge regression of the log residual on them.
+        without: mean absolute error of the formulas without offsets.
+        weights: of the training rows.
     """
 
     inputs: Inputs
@@ -48,7 +48,7 @@ class CategoryOffsets:
         rest: NDArray[np.float64],
         weights: NDArray[np.float64],
     ) -> Self | None:
-        """Return the levels behind ``rest``; ``None`` where it is hardly smaller for knowing them.
+        """Return the offsets fitted on ``rest``; ``None`` where they hardly reduce the error.
 
         Args:
             features: encoded rows, float64 ``[n, n_columns]``, n >= 1.
@@ -61,19 +61,21 @@ class CategoryOffsets:
         if not inputs.one_hot:
             return None
         trend = Trend.fit(inputs.dense(codes), rest, weights)
-        off = np.abs(rest - weighted_quantile(rest, weights, 0.5))
-        levels = cls(inputs=inputs, trend=trend, without=float(np.average(off, weights=weights)), weights=weights)
-        return levels if levels.error < _WORTH * levels.without else None
+        deviations = np.abs(rest - weighted_quantile(rest, weights, 0.5))
+        offsets = cls(
+            inputs=inputs, trend=trend, without=float(np.average(deviations, weights=weights)), weights=weights
+        )
+        return offsets if offsets.error < _MOST_ERROR * offsets.without else None
 
     @property
     def error(self) -> float:
-        """Mean absolute error of the jobs that were learned from, each predicted by the levels of the others."""
+        """Mean absolute leave-one-out error of the training jobs."""
         return float(np.average(np.abs(self.trend.leave_one_out), weights=self.weights))
 
     def worth_keeping(self, without: float) -> bool:
-        """Return whether errors are far enough below those of the formulas alone, fitted ``without`` levels."""
-        return self.error < _WORTH_KEEPING * without
+        """Return whether the error is far enough below ``without``, that of the formulas fitted without offsets."""
+        return self.error < _MOST_ERROR_REFITTED * without
 
     def __call__(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the level of encoded rows, float64 ``[n]``; of a category that was never seen, that of all."""
+        """Return the log offset of encoded rows, float64 ``[n]``; an unseen category gets the common part alone."""
         return self.trend.predict(self.inputs.dense(features))

@@ -1,7 +1,7 @@
-"""The free constants of the formulas: a default and how far off it may be, before anything was measured.
+"""Free constants of the roofline formulas, with log-normal priors: a default and a log standard deviation each.
 
-All are positive and live on a logarithmic scale. Bandwidths are shares of what the hardware's data sheet promises, so
-that what one cluster taught carries over to another device.
+All are positive. Bandwidths are shares of the value in the hardware's data sheet, so that a calibration on one cluster
+carries over to another device.
 """
 
 from __future__ import annotations
@@ -56,5 +56,5 @@ DEFAULTS: Constants = {name: default for name, (default, _, _) in PRIORS.items()
 
 
 def constants_of(logarithms: NDArray[np.float64]) -> Constants:
-    """Return the constants whose logarithms stand in the order of ``NAMES``."""
+    """Return the constants from their logarithms in the order of ``NAMES``."""
     return dict(zip(NAMES, np.exp(logarithms).tolist(), strict=True))

@@ -1,4 +1,4 @@
-"""Which trials name what the analytic formulas need, in words for people."""
+"""Coverage of trials by the roofline formulas, as a message for people."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial, Value
 
-# Each of these, or any other in its place.
+# Facts that the formulas need; any name of a group is enough.
 _NEEDED = (
     ("n_layers", "n_params"),
     ("d_model", "n_params"),
@@ -26,21 +26,23 @@ _NEEDED = (
 
 
 def missing_roofline_facts(trials: Sequence[Trial]) -> str:
-    """Return how many trials the formulas of the ``roofline`` cover and what the others lack; empty for none at all.
+    """Return a message on the coverage of the ``roofline`` formulas and on missing facts; empty if nothing is missing.
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
-    >>> print(what_formulas_lack([Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)]))
+    >>> print(missing_roofline_facts([Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)]))
     the analytic formulas cover 0 of 1 trials, the others lack micro_batch_size (1); name=COLUMN gives a column its \
 standard name
     """
     rows = [training_row(trial) for trial in trials]
     covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
-    others = [row for row, known in zip(rows, covered, strict=True) if not known and Recommender.of(row) is None]
-    if not rows or not others:
+    uncovered = [
+        row for row, is_covered in zip(rows, covered, strict=True) if not is_covered and Recommender.of(row) is None
+    ]
+    if not rows or not uncovered:
         return ""
-    told = f"the analytic formulas cover {len(rows) - len(others)} of {len(rows)} trials, the others lack"
-    lacking = Counter(name for row in others for name in _lacking(row))
+    text = f"the analytic formulas cover {len(rows) - len(others)} of {len(rows)} trials, the others lack"
+    lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
     return f"{told} {names}; name=COLUMN gives a column its standard name"
 

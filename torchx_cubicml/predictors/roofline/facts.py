@@ -1,4 +1,4 @@
-"""Standard names read out of rows, or back out of encoded columns, as arrays."""
+"""Facts under standard names as arrays, read from rows or decoded from encoded columns."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ WORDS = (
     "sharding_strategy",
 )
 
-LEAST, MOST = 1e-3, 1e15  # what a count or a size can be; powers and products of a few such have floats
+LEAST, MOST = 1e-3, 1e15  # plausible range of a count or a size; powers and products of a few do not overflow
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Facts:
-    """What ``n`` rows say under the standard names.
+    """Facts of ``n`` rows under the standard names.
 
     Args:
-        n: rows.
-        numbers: name -> float64 ``[n]``, NaN where unknown; a name that no row knows may be absent.
-        shares: name -> word -> share of the layers that it stands for, float64 ``[n]``; one value for all layers has
-            share 1, and all shares are 0 where the fact is unknown.
+        n: number of rows.
+        numbers: name -> float64 ``[n]``, NaN where unknown; a name that no row contains may be absent.
+        shares: name -> word -> share of the layers with that word, float64 ``[n]``; one value for all layers has share
+            1, and all shares are 0 where the fact is unknown.
     """
 
     n: int
@@ -76,7 +76,7 @@ class Facts:
 
     @classmethod
     def from_rows(cls, rows: Sequence[Mapping[str, Value]]) -> Self:
-        """Return what ``rows`` say."""
+        """Return the facts of ``rows``."""
         numbers = {name: np.array([_number(row.get(name)) for row in rows], dtype=np.float64) for name in NUMBERS}
         shares: defaultdict[str, dict[str, NDArray[np.float64]]] = defaultdict(dict)
         for name in WORDS:
@@ -88,65 +88,67 @@ class Facts:
         return cls(n=len(rows), numbers=numbers, shares=shares)
 
     def number(self, name: str, default: float | NDArray[np.float64] = np.nan) -> NDArray[np.float64]:
-        """Return a number, ``default`` where it is unknown, not positive or no number of its kind, float64 ``[n]``."""
+        """Return a number, ``default`` where it is unknown or outside ``LEAST`` to ``MOST``, float64 ``[n]``."""
         value = self.numbers.get(name)
         if value is None:
             return np.broadcast_to(np.asarray(default, dtype=np.float64), (self.n,))
         return np.where((value >= LEAST) & (value <= MOST), value, default)
 
     def share(self, name: str, words: Iterable[str]) -> NDArray[np.float64]:
-        """Return the share of layers under any of ``words``, however capitalised, float64 ``[n]``; 0 where unknown."""
-        wanted = {word.lower() for word in words}
+        """Return the share of layers with any of ``words``, in any letter case, float64 ``[n]``; 0 where unknown."""
+        accepted = {word.lower() for word in words}
         known = self.shares.get(name, {})
-        return sum((share for word, share in known.items() if word.lower() in wanted), np.zeros(self.n))
+        return sum((share for word, share in known.items() if word.lower() in accepted), np.zeros(self.n))
 
     def known(self, name: str) -> NDArray[np.bool_]:
-        """Return where a fact in words is known, bool ``[n]``."""
+        """Return a mask of the rows where a fact in words is known, bool ``[n]``."""
         return np.asarray(self.share(name, self.shares.get(name, {})) > 0.0)
 
 
 class Decoder:
-    """Reads the facts back out of rows that ``columns`` encoded.
+    """Decoder of facts from rows that ``columns`` encoded.
 
     Args:
-        columns: what the columns mean.
-        rows: those that the columns were learned from; they name the categories.
+        columns: meaning of the columns.
+        rows: those that the columns were fitted on; they contain the names of the categories.
     """
 
     def __init__(self, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
-        place = {name: index for index, name in enumerate(columns.names)}
-        self.numbers = {name: place[name] for name in NUMBERS if name in place and not columns.categorical[place[name]]}
+        column_of = {name: index for index, name in enumerate(columns.names)}
+        self.numbers = {
+            name: column_of[name] for name in NUMBERS if name in column_of and not columns.categorical[column_of[name]]
+        }
         self.shares: dict[tuple[str, str], int] = {}
         self.codes: dict[tuple[str, str], tuple[int, float]] = {}
         self.words: dict[str, int] = {}
         for name in WORDS:
             prefix = f"{name}.share("
-            found = {text[len(prefix) : -1]: index for text, index in place.items() if text.startswith(prefix)}
+            found = {text[len(prefix) : -1]: index for text, index in column_of.items() if text.startswith(prefix)}
             self.shares |= {(name, word): index for word, index in found.items()}
-            if name in place:
-                self.words[name] = place[name]
-                self._learn_codes(name, place[name], columns, rows)
+            if name in column_of:
+                self.words[name] = column_of[name]
+                self._add_codes(name, column_of[name], columns, rows)
 
-    def _learn_codes(self, name: str, place: int, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
-        # Python takes True for 1, the columns do not: both are kept apart by their text.
+    def _add_codes(self, name: str, index: int, columns: Columns, rows: Sequence[Mapping[str, Value]]) -> None:
+        # In Python True equals 1, in the columns it does not: the keys are texts to keep both apart.
         values = {str(row[name]): row[name] for row in rows if name in row}
-        codes = columns.encode([{name: value} for value in values.values()])[:, place] if values else np.empty(0)
+        codes = columns.encode([{name: value} for value in values.values()])[:, index] if values else np.empty(0)
         for word, code in zip(values, codes.tolist(), strict=True):
             if not np.isnan(code):
-                self.codes[name, word] = place, code
+                self.codes[name, word] = index, code
 
     def facts(self, features: NDArray[np.float64]) -> Facts:
         """Return the facts of encoded rows, float64 ``[n, n_columns]``."""
         shares: defaultdict[str, dict[str, NDArray[np.float64]]] = defaultdict(dict)
-        for (name, word), place in self.shares.items():
-            shares[name][word] = np.nan_to_num(features[:, place])
-        for (name, word), (place, code) in self.codes.items():
-            shares[name][word] = (features[:, place] == code).astype(np.float64)
-        for name, place in self.words.items():
-            column = features[:, place]
+        for (name, word), index in self.shares.items():
+            shares[name][word] = np.nan_to_num(features[:, index])
+        for (name, word), (index, code) in self.codes.items():
+            shares[name][word] = (features[:, index] == code).astype(np.float64)
+        for name, index in self.words.items():
+            column = features[:, index]
             for code in np.unique(column[column >= UNSEEN]).tolist():
                 shares[name][unseen_word(name, code) or ""] = (column == code).astype(np.float64)
-        numbers = {name: features[:, place] for name, place in self.numbers.items()}
+        numbers = {name: features[:, index] for name, index in self.numbers.items()}
         return Facts(n=len(features), numbers=numbers, shares=shares)
 
 

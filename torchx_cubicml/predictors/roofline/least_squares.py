@@ -1,4 +1,4 @@
-"""Nonlinear least squares for the constants of the formulas: to import SciPy's takes longer than all that it solves."""
+"""Nonlinear least squares (Levenberg-Marquardt) for the formulas' constants; SciPy's import takes longer than a fit."""
 
 from __future__ import annotations
 
@@ -11,38 +11,44 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.roofline.training_layout import Array
 
-_DAMPING, _LESS, _MORE = 1e-3, 0.2, 4.0  # at first, after a step that helped, after one that did not
-_SHIFT = 1e-7  # of a difference that stands for a slope
-_TOLERANCE = 2e-5  # of the sum of squares, and of the length of the solution
+_DAMPING, _DECREASE, _INCREASE = (
+    1e-3,
+    0.2,
+    4.0,
+)  # initial value, factor after an accepted step, factor after a rejected one
+_SHIFT = 1e-7  # of the finite differences
+_TOLERANCE = 2e-5  # relative, of the sum of squares and of the length of the solution
 
 
 def least_squares(misfit: Callable[[Array], Array], start: Array, *, steps: int) -> Array:
-    """Return where the squares of ``misfit`` add up to the least that is found, by Levenberg and Marquardt.
+    """Return a local minimum of the sum of squares of ``misfit``, by Levenberg-Marquardt.
 
     Args:
-        misfit: smooth, float64 ``[k]`` -> float64 ``[n]``, n >= k.
+        misfit: residuals, smooth, float64 ``[k]`` -> float64 ``[n]``, n >= k.
         start: float64 ``[k]``.
-        steps: that are tried at most.
+        steps: maximum number of steps, accepted or not.
     """
-    theta, rest = start, misfit(start)
-    slope = _slope(misfit, theta, rest)
+    theta, current = start, misfit(start)
+    jacobian = _jacobian(misfit, theta, current)
     damping = _DAMPING
     for _ in range(steps):
-        curvature = slope.T @ slope
-        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -slope.T @ rest)
-        found = misfit(theta + step)
-        gain = rest @ rest - found @ found
+        curvature = jacobian.T @ jacobian
+        step = np.linalg.solve(curvature + damping * np.diag(np.diag(curvature)), -jacobian.T @ current)
+        residuals = misfit(theta + step)
+        gain = current @ current - residuals @ residuals
         if not gain > 0.0:
-            damping *= _MORE
+            damping *= _INCREASE
             continue
-        settled = gain < _TOLERANCE * (rest @ rest) or np.linalg.norm(step) < _TOLERANCE * np.linalg.norm(theta)
-        theta, rest, damping = theta + step, found, damping * _LESS
-        if settled:
+        has_converged = gain < _TOLERANCE * (current @ current) or np.linalg.norm(step) < _TOLERANCE * np.linalg.norm(
+            theta
+        )
+        theta, current, damping = theta + step, residuals, damping * _DECREASE
+        if has_converged:
             break
-        slope = _slope(misfit, theta, rest)
+        jacobian = _jacobian(misfit, theta, current)
     return theta
 
 
-def _slope(misfit: Callable[[Array], Array], theta: Array, rest: Array) -> Array:
+def _jacobian(misfit: Callable[[Array], Array], theta: Array, rest: Array) -> Array:
     shifts = _SHIFT * np.maximum(1.0, np.abs(theta))
     return np.stack([(misfit(theta + each) - rest) / each.sum() for each in np.diag(shifts)], axis=1)

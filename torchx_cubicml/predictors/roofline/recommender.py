@@ -1,4 +1,4 @@
-"""Roofline formulas of recommenders with sharded embedding tables."""
+"""Roofline formulas and their calibration for recommenders with sharded embedding tables."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ _GRADIENT, _OPTIMIZER = 4.0, 12.0  # bytes per parameter, as for transformers
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Recommender:
-    """A training as the formulas see it.
+    """Inputs of the formulas for one training of a recommender.
 
     Args:
         sizes: parameters of each dense layer.
-        strategies: of each dense layer.
+        strategies: sharding strategy of each dense layer.
         samples: of one device and step.
         ranks: devices, >= 1.
         hardware: of one device.
-        tables: looked up by each sample.
+        tables: number of tables that each sample looks up.
         table_width: numbers of one embedding.
         pooling: rows of a table that one sample looks up, on average.
         table_rows: of all tables together.
@@ -54,14 +54,14 @@ class Recommender:
 
     @classmethod
     def of(cls, row: Mapping[str, Value]) -> Recommender | None:
-        """Return the training that a row names; ``None`` without ``layer_n_params``, batch, devices and strategy."""
-        sizes, chosen = row.get("layer_n_params"), row.get("sharding_strategy")
+        """Return the training of a row; ``None`` without ``layer_n_params``, batch, devices and strategy."""
+        sizes, strategy_fact = row.get("layer_n_params"), row.get("sharding_strategy")
         samples, ranks = _number(row, "micro_batch_size"), _number(row, "world_size")
-        if not isinstance(sizes, tuple) or not sizes or chosen is None or samples <= 0.0 or ranks < 1.0:
+        if not isinstance(sizes, tuple) or not sizes or strategy_fact is None or samples <= 0.0 or ranks < 1.0:
             return None
         if not all(_is_size(size) for size in sizes):
             return None
-        strategies = chosen if isinstance(chosen, tuple) else (chosen,) * len(sizes)
+        strategies = strategy_fact if isinstance(strategy_fact, tuple) else (strategy_fact,) * len(sizes)
         if len(strategies) != len(sizes):
             return None
         return cls(
@@ -82,14 +82,14 @@ class Recommender:
         return {name: float(part[0]) for name, part in step_seconds([self], constants).items()}
 
     def memory(self) -> dict[str, float]:
-        """Return the bytes of one device: dense states, two gathered layers at a time, and its part of the tables."""
+        """Return part -> bytes of one device: dense states, two gathered layers at a time, its part of the tables."""
         weights = gradients = optimizer = 0.0
         gathered = [0.0, 0.0]
-        for place, size in enumerate(self.sizes):
-            share = 1.0 / self.ranks if self._sharded(place) else 1.0
-            weights += WEIGHT * size * (share if self.strategies[place] in EACH_TIME else 1.0)
+        for index, size in enumerate(self.sizes):
+            share = 1.0 / self.ranks if self._sharded(index) else 1.0
+            weights += WEIGHT * size * (share if self.strategies[index] in EACH_TIME else 1.0)
             gradients, optimizer = gradients + _GRADIENT * size * share, optimizer + _OPTIMIZER * size * share
-            if self.strategies[place] in EACH_TIME:
+            if self.strategies[index] in EACH_TIME:
                 gathered.append(WEIGHT * size * (1.0 - share))
         return {
             "weights": weights,
@@ -100,13 +100,13 @@ class Recommender:
         }
 
     def fits(self, memory: Mapping[str, float]) -> bool:
-        """Return whether the dense part keeps to its share, and the tables to the rest."""
+        """Return whether the dense part fits in its share of the memory, and the tables in the rest."""
         dense = sum(size for name, size in memory.items() if name != "embeddings")
         reserved = self.reserved_share * self.hardware.memory
         return dense <= reserved and memory["embeddings"] <= self.hardware.memory - min(reserved, dense)
 
-    def _sharded(self, place: int) -> bool:
-        return self.strategies[place] in (*EACH_TIME, *ONCE)
+    def _sharded(self, index: int) -> bool:
+        return self.strategies[index] in (*EACH_TIME, *ONCE)
 
 
 def _number(row: Mapping[str, Value], name: str) -> float:
@@ -120,22 +120,22 @@ def _is_size(value: Value) -> TypeGuard[int | float]:
 
 EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")  # gathered for forward and again for backward
 ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
-WEIGHT, NUMBER = 2.0, 4.0  # bytes of a parameter, and of an embedding's number, looked up or on the way
+WEIGHT, NUMBER = 2.0, 4.0  # bytes of a parameter, and of a number of an embedding, looked up or in transfer
 _FREE = ("gemm_efficiency", "half_tokens", "link_dp", "network_dp", "memory_bandwidth", "step_s")
-_NOISE = 0.2  # log error up to which a misfit counts squared, beyond it linearly
+_NOISE = 0.2  # log error up to which the loss is quadratic, beyond it linear
 _STEPS = 30
 _MOST_ROWS = 500
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Trainings:
-    """``n`` trainings; layers that a training lacks have the size 0 and are no ``layer``.
+    """Inputs of ``n`` trainings as arrays; missing layers are padded with size 0.
 
     Args:
         sizes: parameters of each dense layer, float64 ``[n, n_layers]``.
-        layer: which of them there are, bool, and so below.
-        sharded: those whose parameters are.
-        each_time: those gathered for forward and again for backward.
+        layer: mask of the layers that exist, bool ``[n, n_layers]``, and so below.
+        sharded: mask of the layers with sharded parameters.
+        each_time: mask of the layers gathered for forward and again for backward.
         numbers: other facts by the names of ``Recommender`` and ``Hardware``, float64 ``[n]`` each.
     """
 
@@ -168,20 +168,20 @@ def step_seconds(trainings: Sequence[Recommender], constants: Constants) -> dict
 
 
 def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, uncertainty: Array) -> Constants:
-    """Return the constants that explain measured steps: most probable values under their priors, with a robust misfit.
+    """Return the MAP estimates of the constants from measured steps, with a robust loss.
 
     Args:
-        trainings: ``n`` of them; with none at all, the defaults.
+        trainings: ``n`` of them; with none at all, the defaults are returned.
         seconds: per step, float64 ``[n]``, > 0.
-        uncertainty: of their logarithms, as each run told it, float64 ``[n]``.
+        uncertainty: of their logarithms, as each run reported it, float64 ``[n]``.
     """
     if not len(trainings):
         return DEFAULTS
     order = np.argsort(seconds, kind="stable")[:: int(np.ceil(len(seconds) / _MOST_ROWS))]
     table, measured = _Trainings.of([trainings[row] for row in order.tolist()]), np.log(seconds[order])
     noise = np.hypot(_NOISE, uncertainty[order])
-    places = [NAMES.index(name) for name in _FREE]
-    centre, width = CENTRE[places], WIDTH[places]
+    indices = [NAMES.index(name) for name in _FREE]
+    centre, width = CENTRE[indices], WIDTH[indices]
 
     def constants_at(theta: Array) -> Constants:
         return {**DEFAULTS, **dict(zip(_FREE, np.exp(theta).tolist(), strict=True))}
@@ -195,7 +195,7 @@ def calibrate_recommenders(trainings: Sequence[Recommender], seconds: Array, unc
 
 
 def _seconds(table: _Trainings, constants: Constants) -> dict[str, Array]:
-    numbers, wire = table.numbers, _wire(table, constants)
+    numbers, seconds_per_byte = table.numbers, _seconds_per_byte(table, constants)
     samples, filled = numbers["samples"], numbers["samples"] / (numbers["samples"] + constants["half_tokens"])
     speed = numbers["peak"] * constants["gemm_efficiency"] * filled
     forward = 2.0 * table.sizes * (samples / speed)[:, None]
@@ -205,35 +205,41 @@ def _seconds(table: _Trainings, constants: Constants) -> dict[str, Array]:
     held = (table.sizes / np.where(table.sharded, numbers["ranks"][:, None], 1.0)).sum(axis=1)
     return {
         "compute": compute,
-        "data_parallel": _streams(table, forward, WEIGHT * table.sizes * wire[:, None]) - compute,
+        "data_parallel": _last_end(table, forward, WEIGHT * table.sizes * seconds_per_byte[:, None]) - compute,
         # Read forward, read and written backward.
         "embedding_lookup": 3.0 * looked_up * numbers["pooling"] / memory,
-        "embedding_exchange": 2.0 * looked_up * wire,
+        "embedding_exchange": 2.0 * looked_up * seconds_per_byte,
         "optimizer": 16.0 * held / memory,
         "overhead": np.full(len(compute), constants["step_s"]),
     }
 
 
-def _streams(table: _Trainings, forward: Array, gather: Array) -> Array:
-    """Return when the last of computation and communication ends, both streams in order."""
-    wire, clock = np.zeros((2, len(forward)))
-    for place in range(forward.shape[1]):
-        wire = wire + np.where(table.sharded[:, place], gather[:, place], 0.0)
-        clock = np.where(table.sharded[:, place], np.maximum(clock, wire), clock) + forward[:, place]
-    for place in reversed(range(forward.shape[1])):
-        again = table.each_time[:, place]
-        wire = wire + np.where(again, gather[:, place], 0.0)
-        clock = np.where(again, np.maximum(clock, wire), clock) + 2.0 * forward[:, place]
-        # Gradients are scattered where sharded, else reduced on every rank: twice the bytes.
-        reduced = np.maximum(wire, clock) + gather[:, place] * np.where(table.sharded[:, place], 1.0, 2.0)
-        wire = np.where(table.layer[:, place], reduced, wire)
-    return np.maximum(clock, wire)
+def _last_end(table: _Trainings, forward: Array, gather: Array) -> Array:
+    """Return the time at which the last of the computation and communication streams ends; each is in order."""
+    communication, computation = np.zeros((2, len(forward)))
+    for layer in range(forward.shape[1]):
+        communication = communication + np.where(table.sharded[:, layer], gather[:, layer], 0.0)
+        computation = (
+            np.where(table.sharded[:, layer], np.maximum(computation, communication), computation) + forward[:, layer]
+        )
+    for layer in reversed(range(forward.shape[1])):
+        gathered_again = table.each_time[:, layer]
+        communication = communication + np.where(gathered_again, gather[:, layer], 0.0)
+        computation = (
+            np.where(gathered_again, np.maximum(computation, communication), computation) + 2.0 * forward[:, layer]
+        )
+        # Gradients are reduce-scattered where sharded, else all-reduced: twice the bytes.
+        reduced = np.maximum(communication, computation) + gather[:, layer] * np.where(
+            table.sharded[:, layer], 1.0, 2.0
+        )
+        communication = np.where(table.layer[:, layer], reduced, communication)
+    return np.maximum(computation, communication)
 
 
-def _wire(table: _Trainings, constants: Constants) -> Array:
-    """Return seconds per byte of a collective over all devices."""
+def _seconds_per_byte(table: _Trainings, constants: Constants) -> Array:
+    """Return the seconds per byte of a collective over all devices."""
     numbers = table.numbers
-    near = numbers["link"] * constants["link_dp"]
-    far = np.minimum(numbers["network"] * constants["network_dp"], near)
+    in_node = numbers["link"] * constants["link_dp"]
+    across_nodes = np.minimum(numbers["network"] * constants["network_dp"], in_node)
     ranks = numbers["ranks"]
-    return np.asarray((ranks - 1.0) / ranks / np.where(ranks <= numbers["per_node"], near, far))
+    return np.asarray((ranks - 1.0) / ranks / np.where(ranks <= numbers["per_node"], in_node, across_nodes))

@@ -1,7 +1,7 @@
-"""Transformer trainings and how they are laid out over devices: what the formulas need, derived from the facts.
+"""Layout of transformer trainings over devices: the inputs of the roofline formulas, derived from facts.
 
-Needed are the depth, the width (or the number of parameters), the sequence length, the micro batch, the number of
-devices. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128.
+The depth, the width (or the number of parameters), the sequence length, the micro batch and the number of devices are
+required. All else has a default: no parallelism, four times the width inside the MLP, bf16, one head per 128.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]
 
-_BYTES = {"fp32": 4.0, "tf32": 4.0}  # of a weight, an activation or a gradient on the way; 2 for all others
+_BYTES = {"fp32": 4.0, "tf32": 4.0}  # of a weight, an activation or a gradient in transfer; 2 for all others
 _GATHERED_EACH_TIME = ("FULL_SHARD", "HYBRID_SHARD")
 _GATHERED_ONCE = ("SHARD_GRAD_OP", "_HYBRID_SHARD_ZERO2")
 _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
@@ -28,7 +28,7 @@ _HYBRID = ("HYBRID_SHARD", "_HYBRID_SHARD_ZERO2")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainingLayout:
-    """``n`` trainings; every field is float64 ``[n]``.
+    """Models and parallel layouts of ``n`` trainings; every field is float64 ``[n]``.
 
     Args:
         layers: transformer blocks.
@@ -39,9 +39,9 @@ class TrainingLayout:
         sequence: tokens of one sample.
         vocabulary: 0.0 where unknown.
         layer_params: of one block.
-        expert_share: of them, in experts that are split over ``ep``.
+        expert_share: share of them in experts, which are split over ``ep``.
         active_params: of one block, used by one token.
-        active_experts: that one token is sent to.
+        active_experts: experts that one token is sent to.
         micro: samples per micro batch and data-parallel rank.
         rounds: micro batches per step and rank.
         world: devices.
@@ -53,21 +53,21 @@ class TrainingLayout:
         cp: context-parallel degree.
         ep: expert-parallel degree.
         chunks: of layers per stage (interleaved schedule).
-        bubble: share of the plain bubble that the schedule leaves.
+        bubble: share of the plain bubble that remains with the schedule.
         in_flight: micro batches whose activations the first stage holds.
         gathered_each_time: share of layers whose parameters are gathered for forward and for backward.
         gathered_once: share of layers whose parameters are gathered once per micro batch.
         hybrid: share of layers sharded inside a node and replicated across.
-        states_sharded: share of layers whose optimizer states are sharded, whatever else is.
+        states_sharded: share of layers whose optimizer states are sharded, with or without anything else.
         gradients_sharded: share of layers whose gradients are.
         full_recompute: share of layers whose activations are recomputed.
-        selective_recompute: share of layers of which attention alone is.
+        selective_recompute: share of layers with attention alone recomputed.
         plain_attention: 1.0 where the scores of attention go through memory.
         sequence_parallel: 1.0 where tensor parallelism splits all activations.
         compiled: 1.0 where kernels are fused by a compiler.
-        width_bytes: of a number on the way.
+        width_bytes: bytes of a weight, an activation or a gradient in transfer.
         low_bit: 1.0 for fp8.
-        peak: FLOP/s of one device in the precision at hand.
+        peak: FLOP/s of one device in the precision of the training.
         memory: bytes of one device.
         memory_bandwidth: bytes per second.
         link: bytes per second to a device of the node.
@@ -118,7 +118,7 @@ class TrainingLayout:
 
     @classmethod
     def of(cls, facts: Facts) -> Self:
-        """Return the layout of ``facts``; where ``covered`` is false its numbers mean nothing, and may be NaN."""
+        """Return the layout of ``facts``; where ``covered`` is false, its numbers are meaningless and may be NaN."""
         with np.errstate(invalid="ignore", divide="ignore"):
             fields = _degrees(facts) | _model(facts) | _devices(facts)
             fields |= _batch(facts, fields["dp"]) | _sharding(facts, fields)
@@ -127,14 +127,14 @@ class TrainingLayout:
 
     @property
     def covered(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """Where all that is needed is known and consistent, bool ``[n]``."""
+        """Mask of the rows where all required facts are known and consistent, bool ``[n]``."""
         needed = (self.layers, self.width, self.layer_params, self.sequence, self.micro, self.world, self.dp)
         with np.errstate(invalid="ignore"):
             positive = np.all([np.isfinite(value) & (value > 0) for value in needed], axis=0)
             return np.asarray(positive & (self.dp >= 1 - 1e-9), dtype=np.bool_)
 
     def rows(self, chosen: np.ndarray[tuple[int, ...], np.dtype[np.bool_ | np.int64]]) -> Self:
-        """Return the chosen rows only."""
+        """Return the rows selected by a mask or by indices."""
         return type(self)(**{name: getattr(self, name)[chosen] for name in self.__slots__})
 
     @property
@@ -154,7 +154,7 @@ class TrainingLayout:
 
     @property
     def stage_params(self) -> Array:
-        """Parameters that one device works with: of one pipeline stage, split by tensor and expert parallelism."""
+        """Parameters per device: those of one pipeline stage, split by tensor and expert parallelism."""
         block = self.layer_params * (1.0 - self.expert_share + self.expert_share / self.ep)
         ends = self.vocabulary * self.width
         return np.asarray((block * self.layers / self.pp + ends) / self.tp)
@@ -165,7 +165,7 @@ def _degrees(facts: Facts) -> dict[str, Array]:
     dp = facts.number("dp_degree", facts.number("dp_shard_degree") * facts.number("dp_replicate_degree", 1.0))
     nodes = facts.number("nnodes") * facts.number("nproc_per_node")
     world = facts.number("world_size", np.where(np.isnan(nodes), dp * tp * pp * cp, nodes))
-    # What the parallel degrees leave is data parallel, as everywhere; a stated degree is a check on it at most.
+    # The remaining ranks are data parallel, as in all frameworks; a stated data-parallel degree does not override that.
     return {"tp": tp, "pp": pp, "cp": cp, "ep": ep, "world": world, "dp": world / (tp * pp * cp)}
 
 
@@ -173,13 +173,13 @@ def _model(facts: Facts) -> dict[str, Array]:
     layers = facts.number("n_layers")
     vocabulary = facts.number("vocab_size", 0.0)
     total = facts.number("n_params")
-    guessed = np.sqrt(total / (12.0 * layers))
-    width = facts.number("d_model", guessed)
+    implied_width = np.sqrt(total / (12.0 * layers))
+    width = facts.number("d_model", implied_width)
     heads = facts.number("n_heads", np.maximum(np.round(width / 128.0), 1.0))
     kv_share = np.minimum(facts.number("n_kv_heads", heads) / heads, 1.0)
-    stated = facts.number("d_ff")
-    inner = np.where(np.isnan(stated), 4.0, stated / width)
-    gated = _gated(facts, stated, {"width": width, "layers": layers, "kv_share": kv_share, "inner": inner})
+    stated_d_ff = facts.number("d_ff")
+    inner = np.where(np.isnan(stated_d_ff), 4.0, stated_d_ff / width)
+    gated = _gated(facts, stated_d_ff, {"width": width, "layers": layers, "kv_share": kv_share, "inner": inner})
     matrices = np.where(gated, 3.0, 2.0)
     experts = facts.number("n_experts", 1.0)
     active = np.minimum(facts.number("n_active_experts", 2.0), experts)
@@ -200,23 +200,25 @@ def _model(facts: Facts) -> dict[str, Array]:
     }
 
 
-def _gated(facts: Facts, stated: Array, shape: dict[str, Array]) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """Return where the MLP has three matrices rather than two: what explains the number of parameters better.
+def _gated(
+    facts: Facts, stated_d_ff: Array, shape: dict[str, Array]
+) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+    """Return a mask of gated MLPs (three matrices rather than two): those fit the number of parameters better.
 
-    Without that number, any inner width but the classical four times the width is taken for a gated MLP.
+    Without that number, any inner width but the classical four times the width counts as a gated MLP.
     """
     total = facts.number("n_params")
     vocabulary = facts.number("vocab_size", 0.0)
     square = shape["width"] ** 2
-    misfit = []
+    misfits = []
     for matrices in (2.0, 3.0):
         block = (2.0 + 2.0 * shape["kv_share"] + matrices * shape["inner"]) * square * shape["layers"]
-        # Embeddings may be tied, untied, or not counted at all.
+        # The stated number may count the embeddings not at all (0), tied (1) or untied (2).
         counted = [np.abs(np.log((block + times * vocabulary * shape["width"]) / total)) for times in (0.0, 1.0, 2.0)]
-        misfit.append(np.min(counted, axis=0))
-    classical = np.isnan(stated) | (np.abs(shape["inner"] - 4.0) < 0.01)
-    judged = np.isfinite(total) & np.isfinite(stated) & (facts.number("n_experts", 1.0) <= 1)
-    return np.where(judged, misfit[1] < misfit[0], ~classical)
+        misfits.append(np.min(counted, axis=0))
+    classical = np.isnan(stated_d_ff) | (np.abs(shape["inner"] - 4.0) < 0.01)
+    is_decidable = np.isfinite(total) & np.isfinite(stated_d_ff) & (facts.number("n_experts", 1.0) <= 1)
+    return np.where(is_decidable, misfits[1] < misfits[0], ~classical)
 
 
 def _batch(facts: Facts, dp: Array) -> dict[str, Array]:
@@ -233,20 +235,20 @@ def _devices(facts: Facts) -> dict[str, Array]:
     weight = np.zeros(facts.n)
     for name, share in facts.shares.get("device", {}).items():
         weight = weight + share
-        _add(table, _known(name), share, precision)
-    _add(table, REFERENCE, 1.0 - weight, precision)
-    stated = facts.number("nproc_per_node", table["per_node"])
-    # A rack joined by fast links holds several of what its scheduler calls nodes.
-    table["per_node"] = np.where(table["per_node"] > 8, table["per_node"], stated)
-    low = precision["fp8"]
-    wide = sum((share * (_BYTES.get(word, 2.0)) for word, share in precision.items()), np.zeros(facts.n))
-    return {**table, "width_bytes": wide, "low_bit": low}
+        _add_device(table, _hardware(name), share, precision)
+    _add_device(table, REFERENCE, 1.0 - weight, precision)
+    stated_per_node = facts.number("nproc_per_node", table["per_node"])
+    # Fast links may join a whole rack, which contains several of the scheduler's nodes.
+    table["per_node"] = np.where(table["per_node"] > 8, table["per_node"], stated_per_node)
+    fp8 = precision["fp8"]
+    width_bytes = sum((share * (_BYTES.get(word, 2.0)) for word, share in precision.items()), np.zeros(facts.n))
+    return {**table, "width_bytes": width_bytes, "low_bit": fp8}
 
 
 _FACTS = ("memory", "memory_bandwidth", "link", "network", "per_node")
 
 
-def _add(table: dict[str, Array], hardware: Hardware, share: Array, precision: dict[str, Array]) -> None:
+def _add_device(table: dict[str, Array], hardware: Hardware, share: Array, precision: dict[str, Array]) -> None:
     peak = sum((part * hardware.peak(word) for word, part in precision.items()), np.zeros(len(share)))
     table["peak"] = table["peak"] + share * peak
     for name in _FACTS:
@@ -254,57 +256,59 @@ def _add(table: dict[str, Array], hardware: Hardware, share: Array, precision: d
 
 
 @cache
-def _known(device: str) -> Hardware:
+def _hardware(device: str) -> Hardware:
     return find_hardware(device) or REFERENCE
 
 
 def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
-    found: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
+    shares: dict[str, Array] = {word: np.zeros(facts.n) for word in PRECISIONS}
     for text, share in facts.shares.get("precision", {}).items():
         word = precision_word(text) or "bf16"
-        found[word] = found[word] + share
-    cpu = facts.share("device", [name for name in devices if _known(name).name == "cpu"])
-    old = facts.share("device", [name for name in devices if _known(name).fp16])  # without bf16: trained in fp16
-    missing = 1.0 - facts.known("precision")
-    found["fp32"] = found["fp32"] + missing * cpu
-    found["fp16"] = found["fp16"] + missing * old
-    found["bf16"] = found["bf16"] + missing * (1.0 - cpu - old)
-    return found
+        shares[word] = shares[word] + share
+    cpu = facts.share("device", [name for name in devices if _hardware(name).name == "cpu"])
+    old = facts.share("device", [name for name in devices if _hardware(name).fp16])  # no bf16: trained in fp16
+    unknown = 1.0 - facts.known("precision")
+    shares["fp32"] = shares["fp32"] + unknown * cpu
+    shares["fp16"] = shares["fp16"] + unknown * old
+    shares["bf16"] = shares["bf16"] + unknown * (1.0 - cpu - old)
+    return shares
 
 
 def _sharding(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
     stage = facts.number("zero_stage", 0.0)
-    each = np.maximum(facts.share("sharding_strategy", _GATHERED_EACH_TIME), stage >= 3)
-    once = facts.share("sharding_strategy", _GATHERED_ONCE)
+    gathered_each_time = np.maximum(facts.share("sharding_strategy", _GATHERED_EACH_TIME), stage >= 3)
+    gathered_once = facts.share("sharding_strategy", _GATHERED_ONCE)
     hybrid = facts.share("sharding_strategy", _HYBRID)
     dp = fields["dp"]
-    inside = np.clip(fields["per_node"] / (fields["tp"] * fields["cp"]), 1.0, dp)
-    shard = np.where(hybrid > 0.5, facts.number("dp_shard_degree", inside), facts.number("dp_shard_degree", dp))
+    within_node = np.clip(fields["per_node"] / (fields["tp"] * fields["cp"]), 1.0, dp)
+    shard = np.where(hybrid > 0.5, facts.number("dp_shard_degree", within_node), facts.number("dp_shard_degree", dp))
     return {
         "shard": np.clip(shard, 1.0, dp),
-        "gathered_each_time": each,
-        "gathered_once": once,
+        "gathered_each_time": gathered_each_time,
+        "gathered_once": gathered_once,
         "hybrid": hybrid,
-        "states_sharded": np.maximum(each + once, stage >= 1),
-        "gradients_sharded": np.maximum(each + once, stage >= 2),
+        "states_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 1),
+        "gradients_sharded": np.maximum(gathered_each_time + gathered_once, stage >= 2),
     }
 
 
 def _pipeline(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
-    words = {text: text.lower().replace("-", "_") for text in facts.shares.get("pp_schedule", {})}
+    spellings = {text: text.lower().replace("-", "_") for text in facts.shares.get("pp_schedule", {})}
     chunks = facts.number("virtual_pp_degree", 1.0)
-    interleaved = facts.share("pp_schedule", [text for text, word in words.items() if "interleaved" in word])
-    none = facts.share("pp_schedule", [text for text, word in words.items() if "zero" in word or "zb" in word])
-    dual = facts.share("pp_schedule", [text for text, word in words.items() if "dual" in word])
-    everything = facts.share("pp_schedule", [text for text, word in words.items() if word in {"gpipe", "afab"}])
+    interleaved = facts.share("pp_schedule", [text for text, word in spellings.items() if "interleaved" in word])
+    zero_bubble = facts.share(
+        "pp_schedule", [text for text, word in spellings.items() if "zero" in word or "zb" in word]
+    )
+    dual = facts.share("pp_schedule", [text for text, word in spellings.items() if "dual" in word])
+    all_forward = facts.share("pp_schedule", [text for text, word in spellings.items() if word in {"gpipe", "afab"}])
     chunks = np.maximum(chunks, 1.0 + interleaved)
     rounds, pp = fields["rounds"], fields["pp"]
     return {
         "chunks": chunks,
-        # Zero Bubble (arXiv 2401.10241) fills it with weight gradients; DualPipe halves it, roughly.
-        "bubble": (1.0 - 0.9 * none) * (1.0 - 0.5 * dual) / chunks,
+        # Zero Bubble (arXiv 2401.10241) fills the bubble with weight gradients; DualPipe roughly halves it.
+        "bubble": (1.0 - 0.9 * zero_bubble) * (1.0 - 0.5 * dual) / chunks,
         # 1F1B holds as many micro batches as there are stages, GPipe all of them.
-        "in_flight": np.where(everything > 0.5, rounds, np.minimum(pp * np.where(chunks > 1, 1.5, 1.0), rounds)),
+        "in_flight": np.where(all_forward > 0.5, rounds, np.minimum(pp * np.where(chunks > 1, 1.5, 1.0), rounds)),
     }
 
 

@@ -1,3 +1,3 @@
-"""What is applied in the job: config files and hooks."""
+"""Config values applied inside the job: copies of config files, and hooks for values that no flag sets."""
 
 from __future__ import annotations

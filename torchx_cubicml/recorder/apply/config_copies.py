@@ -1,4 +1,7 @@
-"""Edited copies of config files, placed where the script finds them in the original's stead."""
+"""Edited copies of config files, in folders that mirror the originals' with symbolic links.
+
+``main`` runs in a child process of each rank, started by ``config_files``.
+"""
 
 from __future__ import annotations
 
@@ -27,113 +30,113 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 
-_MOST_BESIDE = 10_000  # links
-_MOST_PATH = 4096  # characters
+_MAX_LINKS = 10_000  # links
+_MAX_PATH = 4096  # characters
 
 
 def looking_like(folder: Path, *, up: int, inside: Path) -> Path:
-    """Return a folder below ``inside`` in which a link leads to each thing that is in ``folder``.
+    """Make a mirror of ``folder`` below ``inside``, with a symbolic link to each of its entries, and return its path.
 
     Args:
         folder: as the program would reach it.
-        up: how many folders above it must look like the user's too, for paths that begin with ``..``.
-        inside: empty, of this process alone.
+        up: number of parent folders to mirror too, for paths that begin with ``..``.
+        inside: empty folder that only this process uses.
 
     Raises:
-        LaunchError: too much is in these folders, or there are not as many.
-        OSError: one cannot be read.
+        LaunchError: these folders have too many entries, or there are fewer than ``up`` parents.
+        OSError: one of the folders cannot be read.
     """
-    theirs = folder.resolve()
-    if up > len(theirs.parents):
+    original = folder.resolve()
+    if up > len(original.parents):
         raise LaunchError(f"a path in a file of {folder} leads further up than there are folders")
-    chain = [theirs, *theirs.parents][: up + 1]
-    ours, n_links = inside, 0
-    for place, below in zip(reversed(chain), [*reversed(chain[:-1]), None], strict=True):
-        with os.scandir(place) as entries:
+    chain = [original, *original.parents][: up + 1]
+    mirror, n_links = inside, 0
+    for source, below in zip(reversed(chain), [*reversed(chain[:-1]), None], strict=True):
+        with os.scandir(source) as entries:
             names = [entry.name for entry in entries if below is None or entry.name != below.name]
         n_links += len(names)
-        if n_links > _MOST_BESIDE:
-            raise LaunchError(f"more than {_MOST_BESIDE} files lie beside {folder}, which a copy there may lead to")
+        if n_links > _MAX_LINKS:
+            raise LaunchError(f"more than {_MAX_LINKS} files lie beside {folder}, which a copy there may lead to")
         for name in names:
-            (ours / name).symlink_to(place / name)
+            (mirror / name).symlink_to(source / name)
         if below is not None:
-            ours /= below.name
-            ours.mkdir(mode=0o700)
-    return ours
+            mirror /= below.name
+            mirror.mkdir(mode=0o700)
+    return mirror
 
 
 def folders_up(values: object) -> int:
-    """Return how many folders above its own a file's values lead, at most.
+    """Return the largest number of parent folders that paths among a config file's values go up.
 
     >>> folders_up({"data": "../corpus/train.bin", "batch": 4, "more": ["a/../b", "x/../../../y"]})
     2
     """
     if isinstance(values, dict):
-        return _most(values.values())
+        return _max_folders_up(values.values())
     if isinstance(values, list):
-        return _most(values)
-    if not isinstance(values, str) or len(values) > _MOST_PATH or values.startswith("/"):
+        return _max_folders_up(values)
+    if not isinstance(values, str) or len(values) > _MAX_PATH or values.startswith("/"):
         return 0
     return sum(part == ".." for part in PurePosixPath(os.path.normpath(values)).parts)
 
 
-def _most(values: Iterable[object]) -> int:
+def _max_folders_up(values: Iterable[object]) -> int:
     return max(map(folders_up, values), default=0)
 
 
-MADE = "made"  # names the copies, each ended by a null character; written when all else is made
+MADE = "made"  # file with the paths of the copies, each ended by a null character; written last
 _ANSWER = "answer.json"
 _CONNECT_S = 10.0
 _TICK_S = 0.02
 
 
 def main() -> NoReturn:
-    """Read the program's arguments from standard input, and write what they become to standard output.
+    """Read the program's arguments from standard input, and write the rewritten ones to standard output.
 
-    The arguments of this process are the folder for the copies, which is the parent's, and whether the other ranks
-    count on this one. A failure after that is an exit status, for nobody here knows what the others do.
+    The arguments of this process are the parent's folder for the copies and, if other ranks rely on this one,
+    ``COUNTED_ON``. If ranks may rely on this one and cannot agree, the exit status is 1: their decision is unknown.
     """
-    job, (folder, *more) = read_job_environment(), sys.argv[1:]
+    job, (folder, *options) = read_job_environment(), sys.argv[1:]
     args = json.loads(sys.stdin.read())
-    told: list[str] = []
+    written: list[str] = []
 
-    def tell(text: str) -> None:
-        told.append(text)
+    def write(text: str) -> None:
+        written.append(text)
         sys.stdout.write(text)
         sys.stdout.flush()
 
     answer, refused = _made(job, args, folder)
     try:
-        agreed = _agreed(job, refused, comes=lambda: tell(COMES))
+        agreed = _agreed(job, refused, comes=lambda: write(COMES))
         refused = refused or ("" if agreed else "another rank could not, or did not come in time")
-    except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
-        why = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if told or COUNTED_ON in more:
-            tell(f"{FAILS}{why}")
+    except Exception as error:  # noqa: BLE001 - a job whose TCPStore is gone must go on
+        reason = f"the ranks cannot agree: {type(error).__name__}: {error}"
+        if written or COUNTED_ON in options:
+            write(f"{FAILS}{reason}")
             os._exit(1)
-        refused = refused or why
+        refused = refused or reason
     if refused and folder:
         shutil.rmtree(folder, ignore_errors=True)
-    tell(json.dumps({**answer, "refused": refused}))
-    os._exit(0)  # whatever hangs in a thread
+    write(json.dumps({**answer, "refused": refused}))
+    os._exit(0)  # even while a thread hangs
 
 
 def _made(job: JobEnvironment, args: Sequence[str], folder: str) -> tuple[dict[str, object], str]:
-    """Return the answer, or why there is none; a child before this one may have made it already."""
-    kept = Path(folder, _ANSWER)
+    """Make the copies and return the answer, or the reason for none; idempotent, as an earlier child may have run."""
+    answer_file = Path(folder, _ANSWER)
     if not folder:
         return {}, "there is no place for temporary files"
     try:
         if Path(folder, MADE).exists():
-            return dict(json.loads(kept.read_text())), ""
-        shutil.rmtree(folder, ignore_errors=True)  # what a child has left half made
+            return dict(json.loads(answer_file.read_text())), ""
+        shutil.rmtree(folder, ignore_errors=True)  # a failed child may have left an incomplete folder
         Path(folder).mkdir(mode=0o700)
         copies, answer = copied(decode_contract(job.contract).files, args, child_environment({}), folder=Path(folder))
-        kept.write_text(json.dumps(answer))
+        answer_file.write_text(json.dumps(answer))
         hidden = Path(folder, f".{MADE}")
         hidden.write_bytes(b"".join(os.fsencode(copy) + b"\0" for copy in copies))
         hidden.rename(Path(folder, MADE))
-        time.sleep(_TICK_S)  # what the program makes is newer, by any clock that ticks in hundredths
+        time.sleep(_TICK_S)  # the program's own files are then newer, even on a clock that ticks every 10 ms
     except (CubicMLError, OSError, ValueError) as error:
         return {}, str(error) or type(error).__name__
     return answer, ""
@@ -142,17 +145,18 @@ def _made(job: JobEnvironment, args: Sequence[str], folder: str) -> tuple[dict[s
 def copied(
     patches: Sequence[FilePatch], args: Sequence[str], env: Mapping[str, str], *, folder: Path
 ) -> tuple[list[Path], dict[str, object]]:
-    """Return patched copies of config files, and the arguments and variables that name them.
+    """Write patched copies of config files, and return them with the arguments and variables that name them.
 
     Args:
-        patches: what is changed in which file.
+        patches: changes to each file.
         args: of the program.
         env: of this process.
-        folder: for the copies, which nobody else can read.
+        folder: for the copies; readable by this user only.
 
     Raises:
-        LaunchError: a file is not the one that the launcher has read, is not where it was named, or cannot be patched.
-        OSError: it cannot be read, or its copy not be written.
+        LaunchError: a file has changed since the launcher read it, is no longer named by its argument or variable, or
+            cannot be patched.
+        OSError: a file cannot be read, or its copy cannot be written.
     """
     words, variables = list(args), {}
     texts = [_patched(patch) for patch in patches]
@@ -179,22 +183,22 @@ def _patched(patch: FilePatch) -> str:
 
 
 class _Copies:
-    """Copies of files, those of one folder side by side, among links to all that lies beside the originals."""
+    """Copies of files, with those of one folder in one mirror of it, whose other entries are symbolic links."""
 
     def __init__(self, folder: Path, up: int) -> None:
         self._folder = folder
         self._up = up
-        self._like: dict[Path, Path] = {}
+        self._mirrors: dict[Path, Path] = {}
         self.made: list[Path] = []
 
     def of(self, original: Path, text: str) -> Path:
-        place = original.parent
-        if place not in self._like or self._like[place] / original.name in self.made:
+        parent = original.parent
+        if parent not in self._mirrors or self._mirrors[parent] / original.name in self.made:
             inside = self._folder / str(len(self.made))
             inside.mkdir(mode=0o700)
-            self._like[place] = looking_like(place, up=self._up, inside=inside)
-        copy = self._like[place] / original.name
-        copy.unlink()  # the link
+            self._mirrors[parent] = looking_like(parent, up=self._up, inside=inside)
+        copy = self._mirrors[parent] / original.name
+        copy.unlink()  # removes the link
         with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(text.encode())
         self.made.append(copy)
@@ -202,11 +206,11 @@ class _Copies:
 
 
 def _agreed(job: JobEnvironment, refused: str, *, comes: Callable[[], None]) -> bool:
-    """Whether every rank can do what it is asked to.
+    """Return whether every rank has made its copies; all ranks get the same answer through the job's TCPStore.
 
     Raises:
-        ConnectionError: there is no place where ranks could meet.
-        RuntimeError: what they agreed on is not known.
+        ConnectionError: the job has no store that the ranks can reach.
+        RuntimeError: the store does not answer, so the agreement is unknown.
     """
     if job.world_size == 1:
         return not refused

@@ -1,7 +1,7 @@
-"""Config files with other values, in copies of this process's own: made before the program runs, gone when it ended.
+"""Config files with changed values, in temporary copies of this process, removed when it ends.
 
-The work is done by a child process (``file_copies``), so that the program finds no library loaded. Where it cannot be
-done on every rank alike, all ranks run the command as typed, which is told once and recorded.
+A child process (``config_copies``) makes the copies, so that no library is loaded when the program starts. If any rank
+cannot make them, all ranks run the command as typed, with one warning and a record of the reason.
 """
 
 from __future__ import annotations
@@ -31,13 +31,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.process.run_program import Program
     from torchx_cubicml.records.contract import Contract, TypedCommand
 
-AGREE_S = 60.0  # for the other ranks to come, whose children load torch too
-_LIMIT_S = AGREE_S + 60.0  # to start besides
+AGREE_S = 60.0  # time for the ranks to agree, as each one's child loads torch first
+_LIMIT_S = AGREE_S + 60.0  # with time to start the child
 _PREFIX = "torchx-cubicml-files-"
-# When the last process that holds the other end of its input is gone. What the program wrote there stays: it is newer
-# than the file that was written when all copies were made. Where there is no such file, the program has not seen them.
-# The shell itself ends at once, so that a program that waits for all of its children does not wait for this one.
-_SWEEPS = """exec 3<&0
+# Cleans up when the last process that holds the other end of its input has ended. Files and links of the program stay:
+# its links are newer than ``made``, which is written after all copies. Without ``made`` the program has not seen the
+# copies, and the whole folder is removed. The shell ends at once, so that a program that waits for all of its children
+# does not wait for this one.
+_CLEANUP_SCRIPT = """exec 3<&0
 { cat >/dev/null
 made="$1/made"
 if [ -e "$made" ]; then
@@ -49,66 +50,67 @@ else
     rm -rf -- "$1"
 fi; } <&3 3<&- &
 """
-_held: list[IO[bytes]] = []
+_cleaner_inputs: list[IO[bytes]] = []
 
 
 def with_config_files(program: Program) -> Program:
-    """Return the program with the arguments that name its own copies of config files; most launches have none.
+    """Return the program with arguments that name edited copies of its config files; most launches have none.
 
-    Variables that name such files, and the contract of what is then launched, are set in this process's environment.
+    Variables that name such files are set in this process's environment. If the launch must run as typed, so are the
+    variables and the contract of that.
     """
     job = read_job_environment()
     try:
         contract = decode_contract(job.contract) if job.contract else None
-    except ContractError:  # told by who opens the session
+    except ContractError:  # open_session reports it
         return program
     if contract is None or not contract.files:
         return program
     try:
         folder = _folder()
         answer = answer_of_a_child(
-            lambda counts: _ask(program, folder, counted_on=counts), counted_on=False, within_s=_LIMIT_S
+            lambda counted_on: _run_child(program, folder, counted_on=counted_on), counted_on=False, within_s=_LIMIT_S
         )
         args, env = _read(answer)
-    except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
-        _let_go()
-        return _as_typed(program, contract, why_no_answer(error), tells=job.local_rank == 0)
+    except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
+        _clean_up()
+        return _as_typed(program, contract, why_no_answer(error), warns=job.local_rank == 0)
     export(env)
     return replace(program, arguments=args)
 
 
 def _folder() -> str:
-    """Return the folder for the copies of this process, which goes when it ends, in whatever way; empty without one."""
+    """Make a temporary folder for the copies, removed however this process ends; return an empty path on failure."""
     import tempfile
 
-    chosen = tempfile.tempdir
+    previous = tempfile.tempdir
     try:
         folder = tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-")
     except OSError:
         return ""
     finally:
-        tempfile.tempdir = chosen  # the program may choose another
-    with suppress(OSError):  # no shell: a folder that stays is the lesser evil
-        sweeper = subprocess.Popen(
-            ["/bin/sh", "-c", _SWEEPS, "sh", folder],
+        tempfile.tempdir = previous  # mkdtemp sets it, but the program may choose another
+    with suppress(OSError):  # without a shell, the folder is left behind
+        cleaner = subprocess.Popen(
+            ["/bin/sh", "-c", _CLEANUP_SCRIPT, "sh", folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
-            start_new_session=True,  # what ends this process's group must not end it
+            start_new_session=True,  # a signal to this process's group must not end it
         )
-        if sweeper.stdin is not None:
-            _held.append(sweeper.stdin)
-        sweeper.wait()
+        if cleaner.stdin is not None:
+            _cleaner_inputs.append(cleaner.stdin)
+        cleaner.wait()
     return folder
 
 
-def _let_go() -> None:
-    """Have the folder swept now: the program runs without it."""
-    while _held:
-        _held.pop().close()
+def _clean_up() -> None:
+    """Have the folder removed now, as the program runs without it."""
+    while _cleaner_inputs:
+        _cleaner_inputs.pop().close()
 
 
-def _ask(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:
+def _run_child(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:
     words = (folder, *([COUNTED_ON] if counted_on else []))
     command = own_command("torchx_cubicml.recorder.apply.config_copies", *words)
     answer = json.loads(said_by_child(command, json.dumps(list(program.arguments)), within_s=_LIMIT_S))
@@ -118,15 +120,15 @@ def _ask(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, obj
 def _read(answer: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]]:
     if answer.get("refused"):
         raise ValueError(str(answer["refused"]))
-    return _texts(answer["args"]), _variables(answer["env"])
+    return _argument_list(answer["args"]), _variables(answer["env"])
 
 
-def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool) -> Program:
-    if contract.launch_id:  # of a tune, which must not write where the user's own launches do
+def _as_typed(program: Program, contract: Contract, reason: str, *, warns: bool) -> Program:
+    if contract.launch_id:  # a launch of a tune must not write to the outputs of the user's own launches
         raise SystemExit(
             f"torchx-cubicml: this launch of a tune ends, for its config files cannot be changed: {reason}"
         )
-    if tells:
+    if warns:
         warn(f"this launch runs as typed, for its config files cannot be changed: {reason}")
     typed = replace(contract.typed(), refused=reason[:400])
     export({CONTRACT_VARIABLE: encode_contract(typed)})
@@ -136,13 +138,13 @@ def _as_typed(program: Program, contract: Contract, reason: str, *, tells: bool)
     return replace(program, arguments=contract.as_typed.args)
 
 
-def _restore(way_back: TypedCommand) -> None:
-    export({name: text for name, text in way_back.env.items() if text is not None})
-    unset([name for name, text in way_back.env.items() if text is None])
+def _restore(typed: TypedCommand) -> None:
+    export({name: text for name, text in typed.env.items() if text is not None})
+    unset([name for name, text in typed.env.items() if text is None])
 
 
-def _texts(value: object) -> tuple[str, ...]:
-    if isinstance(value, list) and all(isinstance(word, str) for word in value):
+def _argument_list(value: object) -> tuple[str, ...]:
+    if isinstance(value, list) and all(isinstance(argument, str) for argument in value):
         return tuple(map(str, value))
     raise ValueError("its child process gave no answer")
 

@@ -1,10 +1,10 @@
-"""Sets the sharding strategy of each repeated layer where the program wraps it: for a script that has no flag for it.
+"""FSDP hook: sets the sharding strategy of each repeated layer when the script, which has no flag for it, wraps it.
 
-- The model is looked up at the first wrap, whole, so that a layer is known by its place in the model and not by when it
-  is wrapped; where the model has not as many repeated layers as strategies are asked for, nothing is changed.
-- FSDP1 gets another ``sharding_strategy``, FSDP2 another ``reshard_after_forward``; everything else stays the script's.
-- Ranks that shard a layer differently would wait for each other for ever. They compare what they are about to do
-  through the job's TCPStore first, and change nothing unless all came with the same.
+- The first wrap looks up the whole model, so that a layer is identified by its position in the model and not by the
+  order of wrapping. If the model has not as many repeated layers as there are strategies, nothing is changed.
+- FSDP1 gets another ``sharding_strategy``, FSDP2 another ``reshard_after_forward``. All other arguments stay.
+- Ranks that shard a layer differently would deadlock. They compare their plans through the job's TCPStore first, and
+  change nothing unless all plans are equal.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.ranks.peers import Peers
     from torchx_cubicml.records.trial import Value
 
-_AGREE_S = 30.0  # for the other ranks to come to their first wrap
+_AGREE_S = 30.0  # time for the other ranks to reach their first wrap
 _PLAIN, _HYBRID = HOOKS["fsdp"]
 _RESHARDS = frozenset({"FULL_SHARD", "HYBRID_SHARD"})
 
 
 class FsdpHook:
-    """Stands in front of FSDP until the first step.
+    """Hook around the wrapping functions of FSDP, until the first step.
 
     Args:
         strategies: one per repeated layer, or one for all.
         peers: the other ranks.
-        guard: for what runs within the program's calls.
+        guard: wraps code that runs within the program's calls.
     """
 
     def __init__(
@@ -45,42 +45,44 @@ class FsdpHook:
     ) -> None:
         self._strategies = strategies
         self._peers = peers
-        self._decide = guard(self._change)
+        self._guarded_change = guard(self._change)
         self._refusal = "the program wraps no module in FSDP"
-        self._looked = 0
-        self._passed_by: list[nn.Module] = []  # whole models that are not the one asked for
-        self._plan: dict[int, tuple[nn.Module, str]] = {}  # layer by its id, kept alive so that the id stays its own
-        self._set: set[int] = set()
+        self._n_agreements = 0
+        self._skipped_models: list[nn.Module] = []  # whole models that do not match the requested strategies
+        self._plan: dict[int, tuple[nn.Module, str]] = {}  # layers by id, kept alive so that no id is reused
+        self._changed_layers: set[int] = set()
         self._undo: list[Callable[[], None]] = []
 
     def install(self) -> None:
-        """Stand in front of both FSDP1's class and FSDP2's function."""
+        """Wrap FSDP1's constructor and FSDP2's ``fully_shard``."""
         try:
             from torch.distributed import fsdp
         except ImportError as error:  # a torch built without it
             self._refusal = f"this torch has no FSDP: {error}"
             return
-        self._stand_before(fsdp.FullyShardedDataParallel, "__init__", self._fsdp1_changes)
+        self._wrap(fsdp.FullyShardedDataParallel, "__init__", self._fsdp1_changes)
         function = getattr(fsdp, "fully_shard", None)  # torch 2.6 and later
         if function is not None:
-            for holder in [module for module in list(sys.modules.values()) if _holds(module, function)]:
-                self._stand_before(holder, "fully_shard", self._fsdp2_changes)
+            for holder in [module for module in list(sys.modules.values()) if _is_holder(module, function)]:
+                self._wrap(holder, "fully_shard", self._fsdp2_changes)
 
     def release(self) -> None:
-        """Step aside; what was wrapped stays as it is."""
+        """Restore FSDP's functions; modules that are already wrapped stay as they are."""
         for undo in self._undo:
             undo()
         self._undo.clear()
-        self._passed_by.clear()
-        self._plan = {key: (layer, strategy) for key, (layer, strategy) in self._plan.items() if key not in self._set}
+        self._skipped_models.clear()
+        self._plan = {
+            key: (layer, strategy) for key, (layer, strategy) in self._plan.items() if key not in self._changed_layers
+        }
 
     def refusal(self) -> str:
-        """Return why the strategies are not what was asked for, in words; empty where they are."""
+        """Return the reason why the strategies are not the requested ones, in words; empty if they are."""
         if self._refusal or not self._plan:
             return self._refusal
         return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP, the others are as asked for"
 
-    def _stand_before(
+    def _wrap(
         self, holder: object, name: str, changes: Callable[[inspect.BoundArguments, str], dict[str, object]]
     ) -> None:
         original = getattr(holder, name)
@@ -89,7 +91,7 @@ class FsdpHook:
         @functools.wraps(original)
         def hooked(*args: object, **kwargs: object) -> object:
             calls: list[inspect.BoundArguments] = []
-            self._decide(calls, functools.partial(signature.bind, *args, **kwargs), changes)
+            self._guarded_change(calls, functools.partial(signature.bind, *args, **kwargs), changes)
             return original(*calls[0].args, **calls[0].kwargs) if calls else original(*args, **kwargs)
 
         setattr(holder, name, hooked)
@@ -101,49 +103,50 @@ class FsdpHook:
         bind: Callable[[], inspect.BoundArguments],
         changes: Callable[[inspect.BoundArguments, str], dict[str, object]],
     ) -> None:
-        """Leave in ``calls`` the call to make in place of the program's own."""
+        """Append to ``calls`` the call that replaces the program's own, if it wraps a layer of the plan."""
         try:
             call = bind()
-        except TypeError:  # FSDP will say so itself
+        except TypeError:  # FSDP itself raises this
             return
         modules = _modules_of(call.arguments["module"])
         for module in modules:
-            self._look_for_model(module, call, changes)
+            self._plan_for_model(module, call, changes)
         layers = [id(unwrap(module)) for module in modules if id(unwrap(module)) in self._plan]
         if layers:
             call.arguments.update(changes(call, self._plan[layers[0]][1]))
-            self._set.update(layers)
+            self._changed_layers.update(layers)
             calls.append(call)
 
-    def _look_for_model(
+    def _plan_for_model(
         self,
         module: nn.Module,
         call: inspect.BoundArguments,
         changes: Callable[[inspect.BoundArguments, str], dict[str, object]],
     ) -> None:
-        """Plan for the whole model that a module belongs to, if it is the one that was asked for."""
-        if self._plan or any(module is inner for passed in self._passed_by for inner in passed.modules()):
+        """Make the plan for the whole model that a module belongs to, if all ranks can apply it."""
+        if self._plan or any(module is inner for model in self._skipped_models for inner in model.modules()):
             return
         root = max([module, *ancestors(module)], key=lambda around: sum(1 for _ in around.modules()))
         layers = repeated_blocks(root)
-        asked = self._strategies if isinstance(self._strategies, tuple) else (self._strategies,) * len(layers)
-        plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, asked, strict=False)}
-        refusal = _mismatch(len(asked), len(layers)) or self._illegal(call, changes, asked)
-        agreed = self._peers.agree(f"fsdp/{self._looked}", "" if refusal else _word(layers, asked), within_s=_AGREE_S)
-        self._looked += 1
+        requested = self._strategies if isinstance(self._strategies, tuple) else (self._strategies,) * len(layers)
+        plan = {id(layer): (layer, str(strategy)) for layer, strategy in zip(layers, requested, strict=False)}
+        refusal = _mismatch(len(requested), len(layers)) or self._illegal(call, changes, requested)
+        digest = "" if refusal else _plan_digest(layers, requested)
+        agreed = self._peers.agree(f"fsdp/{self._n_agreements}", digest, within_s=_AGREE_S)
+        self._n_agreements += 1
         if agreed and not refusal:
             self._plan, self._refusal = plan, ""
         else:
-            self._passed_by.append(root)
+            self._skipped_models.append(root)
             self._refusal = refusal or "not every rank is about to wrap the same layers in the same way"
 
     def _illegal(
         self,
         call: inspect.BoundArguments,
         changes: Callable[[inspect.BoundArguments, str], dict[str, object]],
-        asked: Sequence[Value],
+        requested: Sequence[Value],
     ) -> str:
-        for strategy in dict.fromkeys(map(str, asked)):
+        for strategy in dict.fromkeys(map(str, requested)):
             try:
                 changes(call, strategy)
             except ValueError as error:
@@ -151,7 +154,7 @@ class FsdpHook:
         return ""
 
     def _fsdp1_changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
-        """Return the arguments of FSDP1 that make it follow ``strategy``; ``ValueError`` where it cannot."""
+        """Return the arguments of FSDP1 for ``strategy``; raise ``ValueError`` if it is not legal here."""
         from torch.distributed.fsdp import ShardingStrategy
 
         given = call.arguments
@@ -161,7 +164,7 @@ class FsdpHook:
         return {"sharding_strategy": ShardingStrategy[strategy]}
 
     def _fsdp2_changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
-        """Return the arguments of FSDP2 that make it follow ``strategy``; ``ValueError`` where it cannot."""
+        """Return the arguments of FSDP2 for ``strategy``; raise ``ValueError`` if it is not legal here."""
         if strategy == "NO_SHARD":
             raise ValueError("fully_shard has no NO_SHARD; legal are FULL_SHARD, SHARD_GRAD_OP")
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
@@ -171,7 +174,7 @@ class FsdpHook:
 hook = FsdpHook
 
 
-def _holds(module: object, function: object) -> bool:
+def _is_holder(module: object, function: object) -> bool:
     return getattr(module, "__name__", "").startswith("torch.") and vars(module).get("fully_shard") is function
 
 
@@ -179,10 +182,12 @@ def _modules_of(wrapped: object) -> list[nn.Module]:
     return list(wrapped) if isinstance(wrapped, list | tuple) else [wrapped]  # type: ignore[list-item] # as FSDP takes
 
 
-def _mismatch(asked: int, there: int) -> str:
-    if not there:
+def _mismatch(n_requested: int, n_layers: int) -> str:
+    if not n_layers:
         return "no model with repeated layers is there when the first module is wrapped"
-    return f"{asked} layers were asked for, the model repeats {there}" if asked != there else ""
+    if n_requested != n_layers:
+        return f"{n_requested} layers were asked for, the model repeats {n_layers}"
+    return ""
 
 
 def _is_hybrid(given: Mapping[str, object]) -> bool:
@@ -197,10 +202,10 @@ def _check_family(strategy: str, *, hybrid: bool) -> None:
         raise ValueError(f"the script shards {kind}, where {strategy} is not legal; legal are {', '.join(legal)}")
 
 
-def _word(layers: Sequence[nn.Module], asked: Sequence[Value]) -> str:
-    """Return what every rank must come with: the layers' classes and shapes, and what each is to be."""
+def _plan_digest(layers: Sequence[nn.Module], requested: Sequence[Value]) -> str:
+    """Return a hash of the layers' classes and shapes and of their strategies; it must be equal on all ranks."""
     shapes = [
         (own_class(layer).__qualname__, [tuple(parameter.shape) for parameter in layer.parameters()])
         for layer in layers
     ]
-    return hashlib.sha256(repr((shapes, list(asked))).encode()).hexdigest()
+    return hashlib.sha256(repr((shapes, list(requested))).encode()).hexdigest()

@@ -1,4 +1,7 @@
-"""What is set in the job where a program has no flag for it: ``hook = "..."`` of a space file, one module for each."""
+"""Hooks that apply a parameter inside the job for a program without a flag for it, one module ``<name>_hook`` each.
+
+A space file selects one by ``hook = "..."``.
+"""
 
 from __future__ import annotations
 
@@ -18,34 +21,35 @@ if TYPE_CHECKING:
 
 
 class Hook(Protocol):
-    """Changes what a program does, from the import of torch until its first step: all that is asked for or nothing.
+    """Hook that changes a program between the import of torch and its first step: the whole request, or nothing.
 
-    It is made by ``hook(value, peers=peers, guard=guard)`` of the module ``<name>_hook``: what is asked for, the other
-    ranks, which must all do alike, and what every call of it within the program's own goes through.
+    ``hook(value, peers=peers, guard=guard)`` of the module ``<name>_hook`` makes it. ``value`` is the requested value.
+    ``peers`` are the other ranks, which must all make the same change. ``guard`` wraps every call that the program's
+    own calls make to the hook.
     """
 
     def install(self) -> None:
-        """Begin."""
+        """Install the hook."""
 
     def release(self) -> None:
-        """Step aside; what was changed stays so."""
+        """Uninstall the hook; its changes stay."""
 
     def refusal(self) -> str:
-        """Return why the program does not do what was asked for, in words; empty where it does."""
+        """Return the reason why the requested change was not made, in words; empty if it was."""
 
 
-def installed(asked: Mapping[str, Value], *, peers: Peers, guard: Guard) -> dict[str, Hook]:
-    """Return the hooks that a contract asks for, at work, by name."""
+def installed(requested: Mapping[str, Value], *, peers: Peers, guard: Guard) -> dict[str, Hook]:
+    """Create and install the hooks that a contract requests, and return them by name."""
     hooks: dict[str, Hook] = {}
-    for name in [name for name in asked if name in HOOKS]:
+    for name in [name for name in requested if name in HOOKS]:
         module = import_module(f"torchx_cubicml.recorder.apply.{name}_hook")
-        hooks[name] = module.hook(asked[name], peers=peers, guard=guard)
+        hooks[name] = module.hook(requested[name], peers=peers, guard=guard)
         hooks[name].install()
     return hooks
 
 
 def tell_refusal(name: str, hook: Hook, *, leads: bool) -> dict[str, Value]:
-    """Return the fact that a hook changed less than was asked for, told once by the rank that leads; else nothing."""
+    """Return the fact that a hook refused its change, with one warning on rank 0; nothing if the hook made it."""
     refusal = hook.refusal()
     if refusal and leads:
         warn(f"hook = '{name}' leaves things as the script sets them: {refusal}")

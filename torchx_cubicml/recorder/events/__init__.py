@@ -1,3 +1,3 @@
-"""Events: what a job sends to the store, how it is sent, and how a failure is named."""
+"""Events of a recorded launch: reporting, sending, writing to the store, and classifying failures."""
 
 from __future__ import annotations

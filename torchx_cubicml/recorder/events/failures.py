@@ -1,4 +1,4 @@
-"""What an exception says about how a training ended."""
+"""Classification of failures: trial state and reason from an exception, an exit status or a time limit."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 _MAX_CHAIN = 32
 _MAX_LINES = 8
 _MAX_REASON = 2000
-# Each is looked for in errors of the run time alone: a user's own ValueError may use any words.
-_TOLD_IN_WORDS = (
+# Searched in RuntimeErrors only: a user's own ValueError may use any words.
+_STATE_PATTERNS = (
     (
         State.OUT_OF_MEMORY,
         re.compile(
@@ -42,26 +42,30 @@ _TOLD_IN_WORDS = (
         ),
     ),
 )
-_ENDED_FROM_OUTSIDE = frozenset(
-    {"SignalException", "SIGTERMException", "PreemptionError"}
-)  # of torchrun, Lightning, ...
-_KILLED_WITHIN_S = 300.0  # of the time limit, with what a site gives jobs to end
+_EXTERNAL_ENDS = frozenset({"SignalException", "SIGTERMException", "PreemptionError"})  # of torchrun, Lightning, ...
+_KILL_DELAY_S = 300.0  # after the time limit, grace period of the site included
 _SIGTERM = 15
-_SPECIFIC_FIRST = (State.OUT_OF_MEMORY, State.TIMEOUT, State.INFRASTRUCTURE, State.STOPPED_EARLY, State.USER_ERROR)
+_STATES_BY_SPECIFICITY = (
+    State.OUT_OF_MEMORY,
+    State.TIMEOUT,
+    State.INFRASTRUCTURE,
+    State.STOPPED_EARLY,
+    State.USER_ERROR,
+)
 
 
 def state_of(error: BaseException) -> State:
-    """Return the state of a training that ended by ``error``: the most specific cause found in its chain."""
-    return _state_of_one(_deciding(error))
+    """Return the state of a training that ended by ``error``, from the most specific cause in its chain."""
+    return _state_of_one(_deciding_cause(error))
 
 
 def reason_of(error: BaseException) -> str:
-    """Return the last lines of an exception and of what its state comes from, masked and without their tracebacks."""
-    cause = _deciding(error)
-    told = _last_lines(error, _MAX_REASON)
+    """Return the last lines of an exception and of its deciding cause, masked and without tracebacks."""
+    cause = _deciding_cause(error)
+    lines = _last_lines(error, _MAX_REASON)
     if cause is error:
-        return told
-    return f"{told[-_MAX_REASON // 2 :]}\nafter {_last_lines(cause, _MAX_REASON // 2 - 10)}"
+        return lines
+    return f"{lines[-_MAX_REASON // 2 :]}\nafter {_last_lines(cause, _MAX_REASON // 2 - 10)}"
 
 
 def state_of_exit(code: object) -> tuple[State, str]:
@@ -80,30 +84,30 @@ def state_of_exit(code: object) -> tuple[State, str]:
 
 
 def at_time_limit(state: State, reason: str, *, ends_at: float, now: float) -> tuple[State, str]:
-    """Return the state and reason of an end, a timeout where something from outside came at the scheduler's time limit.
+    """Return state and reason of an end; turn an infrastructure failure at the scheduler's time limit into a timeout.
 
     Args:
-        state: by what the process has seen.
+        state: state as classified by the process.
         reason: likewise.
-        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
-        now: likewise.
+        ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
+        now: current time, in seconds since 1970.
 
     >>> at_time_limit(State.INFRASTRUCTURE, "ended by SIGTERM", ends_at=100, now=101)
     (<State.TIMEOUT: 'timeout'>, "ended by SIGTERM, at the scheduler's time limit")
     """
-    # Long after it, the limit was extended, and what came is something else.
-    if state is not State.INFRASTRUCTURE or not 0 < ends_at <= now <= ends_at + _KILLED_WITHIN_S:
+    # Long after the limit, it must have been extended, and the cause is another.
+    if state is not State.INFRASTRUCTURE or not 0 < ends_at <= now <= ends_at + _KILL_DELAY_S:
         return state, reason
     return State.TIMEOUT, f"{reason}, at the scheduler's time limit"
 
 
 def state_in_words(text: str) -> State | None:
-    """Return the state that an error of the run time tells of in its words; ``None`` where it tells of none."""
-    return next((state for state, pattern in _TOLD_IN_WORDS if pattern.search(text)), None)
+    """Return the state that matches the text of a runtime error; ``None`` without a match."""
+    return next((state for state, pattern in _STATE_PATTERNS if pattern.search(text)), None)
 
 
-def _deciding(error: BaseException) -> BaseException:
-    return min(_chain(error), key=lambda link: _SPECIFIC_FIRST.index(_state_of_one(link)))
+def _deciding_cause(error: BaseException) -> BaseException:
+    return min(_chain(error), key=lambda error_in_chain: _STATES_BY_SPECIFICITY.index(_state_of_one(error_in_chain)))
 
 
 def _last_lines(error: BaseException, most: int) -> str:
@@ -115,7 +119,7 @@ def _last_lines(error: BaseException, most: int) -> str:
 def _state_of_one(error: BaseException) -> State:
     if type(error).__name__ == "OutOfMemoryError" or isinstance(error, MemoryError):
         return State.OUT_OF_MEMORY
-    if type(error).__name__ in _ENDED_FROM_OUTSIDE:
+    if type(error).__name__ in _EXTERNAL_ENDS:
         return State.INFRASTRUCTURE
     if isinstance(error, KeyboardInterrupt):
         return State.STOPPED_EARLY
@@ -137,20 +141,20 @@ def _state_of_os_error(error: OSError) -> State:
 def _text(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001 - it is the user's class, and may do anything
+    except Exception:  # noqa: BLE001 - the user's class may raise anything
         return ""
 
 
 def _chain(error: BaseException) -> Iterator[BaseException]:
-    """Yield an exception, what it came from, and the members of groups."""
-    waiting: list[BaseException | None] = [error]
+    """Yield an exception, its causes and contexts, and the members of groups, breadth first."""
+    queue: list[BaseException | None] = [error]
     seen: set[int] = set()
-    while waiting and len(seen) < _MAX_CHAIN:
-        link = waiting.pop(0)
-        if link is None or id(link) in seen:
+    while queue and len(seen) < _MAX_CHAIN:
+        error_in_chain = queue.pop(0)
+        if error_in_chain is None or id(error_in_chain) in seen:
             continue
-        seen.add(id(link))
-        yield link
-        waiting += [link.__cause__, link.__context__]
-        if isinstance(link, BaseExceptionGroup):
-            waiting += link.exceptions
+        seen.add(id(error_in_chain))
+        yield error_in_chain
+        queue += [error_in_chain.__cause__, error_in_chain.__context__]
+        if isinstance(error_in_chain, BaseExceptionGroup):
+            queue += error_in_chain.exceptions

@@ -1,4 +1,4 @@
-"""Trials that recorders printed at their end, found again in a log."""
+"""Parser of the trials that recorders print to the log at their end."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ PRINTED_MARK = "CUBICML_TRIAL"
 
 
 def printed_events(lines: Iterable[str]) -> tuple[list[Event], list[str]]:
-    """Return the events that lines hold, wherever a launcher's own prefix ends, and what is wrong with others."""
+    """Return the events in log lines, after any prefix of a launcher, and a message for each malformed one."""
     events: list[Event] = []
     problems = []
     for number, line in enumerate(lines, start=1):

@@ -1,4 +1,4 @@
-"""Turns what this process knows into events, and hands them to the courier."""
+"""Reporter of this process: builds events from its observations and sends them to the writer process."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 
 class Reporter:
-    """The events of one process about one trial.
+    """Sequence of events of one process about one trial.
 
     Args:
-        assignment: what is recorded, and where.
-        trial_id: the trial that this process is part of.
+        assignment: job, contract and store of this recording.
+        trial_id: trial that this process is part of.
 
     Raises:
-        OSError: the process that writes to the store cannot be started.
+        OSError: the writer process cannot be started.
     """
 
     def __init__(self, assignment: Assignment, trial_id: str) -> None:
@@ -39,9 +39,9 @@ class Reporter:
         self._measurement: Measurement | None = None
         self._sequence = 0
         self._end: Event | None = None
-        self._told = False
+        self._has_warned = False
         job = assignment.job
-        self._courier = EventSender(
+        self._sender = EventSender(
             assignment.contract.store,
             deadline_s=assignment.write_deadline_s,
             stderr=job.stderr_file,
@@ -49,37 +49,37 @@ class Reporter:
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
-        """Tell that the program is about to run."""
+        """Send the event that the program is about to run."""
         self.learn(observed, None)
         self._send(EventKind.STARTED)
 
     def learn(self, observed: Mapping[str, Value], measurement: Measurement | None) -> None:
-        """Take in what was seen up to now, to be told with the next event."""
+        """Store observations for the next event."""
         self._observed.update(observed)
         self._measurement = measurement or self._measurement
 
     def measured(self) -> None:
-        """Tell what was seen up to now."""
+        """Send the observations so far."""
         self._send(EventKind.MEASURED)
-        self._tell_problem(self._courier.problem())
+        self._warn_once(self._sender.problem())
 
     def ended(self, state: State, reason: str) -> None:
-        """Tell how the program ended; the first word counts."""
+        """Send how the program ended; only the first call counts."""
         if self._end is None:
             state, reason = at_time_limit(state, reason, ends_at=self._assignment.job.ends_at, now=time.time())
             self._end = self._send(EventKind.ENDED, state=state, reason=reason)
 
     def close(self) -> None:
-        """Wait for the store within the deadline, and print the whole trial where this process leads."""
-        self._tell_problem(self._courier.close())
+        """Wait for the store within the deadline, and print the trial if this process leads."""
+        self._warn_once(self._sender.close())
         if self._end is not None and self._assignment.leads:
             line = json.dumps(self._end.to_json(), separators=(",", ":"))
             sys.stderr.write(f"{PRINTED_MARK} {line}\n")
             sys.stderr.flush()
 
     def abandon(self) -> None:
-        """Let go of the courier in a forked child."""
-        self._courier.abandon()
+        """Close the sender in a forked child."""
+        self._sender.abandon()
 
     def _send(self, kind: EventKind, *, state: State | None = None, reason: str = "") -> Event:
         contract = self._assignment.contract
@@ -101,10 +101,10 @@ class Reporter:
             suggestion=contract.suggestion,
         )
         self._sequence += 1
-        self._courier.send(event.to_json())
+        self._sender.send(event.to_json())
         return event
 
-    def _tell_problem(self, problem: str) -> None:
-        if problem and not self._told:
-            self._told = True
+    def _warn_once(self, problem: str) -> None:
+        if problem and not self._has_warned:
+            self._has_warned = True
             warn(f"this launch is not recorded in full: {problem}")

@@ -1,7 +1,7 @@
-"""Carries events from the training process to the child process that owns the store, and never waits on the way.
+"""Non-blocking sender of events from the training process to the writer process, which owns the store.
 
-The child is nobody's to wait for: a program that waits for all of its children does not meet it. It reads from a
-socket, not from a pipe, for a broken pipe could end a program that has asked for the signal's default.
+The writer is detached: a program that waits for all of its children does not wait for it. It reads from a socket, not
+from a pipe, because a broken pipe could end a program that restored the default action of SIGPIPE.
 """
 
 from __future__ import annotations
@@ -18,120 +18,120 @@ from torchx_cubicml.recorder.process.child import own_command, own_environment
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DONE = b"done\n"  # the writer's last word; its other lines each tell of a problem
-_NEVER_WAIT = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
+DONE = b"done\n"  # last line of the writer; each of its other lines is a problem
+_NON_BLOCKING = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
-_DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell leaves at once, its child stays
-LAST_WORDS_FILE = 4  # in the child
-_MAX_WAITING_BYTES = 1 << 20
+_DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell exits at once, its child stays
+LAST_WORDS_FILE = 4  # file descriptor in the writer process
+_MAX_BUFFER_BYTES = 1 << 20
 
 
 class EventSender:
-    """One child process and the socket to it.
+    """One writer process and the socket to it.
 
     Args:
         store: URL of the store.
-        deadline_s: seconds that ``close`` may take; the child, too, gives up after them.
-        stderr: file in which torchrun keeps what this process writes there; empty without.
-        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
+        deadline_s: maximum seconds of ``close``; the writer uses 0.9 of it for its own deadline.
+        stderr: file in which torchrun keeps the stderr of this process; empty without.
+        ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
 
     Raises:
-        OSError: the child process cannot be started.
+        OSError: the writer process cannot be started.
     """
 
     def __init__(self, store: str, *, deadline_s: float, stderr: str = "", ends_at: int = 0) -> None:
         self._deadline_s = deadline_s
-        self._waiting = b""
+        self._buffer = b""
         self._answers = b""
-        self._died = False
+        self._has_died = False
         self._dropped = 0
-        self._socket, theirs = socket.socketpair()
-        self._last_words = CrashTrace()
-        self._last_words.listen()
+        self._socket, writer_end = socket.socketpair()
+        self._crash_trace = CrashTrace()
+        self._crash_trace.listen()
         try:
-            _start_writer(theirs, self._last_words.file)
+            _start_writer(writer_end, self._crash_trace.file)
         finally:
-            theirs.close()
-        # The store's URL goes this way because everybody may read a command line, and it can hold a password.
+            writer_end.close()
+        # The URL goes over the socket: it may hold a password, and command lines are public.
         self.send(
             {
                 "store": store,
                 "deadline_s": 0.9 * deadline_s,
                 "stderr": stderr,
-                "has_last_words": self._last_words.file is not None,
+                "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
             }
         )
 
     def send(self, message: Mapping[str, object]) -> None:
-        """Hand over one JSON object now, or keep it until the next; past a megabyte it is dropped."""
+        """Send one JSON object, or buffer it until the next call; drop it once 1 MiB is buffered."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
-        if len(self._waiting) + len(line) > _MAX_WAITING_BYTES:
+        if len(self._buffer) + len(line) > _MAX_BUFFER_BYTES:
             self._dropped += 1
             return
-        self._waiting += line
+        self._buffer += line
         try:
-            while self._waiting:
-                sent = self._socket.send(self._waiting, _NEVER_WAIT)
-                self._waiting = self._waiting[sent:]
+            while self._buffer:
+                sent = self._socket.send(self._buffer, _NON_BLOCKING)
+                self._buffer = self._buffer[sent:]
         except OSError:
-            return  # full: later. Broken: `problem` tells.
+            return  # full: sent later. Broken: `problem` reports it.
 
     def problem(self) -> str:
-        """Return what went wrong up to now in one sentence, as far as the child has told; never wait for it."""
+        """Return the first problem that the writer has reported so far, in one sentence. Never waits."""
         try:
-            while answer := self._socket.recv(65536, _NEVER_WAIT):
+            while answer := self._socket.recv(65536, _NON_BLOCKING):
                 self._answers += answer
-            self._died = True
+            self._has_died = True
         except BlockingIOError:
             pass
         except OSError:
-            self._died = True
-        return self._told()
+            self._has_died = True
+        return self._first_problem()
 
     def close(self) -> str:
-        """Wait until the child has written everything or the deadline has passed, and return what went wrong."""
+        """Wait until the writer has written everything, up to the deadline; return the first problem."""
         end = time.monotonic() + self._deadline_s
         try:
-            self._within(end)
-            self._socket.sendall(self._waiting, _NO_SIGNAL)
+            self._set_timeout(end)
+            self._socket.sendall(self._buffer, _NO_SIGNAL)
             self._socket.shutdown(socket.SHUT_WR)
             while answer := self._receive(end):
                 self._answers += answer
-            self._died = not self._answers.endswith(DONE)
+            self._has_died = not self._answers.endswith(DONE)
         except TimeoutError:
             self._answers += f"the store did not answer within {self._deadline_s:g} s\n".encode()
         except OSError:
-            self._died = True
+            self._has_died = True
         finally:
             self._socket.close()
-        return self._told()
+        return self._first_problem()
 
     def abandon(self) -> None:
-        """Let go of the socket in a forked child, so that the writer notices when the training process ends."""
+        """Close the socket in a forked child, so that the writer notices when the training process ends."""
         self._socket.close()
-        self._last_words.forget()
+        self._crash_trace.forget()
 
     def _receive(self, end: float) -> bytes:
-        self._within(end)
+        self._set_timeout(end)
         return self._socket.recv(65536)
 
-    def _within(self, end: float) -> None:
+    def _set_timeout(self, end: float) -> None:
         self._socket.settimeout(max(end - time.monotonic(), 0.001))
 
-    def _told(self) -> str:
+    def _first_problem(self) -> str:
         lines = self._answers.removesuffix(DONE).decode(errors="replace").splitlines()
         if lines:
             return lines[0]
-        if self._died:
+        if self._has_died:
             return "the process that writes to the store has died"
         return f"the store is too slow: {self._dropped} events were dropped" if self._dropped else ""
 
 
-def _start_writer(theirs: socket.socket, last_words: int | None) -> None:
-    files = [(os.POSIX_SPAWN_DUP2, theirs.fileno(), 0)]
-    if last_words is not None:
-        files.append((os.POSIX_SPAWN_DUP2, last_words, LAST_WORDS_FILE))
+def _start_writer(writer_end: socket.socket, trace_file: int | None) -> None:
+    files = [(os.POSIX_SPAWN_DUP2, writer_end.fileno(), 0)]
+    if trace_file is not None:
+        files.append((os.POSIX_SPAWN_DUP2, trace_file, LAST_WORDS_FILE))
     shell = os.posix_spawn(
         "/bin/sh",
         ("sh", "-c", _DETACHED, "sh", *own_command("torchx_cubicml.recorder.events.writer")),

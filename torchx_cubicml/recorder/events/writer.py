@@ -1,7 +1,7 @@
-"""The child process that owns the store: it reads events from its standard input and appends them.
+"""Writer process: reads events from its standard input and appends them to the store.
 
-It lives in a session of its own, imports no torch, outlives the training process by its deadline at most, and where
-the training process ends without a word, it closes the trial in its place.
+It runs in its own session and imports no torch. It outlives the training process by at most its deadline. If that
+process ends without an end event, the writer closes the trial.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ WITHOUT_A_WORD = "the process ended without a word: killed by a signal, or left 
 
 
 class EventWriter:
-    """Appends events to one store, in a thread that may hang as long as it likes.
+    """Writer of events to one store, in a background thread, which may hang without harm.
 
     Args:
-        connection: where the training process is told of the first failure.
+        connection: socket to the training process, for the first problem.
         store: URL of the store.
-        stderr: file in which torchrun keeps what the training process writes there; empty without.
-        last_words: memory file of the training process; ``None`` without.
-        ends_at: when the scheduler ends the job, seconds since 1970; 0 where unknown.
+        stderr: file in which torchrun keeps the stderr of the training process; empty without.
+        last_words: memory file with the crash trace of the training process; ``None`` without.
+        ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class EventWriter:
     ) -> None:
         self._ends_at = ends_at
         self._stderr = stderr
-        self._last_words = last_words
+        self._trace_file = last_words
         self._connection = connection
         self._store = store
         self._events: queue.SimpleQueue[Event | None] = queue.SimpleQueue()
@@ -65,36 +65,38 @@ class EventWriter:
         self._thread.start()
 
     def take(self, line: bytes) -> None:
-        """Append the event that one line holds, when its turn comes."""
+        """Queue the event in one line for writing."""
         try:
             event = Event.from_json(json.loads(line))
         except ValueError as error:
-            self._tell(f"an event is not legal: {error}")
+            self._report_once(f"an event is not legal: {error}")
             return
         if self._last is None or self._last.kind is not EventKind.ENDED:
             self._last = event
         self._events.put(event)
 
     def close(self, *, deadline_s: float) -> None:
-        """Close a trial that nobody has closed, and wait for the store until the deadline."""
+        """Close the trial if it has no end event, and wait for the store until the deadline."""
         if self._last is not None and self._last.kind is not EventKind.ENDED:
-            told = (State.OUT_OF_MEMORY, KILLED_BY_HOST) if self._host_ran_out() else self._end_told(self._last)
-            self._events.put(closing_event(self._last, *told))
+            end = (
+                (State.OUT_OF_MEMORY, KILLED_BY_HOST) if self._host_killed_processes() else self._traced_end(self._last)
+            )
+            self._events.put(closing_event(self._last, *end))
         self._events.put(None)
         self._thread.join(deadline_s)
         if self._thread.is_alive():
-            self._tell(f"the store did not answer within {deadline_s:.3g} s")
-        self._say(DONE)
+            self._report_once(f"the store did not answer within {deadline_s:.3g} s")
+        self._send(DONE)
 
-    def _end_told(self, last: Event) -> tuple[State, str]:
-        words = read_words(self._last_words) if self._last_words is not None else ""
-        stderr = read_tail(self._stderr) if words and self._stderr else ""
-        told = end_told_by(words, stderr, backend=last.observed.get("backend"))
-        if told is None:
+    def _traced_end(self, last: Event) -> tuple[State, str]:
+        trace = read_words(self._trace_file) if self._trace_file is not None else ""
+        stderr = read_tail(self._stderr) if trace and self._stderr else ""
+        end = end_told_by(trace, stderr, backend=last.observed.get("backend"))
+        if end is None:
             return State.UNKNOWN, WITHOUT_A_WORD
-        return at_time_limit(told[0], mask(told[1]), ends_at=self._ends_at, now=time.time())
+        return at_time_limit(end[0], mask(end[1]), ends_at=self._ends_at, now=time.time())
 
-    def _host_ran_out(self) -> bool:
+    def _host_killed_processes(self) -> bool:
         now = count_oom_kills()
         return now is not None and self._oom_kills is not None and now > self._oom_kills
 
@@ -105,23 +107,23 @@ class EventWriter:
                 store = store or TrialStore(self._store)
                 store.append(event)
             except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
-                self._tell(f"{type(error).__name__}: {error}")
+                self._report_once(f"{type(error).__name__}: {error}")
 
-    def _tell(self, problem: str) -> None:
+    def _report_once(self, problem: str) -> None:
         if self._failed:
             return
         self._failed = True
-        self._say(f"{' '.join(mask(problem).split())[:2000]}\n".encode())
+        self._send(f"{' '.join(mask(problem).split())[:2000]}\n".encode())
 
-    def _say(self, line: bytes) -> None:
+    def _send(self, line: bytes) -> None:
         try:
             self._connection.sendall(line)
         except OSError:
-            return  # the training process has ended: nobody is left to be told
+            return  # the training process has ended
 
 
 def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = WITHOUT_A_WORD) -> Event:
-    """Return the end of a trial whose process ended without a word of its own after the event ``last``."""
+    """Return the end event of a trial whose process sent none after the event ``last``."""
     return replace(
         last,
         kind=EventKind.ENDED,
@@ -133,7 +135,7 @@ def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = WITHO
 
 
 def read_lines(connection: socket.socket) -> Iterator[bytes]:
-    """Yield the lines that arrive until the other side ends; an unfinished last line is left out."""
+    """Yield the lines received until the other side closes; drop an unfinished last line."""
     rest = b""
     while received := _receive(connection):
         *lines, rest = (rest + received).split(b"\n")
@@ -145,19 +147,19 @@ def main() -> None:
     connection = socket.socket(fileno=os.dup(0))
     os.close(0)
     lines = read_lines(connection)
-    order = json.loads(next(lines))
-    words = LAST_WORDS_FILE if order.get("has_last_words") else None
+    setup = json.loads(next(lines))
+    trace = LAST_WORDS_FILE if setup.get("has_last_words") else None
     writer = EventWriter(
         connection,
-        order["store"],
-        stderr=order.get("stderr", ""),
-        last_words=words,
-        ends_at=order.get("ends_at", 0),
+        setup["store"],
+        stderr=setup.get("stderr", ""),
+        last_words=trace,
+        ends_at=setup.get("ends_at", 0),
     )
     for line in lines:
         writer.take(line)
-    writer.close(deadline_s=order["deadline_s"])
-    os._exit(0)  # leaves a hanging store behind
+    writer.close(deadline_s=setup["deadline_s"])
+    os._exit(0)  # does not wait for a hanging store
 
 
 def _receive(connection: socket.socket) -> bytes:

@@ -1,3 +1,3 @@
-"""The host: its devices and its memory."""
+"""Host of the process: hardware facts and memory use."""
 
 from __future__ import annotations

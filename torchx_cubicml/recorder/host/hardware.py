@@ -1,4 +1,4 @@
-"""What the process runs on: processors, devices and the versions of what drives them."""
+"""Hardware facts of the process: processors, devices, and the versions of driver, CUDA and NCCL."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NVIDIA = Path("/proc/driver/nvidia/version")
 
 
 def hardware_facts(kind: str) -> dict[str, Value]:
-    """Return what is known of this node's processors, and of its devices where the model is on one.
+    """Return the known facts of this node's processors and, for a model on CUDA, of its devices.
 
     Args:
         kind: of device that the model is on, such as ``cpu`` or ``cuda``.
@@ -35,13 +35,13 @@ def hardware_facts(kind: str) -> dict[str, Value]:
 
 
 def cpu_name(path: Path = _PROCESSORS) -> str:
-    """Return the model of this machine's processor; empty where the kernel does not tell."""
-    return _found(_MODEL, path)
+    """Return the model name of this machine's processor; empty if the kernel does not report it."""
+    return _first_match(_MODEL, path)
 
 
 def driver_version(path: Path = _NVIDIA) -> str:
     """Return the version of NVIDIA's driver; empty without one."""
-    return _found(_DRIVER, path)
+    return _first_match(_DRIVER, path)
 
 
 def _cuda_facts() -> dict[str, Value | None]:
@@ -59,25 +59,25 @@ def _cuda_facts() -> dict[str, Value | None]:
 
 
 def _nccl_version() -> str:
-    """Return the version of the NCCL that torch was built with; empty where it was built without."""
+    """Return the version of the NCCL that torch was built with; empty if it was built without."""
     from torch.cuda import nccl
 
     try:
-        told: object = nccl.version()  # type: ignore[no-untyped-call]  # of torch
+        version: object = nccl.version()  # type: ignore[no-untyped-call]  # of torch
     except (AttributeError, RuntimeError):
         return ""
-    return ".".join(map(str, told)) if isinstance(told, tuple) else str(told)
+    return ".".join(map(str, version)) if isinstance(version, tuple) else str(version)
 
 
 def _backend() -> str:
-    """Return what carries the collectives, such as ``nccl``; empty where the program has set up none."""
+    """Return the backend of collectives, such as ``nccl``; empty if the program has initialised none."""
     distributed = sys.modules.get("torch.distributed")
     if distributed is None or not distributed.is_available() or not distributed.is_initialized():
         return ""
     return str(distributed.get_backend())
 
 
-def _found(pattern: re.Pattern[str], path: Path) -> str:
+def _first_match(pattern: re.Pattern[str], path: Path) -> str:
     try:
         found = pattern.search(path.read_text())
     except (OSError, UnicodeDecodeError):

@@ -1,4 +1,4 @@
-"""Memory use of the process, on the accelerator and on the host."""
+"""Memory use of the process on the accelerator and on the host, and out-of-memory kills."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MAXRSS_UNIT = 1 if sys.platform == "darwin" else 1024  # bytes
 
 
 def peak_memory_gib() -> float:
-    """Return the peak of allocated device memory where CUDA is in use, else of the resident set."""
+    """Return the peak of allocated device memory if CUDA is in use, else of the resident set."""
     torch = sys.modules.get("torch")
     if torch is not None and torch.cuda.is_initialized():
         return float(torch.cuda.max_memory_allocated()) / _GIB
@@ -20,7 +20,7 @@ def peak_memory_gib() -> float:
 
 
 def peak_reserved_gib() -> float | None:
-    """Return the peak that the allocator has reserved on the device; ``None`` without CUDA."""
+    """Return the peak of device memory reserved by the caching allocator; ``None`` without CUDA."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
         return None
@@ -28,9 +28,9 @@ def peak_reserved_gib() -> float | None:
 
 
 def allocator_retries() -> int | None:
-    """Return how often the device was full and the allocator had to give back its cache; ``None`` where unknown.
+    """Return the number of times that a full device made the allocator flush its cache; ``None`` if unknown.
 
-    A batch that "fits" while these grow is slow: https://github.com/foundation-model-stack/fms-fsdp/issues/63
+    A batch that "fits" while this number grows is slow: https://github.com/foundation-model-stack/fms-fsdp/issues/63
     """
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
@@ -44,11 +44,11 @@ _COUNT = re.compile(r"^oom_kill (\d+)$", re.MULTILINE)
 
 
 def count_oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _ROOT) -> int | None:
-    """Return how many processes of this control group, and of those within it, were killed; ``None`` where unknown.
+    """Return the number of out-of-memory kills in this control group and its descendants; ``None`` if unknown.
 
     Args:
         cgroup: the kernel's list of this process's control groups.
-        root: where control groups are mounted.
+        root: mount point of control groups.
     """
     try:
         lines = [line.split(":", 2) for line in cgroup.read_text().splitlines()]
@@ -57,7 +57,7 @@ def count_oom_kills(cgroup: Path = Path("/proc/self/cgroup"), root: Path = _ROOT
     for _, controllers, path in (line for line in lines if len(line) == 3):
         within = path.lstrip("/")
         if "memory" in controllers.split(","):
-            # In a container the group's own mount stands at the root, whatever its path outside.
+            # In a container the group is mounted at the root, whatever its path outside.
             files = [root / "memory" / within / "memory.oom_control", root / "memory" / "memory.oom_control"]
         elif not controllers:
             files = [root / within / "memory.events", root / "memory.events"]

@@ -1,3 +1,3 @@
-"""Log lines: the throughput that a program prints itself."""
+"""Log lines: throughput that the program itself prints."""
 
 from __future__ import annotations

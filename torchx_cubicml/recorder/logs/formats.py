@@ -1,7 +1,7 @@
-"""What the log lines of well-known trainers say of throughput: a table of formats.
+"""Log formats of well-known trainers, and the parser that reads throughput from their lines.
 
-One row per format. Unit and scope stand in the names of the groups (``READINGS``), for they differ: "tokens per second"
-is of one device in torchtitan and of the whole job elsewhere. A user's own format comes from the space file.
+The group names of a pattern (``READINGS``) give unit and scope, because trainers differ: "tokens per second" is of one
+device in torchtitan and of the whole job elsewhere. A space file may declare another format.
 """
 
 from __future__ import annotations
@@ -22,27 +22,27 @@ _COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 _NUMBER = r"[\d,]*\d(?:\.\d+)?(?:[eE][-+]?\d+)?"
 _SPELLED = re.compile(r"(\d+|\d{1,3}(?:,\d{3})+)(\.\d*)?([eE][-+]?\d{1,3})? ?([kKMG]?)")
 _THOUSANDS = {"": 1.0, "k": 1e3, "K": 1e3, "M": 1e6, "G": 1e9}
-MAX_LINE = 8192  # characters; no log line of a trainer is longer
+MAX_LINE = 8192  # characters; log lines of trainers are shorter
 DECLARED = "space file"  # the name of a format that a space file declares
 
 
 class Pattern(Protocol):
-    """What finds a format in a line."""
+    """Pattern of a log format, searched for in every line."""
 
     def search(self, line: str, /) -> re.Match[str] | None:
-        """Return where the line matches first, ``None`` where it does not."""
+        """Return the first match in the line; ``None`` without one."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogFormat:
-    """How one trainer tells of its throughput.
+    """Log format in which one trainer prints its throughput.
 
     Args:
         name: of the trainer.
-        mark: words that every line of the format holds; a line without them is not looked at any further.
+        mark: text in every line of the format; lines without it are skipped.
         pattern: finds the numbers in a line.
-        groups: reading, one of ``READINGS`` -> number of the group that says it.
-        is_of_whole_run: whether its throughput is over all of the run, with warm-up, evaluation and saving.
+        groups: reading, one of ``READINGS`` -> number of its group in the pattern.
+        is_of_whole_run: whether its throughput covers the whole run, including warm-up, evaluation and saving.
     """
 
     name: str
@@ -54,14 +54,14 @@ class LogFormat:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LogReading:
-    """What one line says.
+    """Readings of one log line; ``None`` for those that the line does not contain.
 
     Args:
-        tokens_per_second: of the whole job; ``None`` where the line does not say.
-        samples_per_second: likewise.
-        step_s: seconds of one optimizer step, likewise.
-        step: number of the step, likewise.
-        at_s: when the line was printed, seconds on a clock of the process, likewise.
+        tokens_per_second: of the whole job.
+        samples_per_second: of the whole job.
+        step_s: seconds of one optimizer step.
+        step: number of the step.
+        at_s: when the line was printed, in seconds on a clock of the process; ``None`` if unknown.
     """
 
     tokens_per_second: float | None = None
@@ -72,7 +72,7 @@ class LogReading:
 
 
 def _format(name: str, mark: str, text: str, *, is_of_whole_run: bool = False) -> LogFormat:
-    """Return the format of a pattern in which each ``<reading>`` stands for a number that says it."""
+    """Compile a log format from a pattern in which each ``<reading>`` stands for a number."""
     pattern = re.compile(re.sub(r"<(\w+)>", lambda found: f"(?P<{found[1]}>{_NUMBER})", text))
     groups = pattern.groupindex
     return LogFormat(name=name, mark=mark, pattern=pattern, groups=groups, is_of_whole_run=is_of_whole_run)
@@ -85,23 +85,23 @@ def declared_format(log: LogPattern) -> LogFormat:
 
 
 LOG_FORMATS = (
-    # tokens / (seconds * ranks that share the work on a batch): https://github.com/pytorch/torchtitan
+    # tokens / (seconds * ranks that share a batch): https://github.com/pytorch/torchtitan
     _format("torchtitan", "tps:", r"step:\s*<step>\s.*\btps:\s*<tokens_per_second_per_device>"),
-    # The last rank prints; the batch is that of the whole job: https://github.com/NVIDIA/Megatron-LM
+    # The last rank prints; batch size of the whole job: https://github.com/NVIDIA/Megatron-LM
     _format(
         "Megatron-LM",
         "elapsed time per iteration (ms):",
         r"\biteration\s+<step>/.*elapsed time per iteration \(ms\): <step_time_ms>"
         r"(?:.*\bglobal batch size:\s*<samples>)?",
     ),
-    # Over the whole training, its warm-up with it; versions differ in the quotes: https://github.com/huggingface/transformers
+    # Over the whole training with warm-up; versions differ in the quotes: https://github.com/huggingface/transformers
     _format(
         "HF Trainer",
         "train_samples_per_second",
         r"'train_samples_per_second': '?<samples_per_second>",
         is_of_whole_run=True,
     ),
-    # The batch of its timer is that of the whole job: https://github.com/deepspeedai/DeepSpeed
+    # Its timer counts the batch of the whole job: https://github.com/deepspeedai/DeepSpeed
     _format("DeepSpeed", "CurrSamplesPerSec=", r"(?:\bglobal_step=<step>,.*)?CurrSamplesPerSec=<samples_per_second>"),
     # One iteration is one optimizer step: https://github.com/karpathy/nanoGPT
     _format("nanoGPT", "ms, mfu", r"\biter <step>: loss \S+, time <step_time_ms>ms, mfu"),
@@ -111,20 +111,20 @@ OF_WHOLE_RUN = frozenset(log_format.name for log_format in LOG_FORMATS if log_fo
 
 
 def read_line(line: str, log_format: LogFormat, *, devices: int) -> LogReading | None:
-    """Return what a line says in one format; ``None`` where it is no line of that format.
+    """Parse a log line; return ``None`` if it does not match the format.
 
     Args:
-        line: as printed, colours with it.
+        line: as printed, including colour codes.
         log_format: one of ``LOG_FORMATS``.
-        devices: of the job.
+        devices: number of devices of the job.
     """
     if log_format.mark not in line:
         return None
     found = log_format.pattern.search(_COLOUR.sub("", line[:MAX_LINE]))
     if found is None:
         return None
-    said = {reading: found[group] for reading, group in log_format.groups.items() if found[group] is not None}
-    numbers = {reading: _number(text) for reading, text in said.items()}
+    texts = {reading: found[group] for reading, group in log_format.groups.items() if found[group] is not None}
+    numbers = {reading: _number(text) for reading, text in texts.items()}
     step_s = numbers.get("step_time_s") or over(numbers.get("step_time_ms"), 1000.0)
     return LogReading(
         tokens_per_second=_rate(numbers, "tokens", devices, step_s),
@@ -134,14 +134,14 @@ def read_line(line: str, log_format: LogFormat, *, devices: int) -> LogReading |
     )
 
 
-def _rate(numbers: Mapping[str, float | None], what: str, devices: int, step_s: float | None) -> float | None:
-    """Return what of the whole job a line says per second: outright, of one device, or over the time of a step."""
-    of_device = _times(numbers.get(f"{what}_per_second_per_device"), devices)
-    return numbers.get(f"{what}_per_second") or of_device or over(numbers.get(what), step_s)
+def _rate(numbers: Mapping[str, float | None], unit: str, devices: int, step_s: float | None) -> float | None:
+    """Return the whole job's throughput from a line's rate, its rate per device, or its batch and step time."""
+    of_devices = _times(numbers.get(f"{unit}_per_second_per_device"), devices)
+    return numbers.get(f"{unit}_per_second") or of_devices or over(numbers.get(unit), step_s)
 
 
 def _number(text: str) -> float | None:
-    """Return a positive number as programs print it, ``41,500`` and ``41.5k`` too; ``None`` for anything else.
+    """Parse a positive number as programs print it, such as ``41,500`` and ``41.5k``; ``None`` for anything else.
 
     >>> _number("41,500.0"), _number("41.5k"), _number("41,5"), _number("nan")
     (41500.0, 41500.0, None, None)
@@ -155,7 +155,7 @@ def _number(text: str) -> float | None:
 
 
 def over(amount: float | None, divisor: float | None) -> float | None:
-    """Return a quotient; ``None`` where either is unknown or nothing."""
+    """Return a quotient; ``None`` if either number is unknown or zero."""
     return amount / divisor if amount and divisor else None
 
 

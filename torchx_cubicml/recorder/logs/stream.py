@@ -1,7 +1,7 @@
-"""Reads along what the program prints, and leaves what is printed as it is.
+"""Reader of the log lines that the program prints to stdout and stderr; its output stays unchanged.
 
-The streams stay the objects that they are: only their ``write`` is looked up anew, writes first and tells afterwards.
-What is written past Python's own streams is not seen.
+The streams stay the same objects. Only their ``write`` is shadowed: it writes first, and reads the text afterwards.
+Output that bypasses Python's streams is not seen.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _MAX_KEPT = 4096  # readings
 
 
 class LogLines:
-    """The lines of this process in a known log format.
+    """Log lines of this process in a known format.
 
     Args:
-        guard: for what is done with a line.
-        devices: of the job.
-        on_news: called with 1, 2, 4, ... lines read.
-        declared: the format that the user has declared; ``None`` where any known one is looked for.
+        guard: wraps the reading of the lines, so that a failure never reaches the program.
+        devices: number of devices of the job.
+        on_news: called after 1, 2, 4, ... lines were read.
+        declared: the format that the user has declared; ``None`` to look for all known ones.
     """
 
     def __init__(
@@ -52,22 +52,22 @@ class LogLines:
         self._undo: list[Callable[[], None]] = []
 
     def listen(self) -> None:
-        """Begin to read along; a stream that cannot be read along is left out."""
+        """Attach to stdout and stderr; skip a stream whose ``write`` cannot be shadowed."""
         for name in ("stdout", "stderr"):
-            self._read_along(name, getattr(sys, name, None))
+            self._attach(name, getattr(sys, name, None))
 
     def release(self) -> None:
-        """Read along no more."""
+        """Detach from the streams."""
         while self._undo:
             self._undo.pop()()
 
     def measurement(
         self, facts: Mapping[str, Value], *, paused_s: Callable[[float, float], float] = lambda begin, end: 0.0
     ) -> Measurement | None:
-        """Return what the lines say up to now; ``None`` without any.
+        """Return the measurement from the lines up to now; ``None`` without any.
 
         Args:
-            facts: of the training: a line that tells of a step's time alone counts for the batch that is known.
+            facts: of the training; the batch among them gives the throughput of lines that print only step times.
             paused_s: see ``measure_readings``.
         """
         if self._format is None or not self._readings:
@@ -79,7 +79,7 @@ class LogLines:
             self._readings, source=self._format.name, samples=samples, tokens=tokens, paused_s=paused_s
         )
 
-    def _read_along(self, name: str, stream: TextIO | None) -> None:
+    def _attach(self, name: str, stream: TextIO | None) -> None:
         if stream is None or "write" in getattr(stream, "__dict__", {"write": None}):
             return
         original = stream.write
@@ -97,7 +97,7 @@ class LogLines:
         self._undo.append(undo)
 
     def _take_text(self, name: str, text: str) -> None:
-        if self._busy:  # what is printed in here is our own
+        if self._busy:  # text printed while reading is the recorder's own
             return
         self._busy = True
         try:
@@ -117,13 +117,13 @@ class LogLines:
                 return
 
     def _is_repeated(self, reading: LogReading) -> bool:
-        """Whether a line tells of the step that the line before told of, as where two handlers print it."""
+        """Return whether a line has the same step as the line before, as when two log handlers print it."""
         last, self._last_step = self._last_step, reading.step or 0.0
         return reading.step is not None and reading.step == last
 
     def _keep(self, reading: LogReading) -> None:
         self._count += 1
-        if len(self._readings) == _MAX_KEPT:  # the steady state is what is told of: the oldest go
+        if len(self._readings) == _MAX_KEPT:  # the steady state counts, so the oldest are dropped
             del self._readings[: _MAX_KEPT // 2]
         self._readings.append(reading)
         if self._count & (self._count - 1) == 0:

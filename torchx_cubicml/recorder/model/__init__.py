@@ -1,3 +1,3 @@
-"""The model: parameters, sharding, parallelism, precision and kernels, as the process shows them."""
+"""Facts of the live model: parameters, sharding, parallelism, precision, kernels and batch."""
 
 from __future__ import annotations

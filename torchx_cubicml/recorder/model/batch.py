@@ -1,4 +1,4 @@
-"""How much one forward pass consumes: the batch found among the arguments of the model's forward."""
+"""Batch size of one forward pass, read from the arguments of the model's forward."""
 
 from __future__ import annotations
 
@@ -14,45 +14,45 @@ if TYPE_CHECKING:
     from torch import Tensor
     from torch.autograd.graph import Node
 
-    BindingIO: TypeAlias = tuple[int | str, ...]
+    ArgumentPath: TypeAlias = tuple[int | str, ...]
 
-_MAX_DEPTH = 3  # arguments within dictionaries and lists
-_MAX_LOOKED_AT = 64
+_MAX_DEPTH = 3  # nesting of arguments in dictionaries and lists
+_MAX_VISITED = 64
 _TOKENS = frozenset({"input_ids", "tokens", ".input_ids", ".tokens"})
 _TOKEN_TYPES = frozenset({"torch.int64", "torch.int32"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BatchReader:
-    """Where the batch is among the arguments of forward, and how to read it.
+    """Reader of the batch size from the arguments of forward.
 
     Args:
-        place: of the tensor: an index or a name of the arguments, then keys within that; ``.name`` is a field of a
+        place: path to the tensor: an index or name of an argument, then keys within it; ``.name`` is a field of a
             dataclass.
         holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
-        samples_at: dimension that counts the samples; ``None`` where unknown.
+        samples_at: dimension that counts the samples; ``None`` if unknown.
     """
 
-    place: BindingIO
+    place: ArgumentPath
     holds_tokens: bool
     samples_at: int | None = 0
 
     def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
-        """Return the samples and tokens of one forward; ``None`` where the batch is not in its place."""
+        """Return the samples and tokens of one forward; ``None`` if these arguments have no batch at the path."""
         return self.sizes(getattr(_follow(self.place, args, kwargs), "shape", None))
 
     def sizes(self, shape: Sequence[int] | None) -> tuple[int | None, int | None] | None:
-        """Return the samples and tokens of a batch of this shape; ``None`` where there is none."""
+        """Return the samples and tokens of a batch of this shape; ``None`` without a shape."""
         if not shape:
             return None
         samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None
         return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
 
     def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader:
-        """Return this batch with its samples where a known batch size is found, or nowhere.
+        """Return a reader whose sample dimension matches a known batch size; it is ``None`` if no single one matches.
 
         Args:
-            size: samples of a batch as it was loaded, which may be handed over in equal parts; ``None`` where unknown.
+            size: samples of a batch as loaded, which may reach forward in equal parts; ``None`` if unknown.
             args: of the forward in which this batch was found.
             kwargs: likewise.
         """
@@ -68,25 +68,25 @@ class BatchReader:
 
 
 def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader | None:
-    """Return where the batch is among the arguments of a forward; ``None`` where no tensor has a batch dimension.
+    """Find the batch among the arguments of a forward; return ``None`` if no tensor has a batch dimension.
 
-    Integers ``[samples, seq_len]`` are taken for tokens where they come first or are called so; else the first tensor
-    is taken for the batch, and no tokens are known.
+    A tensor of integers ``[samples, seq_len]`` holds tokens if its name says so or if it comes first. Otherwise the
+    first tensor is the batch, and the number of tokens is unknown.
     """
-    tensors = [(place, tensor) for place, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
-    named = [place for place, tensor in tensors if place[-1] in _TOKENS and _looks_like_tokens(tensor)]
+    tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
+    named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
         return BatchReader(place=named[0], holds_tokens=True)
-    return next((BatchReader(place=place, holds_tokens=_looks_like_tokens(tensor)) for place, tensor in tensors), None)
+    return next((BatchReader(place=path, holds_tokens=_looks_like_tokens(tensor)) for path, tensor in tensors), None)
 
 
 def first_node(output: object) -> Node | None:
-    """Return where the backward of what a forward has returned comes in; ``None`` where no tensor shows it."""
+    """Return the autograd node of the first tensor in a forward's output that has one; ``None`` without any."""
     return next((tensor.grad_fn for _, tensor in _tensors((output,), {}) if tensor.grad_fn is not None), None)
 
 
 def loader_batch_size() -> int | None:
-    """Return the batch size that all live DataLoaders have in common; ``None`` where there is none."""
+    """Return the batch size common to all live DataLoaders; ``None`` if they differ or there is none."""
     sizes = {_batch_size(loader) for loader in live_instances_of("torch.utils.data", "DataLoader")}
     size = sizes.pop() if len(sizes) == 1 else None
     return size if isinstance(size, int) and size > 0 else None
@@ -102,23 +102,23 @@ def _looks_like_tokens(tensor: Tensor) -> bool:
 
 
 def _has_batch_dimension(tensor: Tensor) -> bool:
-    # One dimension of integers may as well be samples packed into one long sequence.
+    # A one-dimensional tensor of integers may be samples packed into one long sequence.
     return len(tensor.shape) > 1 or (len(tensor.shape) == 1 and tensor.is_floating_point())
 
 
-def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[BindingIO, Tensor]]:
+def _tensors(args: Sequence[object], kwargs: Mapping[str, object]) -> Iterator[tuple[ArgumentPath, Tensor]]:
     from torch import Tensor
 
-    waiting: list[tuple[BindingIO, object]] = [((index,), value) for index, value in enumerate(args)]
-    waiting += [((name,), value) for name, value in kwargs.items()]
-    for _ in range(_MAX_LOOKED_AT):
-        if not waiting:
+    pending: list[tuple[ArgumentPath, object]] = [((index,), value) for index, value in enumerate(args)]
+    pending += [((name,), value) for name, value in kwargs.items()]
+    for _ in range(_MAX_VISITED):
+        if not pending:
             return
-        place, value = waiting.pop(0)
+        path, value = pending.pop(0)
         if isinstance(value, Tensor):
-            yield place, value
-        elif len(place) < _MAX_DEPTH:
-            waiting[:0] = [((*place, key), inner) for key, inner in _entries(value)]
+            yield path, value
+        elif len(path) < _MAX_DEPTH:
+            pending[:0] = [((*path, key), inner) for key, inner in _entries(value)]
 
 
 def _entries(value: object) -> list[tuple[int | str, object]]:
@@ -131,7 +131,7 @@ def _entries(value: object) -> list[tuple[int | str, object]]:
 
 
 def getter_of(key: int | str) -> Callable[[Any], Any]:
-    """Return what takes the entry at one key of a place out of what holds it.
+    """Return the function that gets the entry at one key of a path from its container.
 
     >>> getter_of("x")({"x": 3}), getter_of(".real")(4j)
     (3, 0.0)
@@ -139,8 +139,8 @@ def getter_of(key: int | str) -> Callable[[Any], Any]:
     return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)
 
 
-def _follow(place: BindingIO, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
-    first, *rest = place
+def _follow(path: ArgumentPath, args: Sequence[object], kwargs: Mapping[str, object]) -> object:
+    first, *rest = path
     try:
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:

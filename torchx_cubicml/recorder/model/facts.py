@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 
 def read_optimizer(optimizer: Optimizer) -> dict[str, Value]:
-    """Return the class of an optimizer, and whether it steps by one fused kernel or by lists of tensors (foreach).
+    """Return the class of an optimizer and its implementation: fused kernel, or lists of tensors (foreach).
 
-    Where the program leaves the choice to torch, what torch itself chooses by is asked; it is left out where this torch
-    does not tell.
+    If the program leaves the choice to torch, torch's own function for it is called. The fact is left out if this torch
+    has none.
     """
     facts: dict[str, Value] = {"optimizer": type(optimizer).__name__}
     group = optimizer.param_groups[0]
@@ -41,13 +41,13 @@ def read_optimizer(optimizer: Optimizer) -> dict[str, Value]:
         facts["optimizer_fused"] = bool(group["fused"])
     foreach = group.get("foreach")
     if foreach is None and "foreach" in group and not group.get("fused"):
-        foreach = _torchs_choice(group)
+        foreach = _default_foreach(group)
     if isinstance(foreach, bool):
         facts["optimizer_foreach"] = foreach
     return facts
 
 
-def _torchs_choice(group: dict[str, object]) -> bool | None:
+def _default_foreach(group: dict[str, object]) -> bool | None:
     from torch import Tensor
     from torch.optim import optimizer as module
 
@@ -63,17 +63,17 @@ def _torchs_choice(group: dict[str, object]) -> bool | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class HookObservations:
-    """What the hooks saw during one step.
+    """Observations of the hooks during one step.
 
     Args:
-        forwards: training forwards of the step; ``None`` where no step was seen whole.
-        samples: per forward of this process; ``None`` where unknown.
-        seq_len: tokens per sample; ``None`` where unknown.
-        autocast_type: number format that autocast was set to; empty where it was off.
-        activation_checkpointing: as a probe of the layers tells; empty without one.
+        forwards: training forwards of the step; ``None`` if no whole step was observed.
+        samples: per forward of this process; ``None`` if unknown.
+        seq_len: tokens per sample; ``None`` if unknown.
+        autocast_type: number format that autocast was set to; empty if it was off.
+        activation_checkpointing: read by a probe of the layers; empty without one.
         n_checkpointed: repeated layers that the probe saw recomputed, in whole or in part; ``None`` without one.
-        attention_kernel: as the graph of a forward tells; empty where it does not.
-        clipping: what gradients are clipped to.
+        attention_kernel: read from the autograd graph of a forward; empty if the graph does not show it.
+        clipping: facts of gradient clipping, such as its norm.
     """
 
     forwards: int | None = None
@@ -94,14 +94,14 @@ def observe(
     world_size: int,
     pipeline: Pipeline | None = None,
 ) -> dict[str, Value]:
-    """Return the facts that are known, under their standard names.
+    """Return the known facts of a model and its training, under their standard names.
 
     Args:
         root: the model as the training loop calls it.
-        optimizer: that steps it; ``None`` where none has.
-        seen: what the hooks saw.
+        optimizer: that steps the model; ``None`` if none has.
+        seen: observations of the hooks.
         world_size: of the job.
-        pipeline: that ``root`` is a stage of.
+        pipeline: that ``root`` is a stage of; ``None`` without one.
     """
     pp_degree = pipeline.degree if pipeline is not None else 1
     sharding = read_sharding(root, world_size=world_size, pp_degree=pp_degree)
@@ -128,7 +128,7 @@ def observe(
         "attention_kernel": seen.attention_kernel or None,
         "device": _device_name(root) or None,
         "micro_batch_size": seen.samples,
-        "seq_len": seen.seq_len if facts.get("cp_degree", 1) == 1 else None,  # how much of it a rank sees is not known
+        "seq_len": seen.seq_len if facts.get("cp_degree", 1) == 1 else None,  # a rank's share of it is unknown
         "gradient_accumulation_steps": seen.forwards,
     }
     if seen.samples and seen.forwards and sharding.dp_degree:
@@ -137,7 +137,7 @@ def observe(
 
 
 def software_facts() -> dict[str, Value]:
-    """Return the facts that hold as soon as torch is loaded."""
+    """Return the version of torch, if it is loaded."""
     torch = sys.modules.get("torch")
     return {"torch_version": str(torch.__version__)} if torch is not None else {}
 
@@ -154,9 +154,9 @@ def _n_checkpointed(root: nn.Module, seen: HookObservations) -> int | None:
 
 
 def _activation_checkpointing(root: nn.Module, seen: HookObservations) -> str:
-    """Return what the probe saw or else what wrapper modules tell; without both nothing, for a function needs none."""
+    """Return the probe's finding, else that from wrapper modules; empty without both: a checkpoint needs no wrapper."""
     wrappers = [module for module in root.modules() if type(module).__name__ == "CheckpointWrapper"]
-    # A policy that picks operators to recompute comes as a context function.
+    # A policy that selects operators to recompute is passed as a context function.
     if any("context_fn" in getattr(wrapper.checkpoint_fn, "keywords", {}) for wrapper in wrappers):
         return "selective"
     if seen.activation_checkpointing or not wrappers:

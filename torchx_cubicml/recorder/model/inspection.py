@@ -1,4 +1,4 @@
-"""What the model is: looked at within its first training forward, and read at the first real step."""
+"""Inspection of the model: hooks within its first training forward, and facts read at the first real step."""
 
 from __future__ import annotations
 
@@ -23,18 +23,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
-_OF_WRAPPING = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
+_WRAPPING_FACTS = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
 
 
 class ModelInspection:
-    """The facts of one training's model, empty until they are read.
+    """Facts of one training's model, empty until they are read.
 
-    ``stage_words`` holds what this rank has to tell of its stages of a pipeline, by their number.
+    ``stage_words`` holds the encoded facts of this rank's pipeline stages, by stage number.
 
     Args:
-        forwards: that show the model.
-        clipping: of gradients, as it was seen by then.
-        guard: for each hook.
+        forwards: observed forwards, which reveal the model.
+        clipping: observed clipping of gradients.
+        guard: wraps each hook, so that a failure never reaches the training.
         world_size: of the job.
     """
 
@@ -51,13 +51,13 @@ class ModelInspection:
         self._attention_kernel = ""
 
     def look_into_layers(self) -> None:
-        """Look around within a training forward, and leave hooks on the layers until the facts are read."""
+        """Inspect the model within a training forward, and put hooks on its layers until the facts are read."""
         model = self._forwards.model
         if model is None or self.facts:
             return
         self._autocast_type = autocast_type(model)
         blocks = repeated_blocks(model)
-        self._forwards.on_output = lambda node: self._look_behind(node, len(blocks))
+        self._forwards.on_output = lambda node: self._read_attention_kernel(node, len(blocks))
         if blocks and not is_compiled(model):
             self._probe = PrecisionProbe(blocks, self._guard)
 
@@ -65,34 +65,34 @@ class ModelInspection:
         """Read the facts.
 
         Args:
-            leading: optimizer that steps the model; ``None`` where none is known.
-            work: of the first step; ``None`` where no step was seen.
+            leading: optimizer that steps the model; ``None`` if none is known.
+            work: of the first step; ``None`` if no step was observed.
         """
         survey, self._forwards.survey = self._forwards.survey or LiveObjects(), None
         with survey.in_place_of_walks():
             self._read(leading, work)
 
     def release(self) -> None:
-        """Take every hook off the layers."""
+        """Remove all hooks from the layers."""
         if self._probe is not None:
             self._probe.release()
 
     def _read(self, leading: Optimizer | None, work: Work | None) -> None:
         model = self._forwards.model if self._forwards.is_whole else None
-        # A trainer may call the user's module through a wrapper that is itself in evaluation mode: Lightning does.
-        model = outermost(model) if model is not None else _all_around(parameters_of(leading))
-        seen = self._seen(work)
+        # A trainer may call the user's module through a wrapper that is itself in evaluation mode, as Lightning does.
+        model = outermost(model) if model is not None else _smallest_module_with(parameters_of(leading))
+        seen = self._observations(work)
         if model is None:
             return
         pipeline = read_pipeline()
         facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
-        if leading is None and facts.get("sharding_strategy") == "NONE":  # nobody has wrapped it by now
-            facts = {name: value for name, value in facts.items() if name not in _OF_WRAPPING}
+        if leading is None and facts.get("sharding_strategy") == "NONE":  # the model may be wrapped later
+            facts = {name: value for name, value in facts.items() if name not in _WRAPPING_FACTS}
         self.facts = facts
         if pipeline is not None:
-            self._tell_stages(pipeline)
+            self._encode_stages(pipeline)
 
-    def _seen(self, work: Work | None) -> HookObservations:
+    def _observations(self, work: Work | None) -> HookObservations:
         seen = HookObservations(
             forwards=work.forwards if work is not None else None,
             samples=self._forwards.samples_per_forward,
@@ -112,10 +112,10 @@ class ModelInspection:
             n_checkpointed=probe.n_checkpointed if work is not None else None,
         )
 
-    def _look_behind(self, node: Node, n_layers: int) -> None:
+    def _read_attention_kernel(self, node: Node, n_layers: int) -> None:
         self._attention_kernel = attention_kernel(node, n_layers)
 
-    def _tell_stages(self, pipeline: Pipeline) -> None:
+    def _encode_stages(self, pipeline: Pipeline) -> None:
         self.n_stages = pipeline.n_stages
         self.facts = {name: value for name, value in self.facts.items() if name not in OF_A_STAGE}
         self.stage_words = {
@@ -129,13 +129,13 @@ class ModelInspection:
 
 
 def parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
-    """Return all that an optimizer steps."""
+    """Return all parameters that an optimizer steps."""
     groups = optimizer.param_groups if optimizer is not None else []
     return [parameter for group in groups for parameter in group["params"]]
 
 
-def _all_around(parameters: list[nn.Parameter]) -> nn.Module | None:
-    """Return the smallest module that holds all of the parameters, in its wrappers, or the largest that holds some."""
+def _smallest_module_with(parameters: list[nn.Parameter]) -> nn.Module | None:
+    """Return the smallest module with all of the parameters, or the largest with some, in its outermost wrapper."""
     around = modules_around(parameters)
     whole = (module for module in around if parameters and holds_all(module, parameters))
     smallest = next(whole, around[-1] if around else None)

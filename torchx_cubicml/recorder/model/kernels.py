@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 
-_MAX_NODES = 20_000  # some 20 ms
-# How the nodes of each kernel are called, the first that fits; those of torch's SDPA are its backends.
+_MAX_NODES = 20_000  # about 20 ms
+# Node names of each kernel; the first match counts. Torch's SDPA has one entry per backend.
 _KERNELS = (
     ("sdpa_flash", re.compile(r"^ScaledDotProductFlashAttention")),
     ("sdpa_efficient", re.compile(r"^ScaledDotProductEfficientAttention")),
@@ -34,16 +34,16 @@ _PRODUCT = re.compile(r"^(?:Bmm|Matmul)Backward")
 
 
 def attention_kernel(node: Node, n_layers: int) -> str:
-    """Return the kernel or kernels of attention; ``math`` for plain products and a softmax; empty where none shows.
+    """Return the attention kernels in an autograd graph; ``math`` for plain products and a softmax; empty if not found.
 
     Args:
-        node: of the output of a forward; what is recomputed in backward by ``use_reentrant=True``, or was compiled,
-            does not show behind it.
-        n_layers: repeated layers of the model.
+        node: of the output of a forward; its graph lacks parts that were compiled or that ``use_reentrant=True``
+            recomputes in backward.
+        n_layers: number of repeated layers of the model.
     """
     found: Counter[str] = Counter()
     softmaxes = products = 0
-    for name in _names_behind(node):
+    for name in _node_names(node):
         kernel = next((kernel for kernel, pattern in _KERNELS if pattern.search(name)), "")
         found[kernel] += bool(kernel)
         softmaxes += bool(_SOFTMAX.search(name))
@@ -54,19 +54,19 @@ def attention_kernel(node: Node, n_layers: int) -> str:
     return "math" if softmaxes >= n_layers > 0 and products >= 2 * n_layers else ""
 
 
-def _names_behind(node: Node) -> Iterator[str]:
+def _node_names(node: Node) -> Iterator[str]:
     seen = {node}
-    waiting = deque([node])
-    while waiting and len(seen) < _MAX_NODES:
-        current = waiting.popleft()
+    pending = deque([node])
+    while pending and len(seen) < _MAX_NODES:
+        current = pending.popleft()
         yield current.name().rpartition("::")[2]
-        for behind, _ in current.next_functions:
-            if behind is not None and behind not in seen:
-                seen.add(behind)
-                waiting.append(behind)
+        for following, _ in current.next_functions:
+            if following is not None and following not in seen:
+                seen.add(following)
+                pending.append(following)
 
 
-# The options of inductor behind each mode: whether it tries kernels out, and whether it records CUDA graphs.
+# Mode for each pair of inductor's options: whether it autotunes kernels, and whether it records CUDA graphs.
 _MODES = {
     (False, False): "default",
     (False, True): "reduce-overhead",
@@ -76,7 +76,7 @@ _MODES = {
 
 
 def is_compiled(root: nn.Module) -> bool:
-    """Whether ``torch.compile`` is at work on a part of the model or has compiled a function."""
+    """Return whether ``torch.compile`` wraps a part of the model or has compiled any function."""
     if any(True for _ in _compiled_parts(root)):
         return True
     counters = getattr(sys.modules.get("torch._dynamo.utils"), "counters", None)
@@ -84,7 +84,7 @@ def is_compiled(root: nn.Module) -> bool:
 
 
 def compile_facts(root: nn.Module) -> dict[str, Value]:
-    """Return whether the model is compiled and, where inductor does that, in which mode."""
+    """Return whether the model is compiled and, if inductor compiles it, the mode."""
     facts: dict[str, Value] = {"compile": is_compiled(root)}
     modes = {mode for part in _compiled_parts(root) if (mode := _mode(part))}
     if len(modes) == 1:
@@ -103,9 +103,9 @@ def _compiled_parts(root: nn.Module) -> Iterator[object]:
 
 def _mode(part: object) -> str:
     config: Mapping[str, object] | None = None
-    ask = getattr(part, "get_compiler_config", None)
+    get_config = getattr(part, "get_compiler_config", None)
     with suppress(AttributeError, ImportError, TypeError, RuntimeError):
-        config = ask() if ask is not None else None
+        config = get_config() if get_config is not None else None
     if not isinstance(config, dict):
         return ""
     return _MODES[bool(config.get("max_autotune")), bool(config.get("triton.cudagraphs"))]

@@ -1,4 +1,4 @@
-"""The layers of a live model: what wraps them, and which of them repeat."""
+"""Layers of a live model: their wrappers, the repeated ones, and the modules around a parameter."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
     from torch import nn
 
-_WRAPPED_IN = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+_WRAPPER_ATTRIBUTES = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
 
 
 def unwrap(module: nn.Module) -> nn.Module:
@@ -25,30 +25,30 @@ def unwrap(module: nn.Module) -> nn.Module:
 
 
 def own_class(module: nn.Module) -> type:
-    """Return the user's class of a module; ``fully_shard`` puts one of its own in front."""
+    """Return the user's class of a module, which ``fully_shard`` replaces with a subclass."""
     kind = type(module)
     return kind.__bases__[-1] if hasattr(kind, "_get_fsdp_state") and kind.__bases__ else kind
 
 
 def repeated_blocks(root: nn.Module) -> list[nn.Module]:
-    """Return the repeated layers of a model in order, unwrapped; empty where none repeats.
+    """Return the repeated layers of a model in order, unwrapped; empty if no layer repeats.
 
-    They are the largest set of children of one class in one list of modules, lists within them left out.
+    They are the largest set of children of one class in one list of modules. Lists inside such children do not count.
     """
     largest: list[nn.Module] = []
-    waiting = [root]
-    while waiting:
-        module = waiting.pop(0)
-        blocks = _alike(module)
+    pending = [root]
+    while pending:
+        module = pending.pop(0)
+        blocks = _blocks_of(module)
         if len(blocks) > len(largest):
             largest = blocks
         skipped = {id(block) for block in blocks}
-        waiting += [child for child in module.children() if id(unwrap(child)) not in skipped]
+        pending += [child for child in module.children() if id(unwrap(child)) not in skipped]
     return largest
 
 
 def has_single_block(part: nn.Module) -> bool:
-    """Whether a part of a model holds a list of modules with one layer left in it."""
+    """Return whether a part of a model holds a list of modules with exactly one layer."""
     from torch.nn import ModuleDict, ModuleList
 
     containers = [module for module in part.modules() if isinstance(module, ModuleDict | ModuleList)]
@@ -56,9 +56,9 @@ def has_single_block(part: nn.Module) -> bool:
 
 
 def live_modules() -> list[nn.Module]:
-    """Return every module of this process: tens of milliseconds, once."""
+    """Return every module of this process, which takes tens of milliseconds."""
     if "torch.nn" not in sys.modules:
-        return []  # a program without torch has none, and importing it takes seconds
+        return []  # a program without torch has none, and importing torch takes seconds
     from torch.nn import Module
 
     modules = live_instances(Module)
@@ -68,12 +68,12 @@ def live_modules() -> list[nn.Module]:
 
 
 def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
-    """Return the live module that holds the first of the parameters that any holds, and all modules around it.
+    """Return the live module that holds the first parameter found in any module, and all modules around it.
 
-    Live modules come in an order of chance, which decides only where several hold that one. Parameters may lie in
-    several networks, as in the stages of a pipeline. Where no module holds one, the holder of the largest parameter
-    stands in. The first of all these modules to be called is the model as the training loop knows it, whatever it is
-    wrapped in.
+    The order of live modules is arbitrary, but matters only if several hold that parameter. The parameters may belong
+    to several networks, such as stages of a pipeline. If no module holds any of them, the holder of the largest live
+    parameter is used. The first of the returned modules to be called is the model as the training loop calls it,
+    in any wrapper.
     """
     modules = live_modules()
     holders: dict[int, nn.Module] = {}
@@ -93,11 +93,11 @@ def ancestors(module: nn.Module) -> list[nn.Module]:
 
 
 def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> nn.Module:
-    """Return a module in the last of its wrappers.
+    """Return the outermost wrapper of a module, or the module itself without a wrapper.
 
     Args:
-        module: the user's own, or in some of its wrappers.
-        around: modules around it, nearest first; all live ones where they are not known.
+        module: of the user, or one of its wrappers.
+        around: modules around it, nearest first; by default they are found among all live modules.
     """
     inside = unwrap(module)
     wrappers = (each for each in (ancestors(module) if around is None else around) if unwrap(each) is inside)
@@ -105,25 +105,25 @@ def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> n
 
 
 def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
-    """Whether every one of the parameters belongs to a module or to one within it."""
+    """Return whether all of the parameters belong to a module or its submodules."""
     return set(map(id, parameters)) <= set(map(id, module.parameters()))
 
 
 def _inner(module: nn.Module) -> nn.Module | None:
-    for name in _WRAPPED_IN:
+    for name in _WRAPPER_ATTRIBUTES:
         inner = module._modules.get(name)
         if inner is not None:
             return inner
     return module._modules.get("module") if type(module).__name__ == "DistributedDataParallel" else None
 
 
-def _alike(container: nn.Module) -> list[nn.Module]:
+def _blocks_of(container: nn.Module) -> list[nn.Module]:
     from torch.nn import ModuleDict, ModuleList, Sequential
 
     if not isinstance(container, ModuleDict | ModuleList | Sequential):
         return []
     children = [unwrap(child) for child in container.children()]
-    if isinstance(container, Sequential):  # its plain layers are no blocks
+    if isinstance(container, Sequential):  # its layers without submodules are not blocks
         children = [child for child in children if any(True for _ in child.children())]
     children = [child for child in children if any(True for _ in child.parameters())]
     classes = Counter(map(own_class, children))
@@ -148,13 +148,13 @@ def _ancestors(module: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Modul
 
 
 def _is_traced(module: nn.Module) -> bool:
-    """Whether it is a graph that a compiler made of a model, whose parameters it holds, too."""
+    """Return whether a module is a graph that a compiler made of a model, whose parameters it shares."""
     return type(module).__module__.startswith("torch.fx.")
 
 
 def _own_parameters(module: nn.Module) -> list[nn.Parameter]:
-    held = module.__dict__.get("_parameters") or {}
-    return [parameter for parameter in held.values() if parameter is not None]
+    parameters = module.__dict__.get("_parameters") or {}
+    return [parameter for parameter in parameters.values() if parameter is not None]
 
 
 def _largest_holder(modules: Iterable[nn.Module]) -> nn.Module | None:

@@ -1,4 +1,7 @@
-"""Finds what is alive in this process by its type; tens of milliseconds, for once or twice in a training."""
+"""Live objects of this process by type, found through the garbage collector.
+
+A search takes tens of milliseconds and runs once or twice in a training.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_SURVEYED = (
+_SNAPSHOT_CLASSES = (
     ("torch.nn", "Module"),
     ("torch.utils.data", "DataLoader"),
     ("torch.distributed.device_mesh", "DeviceMesh"),
@@ -26,45 +29,45 @@ _SURVEYED = (
 
 
 class LiveObjects:
-    """What was alive at one moment of the classes that facts are read from, in one walk; it keeps nothing alive."""
+    """Snapshot of the live objects of all classes that facts are read from, by one search and weak references."""
 
     def __init__(self) -> None:
-        kinds = (_loaded(module, name) for module, name in _SURVEYED)
+        kinds = (_loaded(module, name) for module, name in _SNAPSHOT_CLASSES)
         self._kinds = frozenset(kind for kind in kinds if kind is not None)
         found: list[Any] = _walk(self._kinds)
-        self._found: list[weakref.ref[Any]] = [*map(weakref.ref, found)]
+        self._references: list[weakref.ref[Any]] = [*map(weakref.ref, found)]
 
     @contextmanager
     def in_place_of_walks(self) -> Iterator[None]:
-        """Answer what is asked for within, where it is of these classes."""
-        token = _SURVEY.set(self)
+        """Make ``live_instances`` use this snapshot, for its classes, within the context."""
+        token = _SNAPSHOT.set(self)
         try:
             yield
         finally:
-            _SURVEY.reset(token)
+            _SNAPSHOT.reset(token)
 
     def knows(self, kind: type) -> bool:
-        """Return whether this class was looked for."""
+        """Return whether the snapshot covers a class."""
         return kind in self._kinds
 
     def living(self, kind: type[T]) -> list[T]:
-        """Return what was found of a class and lives still."""
+        """Return the objects of a class in the snapshot that are still alive."""
         derived = _derived_from((kind,))
-        living = (reference() for reference in self._found)
-        return [each for each in living if each is not None and type(each) in derived]
+        objects = (reference() for reference in self._references)
+        return [each for each in objects if each is not None and type(each) in derived]
 
 
-_SURVEY: ContextVar[LiveObjects | None] = ContextVar("survey", default=None)
+_SNAPSHOT: ContextVar[LiveObjects | None] = ContextVar("survey", default=None)
 
 
 def live_instances(kind: type[T]) -> list[T]:
-    """Return every object of a class, or of one derived from it, that the garbage collector knows."""
-    survey = _SURVEY.get()
-    return survey.living(kind) if survey is not None and survey.knows(kind) else _walk((kind,))
+    """Return every object of a class or its subclasses that the garbage collector tracks."""
+    snapshot = _SNAPSHOT.get()
+    return snapshot.living(kind) if snapshot is not None and snapshot.knows(kind) else _walk((kind,))
 
 
 def live_instances_of(module: str, name: str) -> list[object]:
-    """Return every live object of a class that may be absent, and that nobody has used where its module is not loaded.
+    """Return every live object of a class by its name; empty if its module is not loaded or has no such class.
 
     >>> live_instances_of("a.module.nobody.imports", "Thing")
     []
@@ -81,16 +84,16 @@ def _loaded(module: str, name: str) -> type | None:
 def _walk(kinds: Iterable[type[T]]) -> list[T]:
     derived = _derived_from(kinds)
     objects = gc.get_objects() if derived else []
-    if derived and gc.get_freeze_count():  # what was frozen is told of no more
-        objects += _in_use({id(each) for each in objects})
-    # By type and not by isinstance, which asks each object, and a lazy one may begin to load what it stands for.
+    if derived and gc.get_freeze_count():  # gc.get_objects leaves out frozen objects
+        objects += _reachable_from_frames({id(each) for each in objects})
+    # By type and not by isinstance, which reads each object's __class__ and may make a lazy proxy load its target.
     return list(compress(objects, map(derived.__contains__, map(type, objects))))
 
 
-def _in_use(known: set[int]) -> list[object]:
-    """Return what the modules of the functions under way hold, and the attributes of that; ``known`` left out.
+def _reachable_from_frames(known: set[int]) -> list[object]:
+    """Return the globals of all functions on the stack, and their attributes, except objects in ``known``.
 
-    Not the functions' own variables: until a function ends, Python keeps alive whatever they held when it was asked.
+    Local variables are left out: reading a frame's locals keeps their values alive until its function ends.
     """
     found: list[object] = []
     seen: set[int] = set()
@@ -109,18 +112,18 @@ def _in_use(known: set[int]) -> list[object]:
 
 def _attributes(value: object) -> list[object]:
     try:
-        held = object.__getattribute__(value, "__dict__")
+        attributes = object.__getattribute__(value, "__dict__")
     except AttributeError:
         return []
-    return list(held.values()) if isinstance(held, dict) else []
+    return list(attributes.values()) if isinstance(attributes, dict) else []
 
 
 def _derived_from(kinds: Iterable[type]) -> set[type]:
     derived: set[type] = set(kinds)
-    waiting = list(derived)
-    while waiting:
-        found: list[type] = type.__subclasses__(waiting.pop())
+    pending = list(derived)
+    while pending:
+        found: list[type] = type.__subclasses__(pending.pop())
         new = [each for each in found if each not in derived]
         derived.update(new)
-        waiting += new
+        pending += new
     return derived

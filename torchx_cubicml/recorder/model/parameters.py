@@ -1,4 +1,4 @@
-"""Parameters of a model: their count, format and layer widths."""
+"""Parameters of a model: their count, number format, and layer widths."""
 
 from __future__ import annotations
 
@@ -28,10 +28,10 @@ _SHORT = {
 
 
 def count_parameters(root: nn.Module) -> tuple[int | None, int | None]:
-    """Return how many parameters a model has and how many of them are trained; ``None`` where FSDP does not tell.
+    """Return the number of parameters of a model and the number of trainable ones; ``None`` if FSDP hides them.
 
-    A parameter distributed as a DTensor knows its global size. FSDP1 leaves a rank its shards alone, so what it has
-    flattened is counted by the shapes from before.
+    The size of a DTensor is global. FSDP1 leaves a rank only its shards, so its flattened parameters are counted by
+    their original shapes.
     """
     total, trained, flattened = 0, 0, set()
     for flat in _flat_parameters(root):
@@ -51,7 +51,7 @@ def count_parameters(root: nn.Module) -> tuple[int | None, int | None]:
 
 
 def parameter_format(root: nn.Module) -> str:
-    """Return the format that most of this rank's parameters are kept in, such as ``fp32``; empty without any."""
+    """Return the number format that most of this rank's parameters have, such as ``fp32``; empty without any."""
     sizes: Counter[str] = Counter()
     for parameter in root.parameters():
         sizes[str(parameter.dtype)] += max(parameter.numel(), 1)
@@ -59,9 +59,9 @@ def parameter_format(root: nn.Module) -> str:
 
 
 def count_float8_modules(root: nn.Module) -> int | None:
-    """Return how many modules multiply in eight bits, by the classes of theirs or of their weights (torchao).
+    """Return the number of modules that multiply in float8, found by the classes of modules and weights (torchao).
 
-    ``None`` where Transformer Engine is at work: what its modules multiply in is decided anew at each call.
+    ``None`` if Transformer Engine is loaded, whose modules choose the format at each call.
     """
     if "transformer_engine" in sys.modules:
         return None
@@ -72,7 +72,7 @@ def _class_names(module: nn.Module) -> Iterator[str]:
     yield type(module).__name__
     for value in module.parameters(recurse=False):
         yield type(value).__name__
-        yield type(getattr(value, "_local_tensor", None)).__name__  # of this rank, where it is distributed
+        yield type(getattr(value, "_local_tensor", None)).__name__  # this rank's shard of a DTensor
 
 
 def short_format(name: str) -> str:
@@ -85,13 +85,13 @@ def short_format(name: str) -> str:
 
 
 def device_kind(root: nn.Module) -> str:
-    """Return the kind of device that a model is on, such as ``cpu`` or ``cuda``; empty where it has no parameters."""
+    """Return the kind of device that a model is on, such as ``cpu`` or ``cuda``; empty without parameters."""
     return next((parameter.device.type for parameter in root.parameters()), "")
 
 
 def _flat_parameters(root: nn.Module) -> Iterator[nn.Parameter]:
     for module in root.modules():
-        # Not by getattr: wrappers pass what they lack on to the module within, which would be counted twice.
+        # Not getattr(module, ...): wrappers forward missing attributes to the inner module, which would count twice.
         flat = getattr(module.__dict__.get("_handle"), "flat_param", None)
         if flat is not None:
             yield flat
@@ -102,9 +102,9 @@ _KV_HEADS = ("n_kv_heads", "num_kv_heads", "num_key_value_heads", "n_kv_head")
 
 
 def read_widths(root: nn.Module) -> dict[str, Value]:
-    """Return vocabulary, widths and heads under their standard names, as far as the modules tell.
+    """Return vocabulary, widths and heads under their standard names, as far as they are known from the modules.
 
-    The width is that of the largest embedding, where a layer of the first repeated block takes it in.
+    The width is that of the largest embedding, if a linear layer of the first repeated block has it as input width.
 
     Args:
         root: a model whose batches are tokens.
@@ -120,20 +120,20 @@ def read_widths(root: nn.Module) -> dict[str, Value]:
     if not any(layer.in_features == width for layer in layers):
         return {}
     inner = [layer.in_features for layer in layers if layer.out_features == width != layer.in_features]
-    places = [vars(module) for module in blocks[0].modules()]
-    places.append(getattr(vars(unwrap(root)).get("config"), "__dict__", {}))
-    heads = _first(places, _HEADS)
+    holders = [vars(module) for module in blocks[0].modules()]
+    holders.append(getattr(vars(unwrap(root)).get("config"), "__dict__", {}))
+    heads = _first_count(holders, _HEADS)
     known: dict[str, Value | None] = {
         "vocab_size": table.num_embeddings,
         "d_model": width,
         "d_ff": max(inner, default=None),
         "n_heads": heads,
-        "n_kv_heads": _first(places, _KV_HEADS) if heads is not None else None,
+        "n_kv_heads": _first_count(holders, _KV_HEADS) if heads is not None else None,
     }
     return {name: value for name, value in known.items() if value is not None}
 
 
-def _first(places: Iterable[Mapping[str, object]], names: Iterable[str]) -> int | None:
-    found = (place[name] for place in places for name in names if name in place)
+def _first_count(holders: Iterable[Mapping[str, object]], names: Iterable[str]) -> int | None:
+    found = (holder[name] for holder in holders for name in names if name in holder)
     counts = (value for value in found if isinstance(value, int) and not isinstance(value, bool))
     return next((count for count in counts if count > 0), None)

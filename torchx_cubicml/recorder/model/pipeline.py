@@ -1,4 +1,4 @@
-"""A pipeline of ``torch.distributed.pipelining``: this rank's stages, and how those of all ranks add up."""
+"""Pipeline of ``torch.distributed.pipelining``: this rank's stages, and the combined facts of all stages."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Value
 
-_ADDED_UP = ("n_params", "n_trainable_params", "n_layers")
+_SUMMED = ("n_params", "n_trainable_params", "n_layers")
 _PER_LAYER = "sharding_strategy"
-OF_A_STAGE = frozenset({*_ADDED_UP, _PER_LAYER})  # facts that one stage knows in part
+OF_A_STAGE = frozenset({*_SUMMED, _PER_LAYER})  # facts of which one stage has only a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pipeline:
-    """The pipeline that this rank is part of.
+    """Pipeline that this rank is part of.
 
     Args:
         degree: ranks that a batch passes through.
         n_stages: parts of the model, at least one for each of these ranks.
-        stages: this rank's part or parts, by their number.
-        schedule: class of the schedule; empty where none is alive.
-        n_microbatches: of one call of the schedule; ``None`` where unknown.
+        stages: parts on this rank, by stage number.
+        schedule: class of the schedule; empty if none is alive.
+        n_microbatches: of one call of the schedule; ``None`` if unknown.
     """
 
     degree: int
@@ -39,7 +39,7 @@ class Pipeline:
     n_microbatches: int | None = None
 
     def facts(self) -> dict[str, Value]:
-        """Return what is known, under the standard names."""
+        """Return the known facts under their standard names."""
         known: dict[str, Value | None] = {
             "pp_degree": self.degree,
             "pp_stages": self.n_stages,
@@ -50,7 +50,7 @@ class Pipeline:
 
 
 def read_pipeline() -> Pipeline | None:
-    """Return the pipeline whose stages are alive in this process; ``None`` without one that can be read."""
+    """Read the pipeline from the live stages of this process; return ``None`` without readable stages."""
     stages: list[Any] = live_instances_of("torch.distributed.pipelining.stage", "_PipelineStageBase")
     try:
         modules = {int(stage.stage_index): stage.submod for stage in stages}
@@ -72,19 +72,19 @@ def read_pipeline() -> Pipeline | None:
 
 
 def stage_word(facts: Mapping[str, Value]) -> str:
-    """Return what a rank hands over of one stage, from the facts of that stage alone."""
+    """Encode the facts of one stage that are combined over all stages, to be sent to rank 0."""
     return json.dumps({name: value for name, value in facts.items() if name in OF_A_STAGE})
 
 
-def add_up(words: Sequence[str]) -> dict[str, Value]:
-    """Return the facts of the whole model from the words of all its stages in order; unknown ones are left out.
+def add_up(encoded: Sequence[str]) -> dict[str, Value]:
+    """Combine the encoded facts of all stages, in order, into those of the whole model; leave out unknown ones.
 
     >>> add_up(['{"n_params": 3, "sharding_strategy": "DDP"}', '{"n_params": 4, "sharding_strategy": "DDP"}'])
     {'n_params': 7, 'sharding_strategy': 'DDP'}
     """
-    stages = [json.loads(word) for word in words]
+    stages = [json.loads(text) for text in encoded]
     facts: dict[str, Value] = {}
-    for name in _ADDED_UP:
+    for name in _SUMMED:
         counts = [stage.get(name) for stage in stages]
         if counts and all(isinstance(count, int) for count in counts):
             facts[name] = sum(counts)

@@ -1,4 +1,4 @@
-"""Looks into the layers during one step: which are recomputed in backward, and in which number format they run."""
+"""Probe of the layers during one step: activation checkpointing and autocast format."""
 
 from __future__ import annotations
 
@@ -15,83 +15,83 @@ if TYPE_CHECKING:
 
 
 class PrecisionProbe:
-    """Hooks on the repeated layers and their children, for one step.
+    """Probe by hooks on the repeated layers and their children, for one step.
 
-    Activation checkpointing in any spelling shows as a forward within backward: of the layer, or of all its children
-    that hold parameters where it recomputes its own forward without being called. Autocast shows within a layer even
-    where the trainer turns it on inside of the model's own forward.
+    Every kind of activation checkpointing causes a forward within backward. It is the layer's own, or that of all its
+    children with parameters if the layer recomputes its forward without being called. Autocast is read within a layer
+    because some trainers enable it inside the model's own forward.
 
     Args:
-        blocks: the repeated layers, none of them compiled, >= 1.
-        guard: for each hook.
+        blocks: the repeated layers, at least one, none of them compiled.
+        guard: wraps each hook, so that a failure never reaches the training.
     """
 
     def __init__(self, blocks: Sequence[nn.Module], guard: Guard) -> None:
         self.autocast_type = ""
         self._n_blocks = len(blocks)
         self._recomputed_blocks: set[int] = set()
-        self._parts_run: list[set[int]] = [set() for _ in blocks]
-        self._parts_recomputed: list[set[int]] = [set() for _ in blocks]
-        self._handles = []
+        self._children_run: list[set[int]] = [set() for _ in blocks]
+        self._children_recomputed: list[set[int]] = [set() for _ in blocks]
+        self._removals = []
         for index, block in enumerate(blocks):
-            self._handles.append(_hook(block, guard(self._seeing_block(index))))
-            self._handles += [_hook(child, guard(self._seeing_part(index))) for child in block.children()]
+            self._removals.append(_hook(block, guard(self._block_hook(index))))
+            self._removals += [_hook(child, guard(self._child_hook(index))) for child in block.children()]
 
     @property
     def activation_checkpointing(self) -> str:
-        """``none``, ``selective`` or ``full``; empty where this torch does not tell."""
+        """Activation checkpointing: ``none``, ``selective`` or ``full``; empty if this torch does not expose it."""
         if _graph_task() is None:
             return ""
         if all(map(self._is_recomputed, range(self._n_blocks))):
             return "full"
-        return "selective" if self._recomputed_blocks or any(self._parts_recomputed) else "none"
+        return "selective" if self._recomputed_blocks or any(self._children_recomputed) else "none"
 
     @property
     def n_checkpointed(self) -> int | None:
-        """Layers that were recomputed, in whole or in part; ``None`` where this torch does not tell."""
+        """Number of layers recomputed in whole or in part; ``None`` if this torch does not expose it."""
         if _graph_task() is None:
             return None
-        in_part = {index for index, parts in enumerate(self._parts_recomputed) if parts}
-        return len(self._recomputed_blocks | in_part)
+        partly = {index for index, children in enumerate(self._children_recomputed) if children}
+        return len(self._recomputed_blocks | partly)
 
     def release(self) -> None:
-        """Take every hook away."""
-        while self._handles:
-            self._handles.pop()()
+        """Remove all hooks."""
+        while self._removals:
+            self._removals.pop()()
 
-    def _seeing_block(self, index: int) -> Callable[..., None]:
-        def see(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _block_hook(self, index: int) -> Callable[..., None]:
+        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
             if in_backward():
                 self._recomputed_blocks.add(index)
             elif not self.autocast_type:
                 self.autocast_type = autocast_type(module)
 
-        return see
+        return observe
 
     def _is_recomputed(self, index: int) -> bool:
-        parts = self._parts_run[index]
-        return index in self._recomputed_blocks or (len(parts) > 1 and parts <= self._parts_recomputed[index])
+        children = self._children_run[index]
+        return index in self._recomputed_blocks or (len(children) > 1 and children <= self._children_recomputed[index])
 
-    def _seeing_part(self, index: int) -> Callable[..., None]:
-        def see(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+    def _child_hook(self, index: int) -> Callable[..., None]:
+        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
             if in_backward():
-                self._parts_recomputed[index].add(id(module))
+                self._children_recomputed[index].add(id(module))
                 return
             if next(module.parameters(), None) is not None:
-                self._parts_run[index].add(id(module))
+                self._children_run[index].add(id(module))
             if not self.autocast_type:
                 self.autocast_type = autocast_type(module)
 
-        return see
+        return observe
 
 
 def in_backward() -> bool:
-    """Whether this thread is running the graph of a backward pass; never, where this torch does not tell."""
+    """Return whether this thread is running a backward pass; always false if this torch does not expose it."""
     return _graph_task() not in {None, -1}
 
 
 def autocast_type(module: nn.Module) -> str:
-    """Return the number format, such as ``torch.bfloat16``, that autocast is set to for ``module``; empty where off."""
+    """Return autocast's number format for ``module``, such as ``torch.bfloat16``; empty if autocast is off."""
     import torch
 
     device = next((parameter.device.type for parameter in module.parameters()), "")
@@ -100,8 +100,8 @@ def autocast_type(module: nn.Module) -> str:
     return str(torch.get_autocast_dtype(device))
 
 
-def _hook(module: nn.Module, see: Callable[..., None]) -> Callable[[], None]:
-    return module.register_forward_pre_hook(ModuleHook(see), with_kwargs=True).remove
+def _hook(module: nn.Module, observe: Callable[..., None]) -> Callable[[], None]:
+    return module.register_forward_pre_hook(ModuleHook(observe), with_kwargs=True).remove
 
 
 def _graph_task() -> int | None:

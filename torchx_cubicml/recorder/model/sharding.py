@@ -1,7 +1,6 @@
-"""How a live model is spread over ranks: DDP, FSDP1 and FSDP2, per repeated layer, with its true parameter count.
+"""Sharding of a live model over ranks by DDP, FSDP1 and FSDP2, per repeated layer, with its full parameter count.
 
-The facts come from what the wrappers hold. Their private attributes are read with care: one that is missing leaves
-its fact out.
+The facts come from private attributes of the wrappers. A fact whose attribute is missing is left out.
 """
 
 from __future__ import annotations
@@ -22,25 +21,25 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.model.mesh import MeshLayout
     from torchx_cubicml.records.trial import Value
 
-# They spread a model in ways of their own, which are not read here.
+# Libraries that shard a model in ways that are not read here.
 _FOREIGN = ("deepspeed", "megatron", "colossalai")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Sharding:
-    """How a model is spread.
+    """Sharding of a model over ranks.
 
     Args:
-        strategy: per wrapped repeated layer, or one word for the whole model; empty where unknown.
-        root_strategy: of what no inner wrapper holds; empty where there is no such wrapper.
-        dp_degree: ranks, or groups of them, that consume batches of their own; ``None`` where unknown.
-        dp_replicate_degree: of these, how many hold the whole model each on its own; ``None`` where unknown.
-        dp_shard_degree: over how many of these one copy is spread; ``None`` where unknown.
-        layout: of the device meshes; ``None`` where another library lays the ranks out.
-        n_params: of the whole model, not of this rank's shards; ``None`` where unknown.
+        strategy: per wrapped repeated layer, or one for the whole model; empty if unknown.
+        root_strategy: of the outermost wrapper, for parameters in no inner one; empty without such wrappers.
+        dp_degree: ranks, or groups of them, that consume batches of their own; ``None`` if unknown.
+        dp_replicate_degree: copies of the model among these; ``None`` if unknown.
+        dp_shard_degree: number of these that one copy is sharded over; ``None`` if unknown.
+        layout: of the device meshes; ``None`` if another library lays out the ranks.
+        n_params: of the whole model, not of this rank's shards; ``None`` if unknown.
         n_trainable_params: likewise.
         low_precision: number format of the forward by the wrapper's policy; empty without one.
-        policies: further facts that the wrappers hold; one value where all agree, else one for each.
+        policies: number formats and offloading of the wrappers; one value if all agree, else one for each.
     """
 
     strategy: str | tuple[str, ...] = ""
@@ -55,7 +54,7 @@ class Sharding:
     policies: Mapping[str, Value] = field(default_factory=dict)
 
     def facts(self) -> dict[str, Value]:
-        """Return what is known, under the standard names."""
+        """Return the known facts under their standard names."""
         known: dict[str, Value | None] = {
             "sharding_strategy": self.strategy or None,
             "root_sharding_strategy": self.root_strategy or None,
@@ -71,30 +70,31 @@ class Sharding:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Unit:
-    """What one wrapper holds together."""
+    """Sharding unit: the parameters of one wrapper."""
 
     module: nn.Module  # unwrapped
     strategy: str
-    replicas: int | None  # copies of what it holds
-    shards: int | None  # ranks that one copy is spread over
+    replicas: int | None  # copies of the parameters
+    shards: int | None  # ranks that one copy is sharded over
     mesh: object = None
     low_precision: str = ""
     policies: Mapping[str, str | bool] = field(default_factory=dict)
-    members: frozenset[int] = field(default_factory=frozenset)  # ids of the wrappers within, itself included
+    members: frozenset[int] = field(
+        default_factory=frozenset
+    )  # ids of the modules inside the wrapper, including itself
 
     @property
     def degree(self) -> int:
-        """Ranks that average their gradients; 0 where unknown."""
+        """Number of ranks that average their gradients; 0 if unknown."""
         return (self.replicas or 0) * (self.shards or 0)
 
 
 def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sharding:
-    """Return how ``root`` is spread over ``world_size`` ranks.
+    """Read the sharding of ``root`` over ``world_size`` ranks.
 
-    A model in no wrapper is taken to be data parallel with its gradients synchronised by the script: each rank, or each
-    group of ranks that shares the work on a batch, consumes batches of its own, which is what a throughput counts.
-    Where a library of another kind of parallelism is at work, or a mesh leaves no way to tell, the degree stays
-    unknown, and with it the throughput.
+    A model without a wrapper is assumed to be data parallel, with gradients synchronised by the script. Each rank, or
+    each group of ranks that shares a batch, then consumes batches of its own, which the throughput counts. If another
+    library for parallelism is loaded, or a mesh is ambiguous, the degree stays unknown, and so does the throughput.
 
     Args:
         root: the model, or the part of it that a stage of a pipeline holds.
@@ -125,7 +125,7 @@ def read_sharding(root: nn.Module, *, world_size: int, pp_degree: int = 1) -> Sh
 
 
 def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
-    """Return the number formats and offloading of the units, as far as all of them tell."""
+    """Return the number formats and offloading of the units; each only if it is known for all units."""
     facts: dict[str, Value] = {}
     for name in ("param_dtype", "reduce_dtype", "cpu_offload"):
         values = [unit.policies.get(name) for unit in units]
@@ -136,10 +136,11 @@ def _policies(units: Sequence[_Unit]) -> dict[str, Value]:
 
 
 def _degrees(units: Sequence[_Unit], layout: MeshLayout | None, ranks: int) -> tuple[int | None, int | None]:
-    """Return copies and shards by data parallelism of the wrapper over the most ranks; experts can have fewer."""
+    """Return data-parallel replicas and shards of the wrapper over the most ranks; experts can have fewer."""
     widest = max(units, key=lambda unit: unit.degree)
     replicas, shards = widest.replicas, widest.shards
-    # Parameters are usually sharded over the ranks that share a sequence, too; those consume no batches of their own.
+    # Parameters are usually also sharded over the ranks of context parallelism, which share one sequence and so consume
+    # no batches of their own.
     if layout is not None and layout.tp_degree and layout.cp_degree > 1 and widest.degree * layout.tp_degree == ranks:
         over_shards = shards is not None and shards % layout.cp_degree == 0
         shards = shards // layout.cp_degree if shards is not None and over_shards else shards
@@ -148,7 +149,7 @@ def _degrees(units: Sequence[_Unit], layout: MeshLayout | None, ranks: int) -> t
 
 
 def _split(units: Sequence[_Unit]) -> tuple[_Unit | None, Sequence[_Unit]]:
-    """Return the unit around all others, if there is one, and the others."""
+    """Return the unit that contains all others, or ``None``, and the other units."""
     ids = {id(unit.module) for unit in units}
     first = units[0]
     return (first, units[1:]) if ids <= first.members else (None, units)
@@ -166,7 +167,9 @@ def _units_of(module: nn.Module) -> list[_Unit]:
         return [_unit(module, "DDP", (_size(getattr(module, "process_group", None)), 1))]
     if type(module).__name__ == "FullyShardedDataParallel":
         return [_fsdp1_unit(module)]
-    get_state = getattr(type(module), "_get_fsdp_state", None)  # of the class: wrappers pass on what they lack
+    get_state = getattr(
+        type(module), "_get_fsdp_state", None
+    )  # looked up on the class: wrappers forward missing attributes
     return _fsdp2_units(module, get_state(module)) if get_state is not None else []
 
 
@@ -205,13 +208,13 @@ def _fsdp1_unit(module: nn.Module) -> _Unit:
 
 
 def _formats(policy: object) -> dict[str, str | bool]:
-    """Return the number formats of a policy for mixed precision; those that it leaves open are as stored."""
+    """Return the number formats of a mixed-precision policy; unset ones are left out, as they equal the stored ones."""
     formats = {name: getattr(policy, name, None) for name in ("param_dtype", "reduce_dtype")}
     return {name: short_format(str(value)) for name, value in formats.items() if value is not None}
 
 
 def _fsdp2_units(module: nn.Module, state: object) -> list[_Unit]:
-    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 knows one group alone
+    groups = getattr(state, "_fsdp_param_groups", None)  # torch before 2.12 has only one group
     if groups is None:
         one = getattr(state, "_fsdp_param_group", None)
         groups = [one] if one is not None else []
@@ -226,7 +229,7 @@ def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
         policies["cpu_offload"] = type(offload).__name__ == "CPUOffloadPolicy"
     mesh, shards = getattr(info, "mesh", None), getattr(info, "shard_mesh_size", None)
     replicas = getattr(info, "replicate_mesh_size", 1)
-    if shards is None:  # `replicate` is built on the same ground
+    if shards is None:  # `replicate` uses the same classes
         replicas = replicas if replicas > 1 else None
         return _unit(module, "DDP" if replicas else "", (replicas, 1), policies, mesh)
     after_forward = getattr(getattr(group, "post_forward_mesh_info", None), "shard_mesh_size", None)
@@ -234,7 +237,7 @@ def _fsdp2_unit(module: nn.Module, group: object) -> _Unit:
 
 
 def _fsdp2_strategy(shards: int, replicas: int, shards_after_forward: int | None) -> str:
-    """Return FSDP1's word for what FSDP2 does; resharding to a smaller group after forward adds that group's size."""
+    """Return FSDP1's name for an FSDP2 strategy; resharding to a smaller group after forward adds its size."""
     if shards == 1:
         return "NO_SHARD"
     if replicas > 1:

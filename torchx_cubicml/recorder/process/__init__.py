@@ -1,3 +1,3 @@
-"""The recorded process: how it starts the user's program, its children, and what it prints."""
+"""Recorded process: running the user's program, starting child processes, and printing to the console."""
 
 from __future__ import annotations

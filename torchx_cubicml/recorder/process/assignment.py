@@ -1,4 +1,4 @@
-"""What this process records of its launch, and where: read once, before the program runs."""
+"""Recording assignment of this process: contract, trial id and store, read once before the program runs."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 WRITE_DEADLINE_S = 10.0
-_BY_CHANCE = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_RANDOM_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Assignment:
-    """What one process of the job is to record.
+    """Recording assignment of one process of the job.
 
     Args:
-        job: what the environment tells of the job.
-        contract: the launcher's, or one made here for a launch without a launcher of ours.
-        declared: whether the contract is the launcher's.
-        trial_id: name of the trial; empty on a rank that must ask rank 0 for it.
+        job: facts of the job from the environment.
+        contract: from the launcher, or made here for a launch that was not made by this package.
+        declared: whether the contract is from the launcher.
+        trial_id: name of the trial; empty on a rank that must read it from rank 0.
         write_deadline_s: seconds that the end of the process may wait for the store.
     """
 
@@ -45,16 +45,16 @@ class Assignment:
 
     @property
     def leads(self) -> bool:
-        """Whether this process tells of the whole launch; the others tell only of their own failure."""
+        """Return whether this process reports the whole launch; the others report only their own failure."""
         return self.job.rank == 0
 
 
 def read_assignment(program: Program, environment: Mapping[str, str] | None = None) -> Assignment:
-    """Return what this process is to record.
+    """Read the recording assignment of this process.
 
     Args:
         program: that this process runs.
-        environment: in place of the process's own.
+        environment: used in place of the process's own.
 
     Raises:
         ContractError: the launcher's contract is damaged or of another version.
@@ -74,9 +74,9 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
 
 
 def trial_id_of(job: JobEnvironment) -> str:
-    """Return the name that all ranks derive alike from the scheduler's job; empty without TorchX.
+    """Return the trial id that all ranks derive from the scheduler's job; empty without TorchX.
 
-    A job's number is unique within its cluster alone.
+    It contains the cluster's name, as a job's number is unique within its cluster only.
     """
     scheme, separator, rest = job.torchx_job_id.partition("://")
     app_id = rest.rpartition("/")[2]
@@ -101,15 +101,15 @@ def known_at_start(assignment: Assignment) -> dict[str, Value]:
 
 
 def _trial_id_of_run(job: JobEnvironment) -> str:
-    """Return the name that all ranks derive alike, at each attempt, from torchrun's own; empty where a user chose that.
+    """Return the trial id that all ranks derive, at each attempt, from torchrun's run id; empty unless that is random.
 
-    It is drawn by chance under ``--standalone``; a name that a user has chosen may serve many launches.
+    The run id is random under ``--standalone``; a run id that a user has chosen may be shared by many launches.
     """
-    return f"torchrun-{job.run_id}" if _BY_CHANCE.fullmatch(job.run_id) else ""
+    return f"torchrun-{job.run_id}" if _RANDOM_ID.fullmatch(job.run_id) else ""
 
 
 def _trial_id_of_folder(job: JobEnvironment) -> str:
-    """Return the name that rank 0 derives at each attempt on its node; empty for a folder not drawn by chance."""
+    """Return the trial id that rank 0 derives at each attempt on its node; empty unless the folder name is random."""
     folder = job.run_folder.rpartition("/")[2]
     if not re.fullmatch(rf"{re.escape(job.run_id)}_[a-z0-9_]{{8}}", folder):
         return ""

@@ -1,4 +1,4 @@
-"""Child processes of the recorder: their command, environment and main."""
+"""Child processes of this package: their command and environment, and their answers with retries."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 
-# -P leaves the working directory out; what lies on PYTHONPATH still comes, after the standard library.
+# -P leaves out the working directory; entries of PYTHONPATH stay, but after the standard library.
 _START = """import os, sys
 library = os.path.dirname(os.__file__)
 sys.path.sort(key=lambda entry: entry not in {library, library + "/lib-dynload"})
@@ -25,7 +25,7 @@ import_module(sys.argv.pop(1)).main()
 
 
 def own_command(module: str, *arguments: str) -> list[str]:
-    """Return the command that calls ``main`` of a module of ours, in quiet.
+    """Return the command of a child process that calls ``main`` of a module of this package, without warnings.
 
     >>> own_command("torchx_cubicml.recorder.events.writer")[-1]
     'torchx_cubicml.recorder.events.writer'
@@ -34,56 +34,57 @@ def own_command(module: str, *arguments: str) -> list[str]:
 
 
 def own_environment() -> dict[str, str]:
-    """Return the environment in which such a process finds this package, installed or not."""
+    """Return the environment in which a child process finds this package, installed or not."""
     environment = child_environment({})
     folder = str(Path(__file__).absolute().parents[3])
     path = [entry for entry in (environment.get("PYTHONPATH"), folder) if entry]
     return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
-COMES = "comes\n"  # what a child says before its answer, when the other ranks may begin to count on its rank
-COUNTED_ON = "counted-on"  # what a child is started with, when they do already
-FAILS = "fails: "  # what a child says in place of an answer; the reason follows
-_ASKED, _ASKED_FOR_ALL = 2, 6  # children at most, and where others may count on this rank
+COMES = "comes\n"  # printed by a child before its answer, once other ranks may rely on its rank
+COUNTED_ON = "counted-on"  # argument of a child when other ranks already rely on its rank
+FAILS = "fails: "  # printed by a child in place of an answer; the reason follows
+_MAX_ATTEMPTS, _MAX_ATTEMPTS_RELIED_ON = 2, 6  # children started; the second once other ranks may rely on this one
 
 T = TypeVar("T")
 
 
 def answer_of_a_child(ask: Callable[[bool], T], *, counted_on: bool, within_s: float) -> T:
-    """Return the answer of a child, of another where one has died.
+    """Return the answer of a child process, and retry with a new child if one fails.
 
-    As soon as one has said that this rank comes, the others may count on it: then it is asked for more often, and after
-    one that hangs too.
+    Once a child has printed ``COMES``, other ranks may rely on this one: then there are more retries, also after a
+    child that hangs.
 
     Args:
-        ask: starts a child, which is told whether others count on this rank; raises as ``said_by_child`` does.
-        counted_on: whether they do from the start.
-        within_s: seconds after which no other child is started, but for a second one where others count on this rank.
+        ask: starts a child, given whether other ranks rely on this one; raises as ``said_by_child`` does.
+        counted_on: whether other ranks rely on this one from the start.
+        within_s: seconds after which no child is started, except a second one if other ranks rely on this one.
 
     Raises:
         OSError: no child can be started.
-        ValueError: the last one has given no answer that can be read.
-        subprocess.SubprocessError: it has given none at all.
+        ValueError: the last child has given no readable answer.
+        subprocess.SubprocessError: the last child has given no answer.
     """
     end, failed = time.monotonic() + within_s, 0
     while True:
         try:
             return ask(counted_on)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError, OSError) as error:
-            counted_on = counted_on or _said(error).startswith(COMES)
+            counted_on = counted_on or _output(error).startswith(COMES)
             failed += 1
-            if failed >= (_ASKED_FOR_ALL if counted_on else _ASKED) or (_hung(error) and not counted_on):
+            limit = _MAX_ATTEMPTS_RELIED_ON if counted_on else _MAX_ATTEMPTS
+            if failed >= limit or (_has_hung(error) and not counted_on):
                 raise
             if time.monotonic() > end and not (counted_on and failed == 1):
                 raise
 
 
 def said_by_child(command: Sequence[str], question: str, *, within_s: float) -> str:
-    """Return what a child has said, except that its rank comes.
+    """Run a child process and return its output without the leading ``COMES``.
 
     Raises:
-        OSError: it cannot be started.
-        subprocess.SubprocessError: it has died, or said nothing in time; with all that it has said until then.
+        OSError: the child cannot be started.
+        subprocess.SubprocessError: the child has failed or timed out; the error holds its output up to then.
     """
     with subprocess.Popen(
         command,
@@ -94,19 +95,19 @@ def said_by_child(command: Sequence[str], question: str, *, within_s: float) -> 
         text=True,
     ) as child:
         try:
-            said, _ = child.communicate(question, timeout=within_s)
+            output, _ = child.communicate(question, timeout=within_s)
         except subprocess.TimeoutExpired as error:
             child.kill()
-            said, _ = child.communicate()  # it may have come in the meantime
-            raise subprocess.TimeoutExpired(command, within_s, output=said) from error
+            output, _ = child.communicate()  # it may have printed COMES in the meantime
+            raise subprocess.TimeoutExpired(command, within_s, output=output) from error
     if child.returncode:
-        raise subprocess.CalledProcessError(child.returncode, command, output=said)
-    return said.removeprefix(COMES)
+        raise subprocess.CalledProcessError(child.returncode, command, output=output)
+    return output.removeprefix(COMES)
 
 
 def why_no_answer(error: Exception) -> str:
-    """Return in words why there is none."""
-    reason = _said(error).partition(FAILS)[2].strip()
+    """Return the reason for a missing answer, in words."""
+    reason = _output(error).partition(FAILS)[2].strip()
     if isinstance(error, subprocess.TimeoutExpired):
         return f"the process of ours that works it out did not answer within {error.timeout:g} s"
     if isinstance(error, subprocess.CalledProcessError):
@@ -115,10 +116,10 @@ def why_no_answer(error: Exception) -> str:
     return str(error) or type(error).__name__
 
 
-def _hung(error: Exception) -> bool:
+def _has_hung(error: Exception) -> bool:
     return isinstance(error, subprocess.TimeoutExpired)
 
 
-def _said(error: Exception) -> str:
-    said = getattr(error, "stdout", None) or ""
-    return said.decode(errors="replace") if isinstance(said, bytes) else str(said)
+def _output(error: Exception) -> str:
+    output = getattr(error, "stdout", None) or ""
+    return output.decode(errors="replace") if isinstance(output, bytes) else str(output)

@@ -1,4 +1,4 @@
-"""The recorder's lines on stderr."""
+"""Console lines of the recorder, written to stderr."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from torchx_cubicml.records.redaction import mask
 
 
 def notice(text: str) -> None:
-    """Write one line to stderr, secrets masked; where that is closed, nobody is told."""
+    """Write one line to stderr with secrets redacted; do nothing if stderr is closed."""
     try:
         sys.stderr.write(f"torchx-cubicml: {mask(' '.join(text.split()))}\n")
         sys.stderr.flush()

@@ -1,4 +1,4 @@
-"""Where modules of ours look for the library's while a program's own stand first."""
+"""Module search path that keeps a program's files from shadowing the standard library for this package."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import sys
 
 
 def library_first() -> list[str]:
-    """Let no file of the program's stand for a module of the library; return the search path as the program has it.
+    """Put the standard library first on ``sys.path``, and return the search path to restore for the program.
 
-    Python's ``-m`` has put the working directory first, which the program's own first entry is to replace; what lies on
-    PYTHONPATH comes after the library's own folders until the path that is returned is set again.
+    The working directory, which Python's ``-m`` has put first, is removed: the program's own first entry replaces it.
+    Entries of PYTHONPATH follow the library's folders until the caller restores the returned path.
     """
     if not sys.flags.safe_path:
         del sys.path[0]
     path = list(sys.path)
-    library = os.path.dirname(os.__file__)  # noqa: PTH120 - pathlib is not to be found on the path as it stands
+    library = os.path.dirname(os.__file__)  # noqa: PTH120 - importing pathlib could find a program's file here
     sys.path.sort(key=lambda entry: entry not in {library, f"{library}/lib-dynload"})
     return path

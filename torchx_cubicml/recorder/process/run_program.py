@@ -1,4 +1,4 @@
-"""Runs a script or a module as ``__main__``, as Python's own command line does."""
+"""Runner of a script or module as ``__main__``, equivalent to Python's command line."""
 
 from __future__ import annotations
 
@@ -31,12 +31,12 @@ class Program:
 
     @property
     def label(self) -> str:
-        """What a workload calls the program."""
+        """Name of the program in a workload."""
         return f"-m {self.name}" if self.is_module else self.name
 
 
 def parse_program(arguments: Sequence[str]) -> Program:
-    """Return the program that the recorder's own arguments name; without one, end with the usage and exit status 2.
+    """Parse the recorder's arguments; without a program, print the usage and exit with status 2.
 
     >>> parse_program(["--", "train.py", "--steps", "3"]).arguments
     ('--steps', '3')
@@ -64,7 +64,7 @@ def take_place(program: Program) -> None:
 
 
 def execute(program: Program) -> None:
-    """Run ``program``, whose place was taken, to its end; whatever it raises comes out of here."""
+    """Run ``program`` to its end after ``take_place``; its exceptions propagate."""
     if program.is_module:
         _run_module(program.name, alter_argv=True)
     elif _is_container(program):
@@ -74,32 +74,32 @@ def execute(program: Program) -> None:
 
 
 def hide_own_frames(error: BaseException) -> None:
-    """Let the report of ``error``, which is about to end this process, show the program's frames alone.
+    """Show only the program's frames in the traceback of ``error``, which is about to end this process.
 
-    The report itself stays Python's own, or that of the hook that the program has set.
+    Python's ``sys.excepthook``, or the one that the program has set, still prints the traceback.
     """
-    theirs = sys.excepthook
+    previous_hook = sys.excepthook
 
     def report(kind: type[BaseException], value: BaseException, traceback: TracebackType | None) -> None:
-        sys.excepthook = theirs
+        sys.excepthook = previous_hook
         if value is error:
             traceback = program_frames(traceback)
             value.__traceback__ = sys.last_traceback = traceback
-        theirs(kind, value, traceback)
+        previous_hook(kind, value, traceback)
 
     sys.excepthook = report
 
 
 def program_frames(traceback: TracebackType | None) -> TracebackType | None:
-    """Return a traceback without the frames that lead to the program, nor those of this package within it."""
+    """Return a traceback without the frames that lead to the program and without this package's frames inside it."""
     start = traceback
     while start is not None and start.tb_frame.f_code is not execute.__code__:
         start = start.tb_next
     first = _skip_own(start)
-    kept = first
-    while kept is not None:
-        kept.tb_next = _skip_own(kept.tb_next)
-        kept = kept.tb_next
+    current = first
+    while current is not None:
+        current.tb_next = _skip_own(current.tb_next)
+        current = current.tb_next
     return first
 
 
@@ -110,7 +110,7 @@ def _skip_own(traceback: TracebackType | None) -> TracebackType | None:
 
 
 def _run_module(name: str, *, alter_argv: bool) -> None:
-    # The very function behind `python -m`: its frames show in tracebacks there too.
+    # `python -m` calls this function too: tracebacks have the same frames.
     runpy._run_module_as_main(name, alter_argv)  # type: ignore[attr-defined]  # private
 
 
@@ -124,11 +124,11 @@ def _run_script(name: str) -> None:
     main = sys.modules["__main__"]
     main.__dict__.update(__file__=path, __cached__=None, __loader__=SourceFileLoader("__main__", path))
     code = compile(source, path, "exec", dont_inherit=True)
-    exec(code, main.__dict__)  # noqa: S102 - this is what running a script is
+    exec(code, main.__dict__)  # noqa: S102 - running a script executes its code
 
 
 def _is_container(program: Program) -> bool:
-    """Whether Python runs the ``__main__`` module inside of what is named: a folder or an archive."""
+    """Return whether the program is a folder or an archive, whose ``__main__`` module Python runs."""
     if program.is_module or program.name.endswith(".py"):
         return False
     from pkgutil import get_importer

@@ -1,3 +1,3 @@
-"""Ranks: how they exchange what each of them observed."""
+"""Exchange of small facts between the ranks of a job, through the TCPStore."""
 
 from __future__ import annotations

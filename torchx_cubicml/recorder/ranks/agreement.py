@@ -1,4 +1,4 @@
-"""Whether every rank has come with the same word, in the store of the job's agents: all of them get one answer."""
+"""Unanimous vote of all ranks through the TCPStore of the job's agents: every rank gets the same verdict."""
 
 from __future__ import annotations
 
@@ -16,38 +16,38 @@ _PAUSE_S = 0.02
 
 
 def prefix_of(job: JobEnvironment) -> str:
-    """Return what the keys of one attempt begin with."""
+    """Return the prefix of the store keys of one attempt."""
     return "torchx_cubicml/{}.{}/".format(*job.attempt)
 
 
 def all_say(
     store: TCPStore, job: JobEnvironment, question: tuple[str, str], *, until: float, comes: Callable[[], None]
 ) -> bool:
-    """Whether all ranks have come with one word; one that comes with none, or not at all, is against.
+    """Return whether all ranks voted with the same word; an empty word, or no vote, is a veto.
 
-    The answer is written once, by the last to come, or by whoever is against or waited in vain. A rank that asks again
-    counts once, and gets the same answer.
+    The verdict is written once: by the last rank to vote, or by one that vetoes or times out. The call is idempotent:
+    a rank that votes again counts once and gets the same verdict.
 
     Args:
-        store: of the job's agents.
-        job: says who is asking.
-        question: its name, and the word of this rank; empty to be against.
-        until: reading of the monotonic clock until which it waits for the others.
-        comes: called before the others can count on this rank.
+        store: TCPStore of the job's agents.
+        job: environment of this rank.
+        question: name of the vote, and the word of this rank; empty for a veto.
+        until: monotonic clock reading until which it waits for the other ranks.
+        comes: called before the other ranks can rely on this one.
 
     Raises:
-        RuntimeError: the store does not answer, and what counts is not known.
+        RuntimeError: the store does not answer, and the verdict is unknown.
     """
     name, word = question
     key = prefix_of(job) + name
-    verdict, came = f"{key}/verdict", f"{key}/came"
+    verdict, votes = f"{key}/verdict", f"{key}/came"
     if not store.check([verdict]):
         if not word or bytes(store.compare_set(f"{key}/word", "", word)).decode() != word:
             store.compare_set(verdict, "", "no")
         else:
             comes()
-            first = store.add(f"{came}/rank{job.rank}", 1) == 1
-            if first and store.add(came, 1) == job.world_size:
+            first = store.add(f"{votes}/rank{job.rank}", 1) == 1
+            if first and store.add(votes, 1) == job.world_size:
                 store.compare_set(verdict, "", "yes")
     while not store.check([verdict]) and time.monotonic() < until:
         time.sleep(_PAUSE_S)

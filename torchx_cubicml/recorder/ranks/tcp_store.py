@@ -1,4 +1,4 @@
-"""The TCPStore that torchrun's agents keep for a job: the one way by which its ranks meet outside of the training."""
+"""Client of the TCPStore that torchrun's agents keep for rendezvous: the only channel outside of the training."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ if TYPE_CHECKING:
 
 
 def connected(job: JobEnvironment, *, within_s: float) -> TCPStore:
-    """Return the store of the job's agents, whose calls give up after ``within_s`` seconds, as connecting does.
+    """Connect to the store of the job's agents; connecting and each later call time out after ``within_s`` seconds.
 
     Raises:
-        ConnectionError: there is none.
+        ConnectionError: there is no store.
         RuntimeError: it does not answer.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch hands it on without saying so
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch re-exports it without declaring so
 
     if job.store_address is None:
         raise ConnectionError("torchrun keeps no store for this job")

@@ -1,4 +1,4 @@
-"""The steps of a training as they become known: one block each, and blocks of several once there are many."""
+"""Step durations of a training: one block per optimizer step, merged in pairs once there are too many."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from dataclasses import dataclass
 from random import Random
 from statistics import median
 
-MOST_BLOCKS = 4096  # even; when there are as many, every two become one
+MOST_BLOCKS = 4096  # even; at this number, blocks are merged in pairs
 _RECENT = 16
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """One optimizer step of this process, or several one after the other.
+    """One optimizer step of this process, or several consecutive ones.
 
     Args:
-        seconds: from the end of the step before to the end of the last of these, > 0.
-        steps: how many, >= 1.
-        watched: of how many of them somebody looked at what they consumed, and at their first forward.
-        samples: consumed in the watched ones by this process; ``None`` where one of them does not tell.
+        seconds: from the end of the preceding step to the end of the last of these, > 0.
+        steps: number of steps, >= 1.
+        watched: number of these steps whose consumed samples and first forward were observed.
+        samples: consumed by this process in the watched steps; ``None`` where one of them is unknown.
         tokens: likewise.
-        outside_s: seconds of the watched ones before their first forward (loading data, logging); ``None``: unknown.
-        eval_mode_s: seconds of passages of the model in evaluation mode, or otherwise unlike those within steps.
-        eval_mode_steps: before how many of the watched steps there was such a passage.
-        no_grad_s: seconds of other passages of the model without gradients.
+        outside_s: seconds of the watched steps before their first forward (data loading, logging); ``None``: unknown.
+        eval_mode_s: seconds of ``EVAL_MODE`` pauses.
+        eval_mode_steps: number of watched steps that follow such a pause.
+        no_grad_s: seconds of ``NO_GRAD`` pauses.
         no_grad_steps: likewise.
-        checkpoint_s: seconds of saving.
-        compiled: whether a compiler was at work.
+        checkpoint_s: seconds of saving checkpoints.
+        compiled: whether a compiler ran during these steps.
     """
 
     seconds: float
@@ -44,7 +44,7 @@ class Block:
     compiled: bool = False
 
     def __add__(self, later: Block) -> Block:
-        """Return the steps of both as one block."""
+        """Return one block with the steps of both."""
         return Block(
             seconds=self.seconds + later.seconds,
             steps=self.steps + later.steps,
@@ -62,9 +62,9 @@ class Block:
 
 
 class Blocks:
-    """All steps of a training, in at most ``MOST_BLOCKS`` blocks of alike many steps, and some of the steps themselves.
+    """All steps of a training in at most ``MOST_BLOCKS`` blocks of equal size, and a reservoir sample of single steps.
 
-    Nothing is forgotten: sums over blocks are sums over all steps.
+    No step is dropped: sums over blocks are sums over all steps.
     """
 
     def __init__(self) -> None:
@@ -74,10 +74,10 @@ class Blocks:
         self._size = 1
         self._recent: deque[float] = deque(maxlen=_RECENT)
         self._sampled: list[Block] = []
-        self._random = Random(0)  # noqa: S311 - it only picks which steps are kept
+        self._random = Random(0)  # noqa: S311 - it only picks the steps of the sample
 
     def add(self, step: Block) -> None:
-        """Take in the next step."""
+        """Append the next step."""
         self.steps += 1
         self._recent.append(step.seconds)
         if self._size == 1:
@@ -94,22 +94,22 @@ class Blocks:
             self._size *= 2
 
     def all(self) -> list[Block]:
-        """Return every block, in order; the last may hold fewer steps."""
+        """Return all blocks in order; the last may hold fewer steps."""
         return [*self._whole, self._partial] if self._partial is not None else list(self._whole)
 
     def sampled_steps(self) -> list[Block]:
-        """Return some single steps, each step of the run being as likely; none while the blocks are of one each."""
+        """Return a uniform sample of single steps; empty while each block holds one step."""
         return list(self._sampled)
 
     def recent_s(self) -> float | None:
-        """Return the median of the latest durations, seconds; ``None`` where fewer are known."""
+        """Return the median of the latest 16 durations in seconds; ``None`` while fewer are known."""
         return median(self._recent) if len(self._recent) == _RECENT else None
 
     def _sample(self, step: Block) -> None:
-        """Keep a step in the place of another, as often as makes all alike likely to be kept (reservoir sampling)."""
-        place = self._random.randrange(self.steps)
-        if place < len(self._sampled):
-            self._sampled[place] = step
+        """Replace a sampled step at random, so that all steps are equally likely to be kept (reservoir sampling)."""
+        index = self._random.randrange(self.steps)
+        if index < len(self._sampled):
+            self._sampled[index] = step
 
 
 def _sum_of_watched(one: Block, other: Block, name: str) -> float | None:

@@ -1,4 +1,4 @@
-"""Sees gradients being clipped: the calls of torch's own functions, which stand behind those of most trainers."""
+"""Gradient clipping limits, read from calls of torch's own clipping functions, which most trainers use."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 _MODULES = ("torch.nn.utils", "torch.nn.utils.clip_grad")
-_OF_FSDP = "clip_grad_norm_"
-_OURS = "__wrapped_by_torchx_cubicml__"
+_FSDP_METHOD = "clip_grad_norm_"
+_WRAPPED_MARK = "__wrapped_by_torchx_cubicml__"
 _LIMITS = {
     "clip_grad_norm_": ("max_norm", "max_grad_norm"),
     "clip_grads_with_norm_": ("max_norm", "max_grad_norm"),
@@ -25,10 +25,10 @@ _LIMITS = {
 
 
 class Clipping:
-    """What the latest calls were told to clip to.
+    """Gradient clipping limits of the latest calls.
 
     Args:
-        guard: for what may fail.
+        guard: makes a hook harmless.
     """
 
     def __init__(self, guard: Guard) -> None:
@@ -36,39 +36,39 @@ class Clipping:
         self._facts: dict[str, Value] = {}
 
     def facts(self) -> dict[str, Value]:
-        """Return ``max_grad_norm`` or ``max_grad_value``; empty where no call was seen, which is not to say none."""
+        """Return ``max_grad_norm`` or ``max_grad_value``; empty if no call was seen (not proof of none)."""
         return dict(self._facts)
 
     def install(self) -> None:
-        """Stand in the place of the functions, for whoever imports them from now on."""
+        """Wrap torch's clipping functions, for all code that imports them from now on."""
         for name, (limit, fact) in _LIMITS.items():
-            places = [place for module in _MODULES if (place := sys.modules.get(module)) is not None]
-            original = next((vars(place)[name] for place in places if name in vars(place)), None)
+            holders = [holder for module in _MODULES if (holder := sys.modules.get(module)) is not None]
+            original = next((vars(holder)[name] for holder in holders if name in vars(holder)), None)
             if original is not None:
-                self._stand_in(places, name, original, self._guard(self._noting(limit, fact)))
+                self._wrap_in_modules(holders, name, original, self._guard(self._make_note(limit, fact)))
 
     def watch_fsdp(self) -> None:
-        """Stand in the place of FSDP1's own, where the program has imported that."""
+        """Wrap the clipping method of FSDP1, if the program has imported FSDP1."""
         kind = getattr(sys.modules.get("torch.distributed.fsdp"), "FullyShardedDataParallel", None)
         if not isinstance(kind, type):
             return
-        original = vars(kind).get(_OF_FSDP)
-        if original is not None and not hasattr(original, _OURS):
-            note = self._guard(self._noting("max_norm", "max_grad_norm"))
-            setattr(kind, _OF_FSDP, _wrapped(original, note))
+        original = vars(kind).get(_FSDP_METHOD)
+        if original is not None and not hasattr(original, _WRAPPED_MARK):
+            note = self._guard(self._make_note("max_norm", "max_grad_norm"))
+            setattr(kind, _FSDP_METHOD, _wrapped(original, note))
 
-    def _stand_in(
-        self, places: list[ModuleType], name: str, original: Callable[..., object], note: Callable[..., None]
+    def _wrap_in_modules(
+        self, holders: list[ModuleType], name: str, original: Callable[..., object], note: Callable[..., None]
     ) -> None:
         wrapper = _wrapped(original, note)
-        for place in places:
-            if vars(place).get(name) is original:
-                setattr(place, name, wrapper)
+        for holder in holders:
+            if vars(holder).get(name) is original:
+                setattr(holder, name, wrapper)
 
-    def _noting(self, limit: str, fact: str) -> Callable[..., None]:
+    def _make_note(self, limit: str, fact: str) -> Callable[..., None]:
         def note(*args: object, **kwargs: object) -> None:
             value = kwargs.get(limit, args[1] if len(args) > 1 else None)
-            if isinstance(value, int | float) and math.isfinite(value):  # without a limit only the norm is asked for
+            if isinstance(value, int | float) and math.isfinite(value):  # an infinite limit only queries the norm
                 self._facts[fact] = float(value)
 
         return note
@@ -80,5 +80,5 @@ def _wrapped(original: Callable[..., object], note: Callable[..., None]) -> Call
         note(*args, **kwargs)
         return original(*args, **kwargs)
 
-    setattr(call, _OURS, True)
+    setattr(call, _WRAPPED_MARK, True)
     return call

@@ -1,7 +1,7 @@
-"""What the hooks of a settled training do: they note moments, and many steps later somebody looks at them.
+"""Deferred hooks of a settled training: they only append timestamps and shapes, which are processed many steps later.
 
-A hook that runs between the kernels of a training finds nothing of its own in the processor's caches: there, each
-function and each object that it touches costs more than what it does.
+A hook that runs between the kernels of a training finds cold processor caches. There, each function and each object
+that it touches costs more than its own work.
 """
 
 from __future__ import annotations
@@ -19,46 +19,45 @@ if TYPE_CHECKING:
     from torch import nn
     from torch.optim import Optimizer
 
-    from torchx_cubicml.recorder.model.batch import BindingIO
-    from torchx_cubicml.recorder.steps.pauses import Pause, Pauses
-    from torchx_cubicml.recorder.steps.step_clock import Snapshot
+    from torchx_cubicml.recorder.model.batch import ArgumentPath
+    from torchx_cubicml.recorder.steps.pauses import Moment, Pause, Pauses
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
-    # The end of a step; a forward: when the first of a step began, and the shape of its batch where it is known; a
-    # pause; or nothing, for a forward in evaluation mode with gradients.
-    Entry: TypeAlias = tuple[()] | tuple[Snapshot] | tuple[Snapshot, Sequence[int] | None] | Pause
+    # One of: the end of a step; a forward, with its start if it is the first of its step, and the shape of its batch
+    # where known; a pause; empty for a forward in evaluation mode with gradients.
+    Entry: TypeAlias = tuple[()] | tuple[Moment] | tuple[Moment, Sequence[int] | None] | Pause
 
 _MAX_NOTED = 1 << 16
-_NOWHERE = ""
-_ELSEWHERE = (AttributeError, IndexError, KeyError, TypeError)  # the batch, in this forward
-_STRANGERS_FOR_ONE = 8  # times as many steps of other optimizers as usual: the leading one may be gone
+_UNKNOWN_NAME = ""
+_BATCH_NOT_FOUND = (AttributeError, IndexError, KeyError, TypeError)  # this forward has no batch at the known binding
+_PATIENCE_FACTOR = 8  # after this many times the usual steps of others, the leading one may be gone
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NotedStep:
-    """One step as it was noted.
+    """One step as the deferred hooks noted it.
 
     Args:
-        end: when it ended.
-        began: when its first forward began.
-        shapes: of the batch of each forward, ``None`` where unknown; empty where no forward came before the step;
-            ``None`` where nobody watched the forwards, or they were in evaluation mode with gradients.
-        pauses: since the step before.
+        end: moment at which the step ended.
+        began: moment at which its first forward began.
+        shapes: batch shape of each forward, ``None`` where unknown. Empty if no forward preceded the step. ``None`` if
+            the forwards were not watched, or ran in evaluation mode with gradients.
+        pauses: since the preceding step.
     """
 
-    end: Snapshot
-    began: Snapshot
+    end: Moment
+    began: Moment
     shapes: tuple[Sequence[int] | None, ...] | None
     pauses: tuple[Pause, ...] = ()
 
 
 class Notes:
-    """Forwards and steps in their order; ``left`` says how many steps are noted before they are looked at.
+    """Buffer of forwards, steps and pauses in their order; ``left`` is the number of steps until it is processed.
 
-    While ``left`` is 0 nothing is noted. ``is_watched`` says whether forwards are noted too.
+    While ``left`` is 0 nothing is noted. ``is_watched`` is true while forwards are noted too.
 
     Args:
-        pauses: that are noted among them.
+        pauses: recorder of pauses, which are noted between the steps.
     """
 
     __slots__ = (
@@ -78,32 +77,32 @@ class Notes:
         self.pauses = pauses
         self.entries: deque[Entry] = deque(maxlen=_MAX_NOTED)
         self.add = self.entries.append
-        self.now: Callable[[], Snapshot] = _no_moment
-        self.leading: Callable[[], Optimizer | None] = _nobody
+        self.now: Callable[[], Moment] = _no_snapshot
+        self.leading: Callable[[], Optimizer | None] = _no_optimizer
         self.left = 0
-        self.is_between = True  # steps: the next forward begins one
+        self.is_between = True  # between steps: the next forward begins one
         self.is_watched = True
-        self.strangers = 0  # steps of other optimizers since the last of the leading one
+        self.strangers = 0  # steps of other optimizers since the last step of the leading one
         self.patience = 0
 
-    def open(self, leading: Callable[[], Optimizer | None], now: Callable[[], Snapshot], *, strangers: int) -> None:
-        """Begin after a step of the leading optimizer.
+    def open(self, leading: Callable[[], Optimizer | None], now: Callable[[], Moment], *, strangers: int) -> None:
+        """Start noting after a step of the leading optimizer.
 
         Args:
-            leading: returns that optimizer while it lives.
-            now: returns the moment.
-            strangers: steps of other optimizers between two of the leading one.
+            leading: returns that optimizer while it is alive.
+            now: returns the current moment.
+            strangers: number of steps of other optimizers between two of the leading one.
         """
         self.entries.clear()
         self.pauses.add = self.add
         self.leading, self.now = leading, now
         self.is_between, self.is_watched, self.strangers = True, True, 0
-        self.patience = _STRANGERS_FOR_ONE * (strangers + 1)
+        self.patience = _PATIENCE_FACTOR * (strangers + 1)
 
     def wait_on(self) -> bool:
-        """Note a step of another optimizer; return whether the leading one may still come."""
+        """Note a step of another optimizer; return whether the leading one may still step."""
         self.strangers += 1
-        self.is_between = False  # steps are not over where the leading one's is: when the next begins says nothing
+        self.is_between = False  # the next forward does not start a step: another optimizer stepped in between
         return self.strangers < self.patience
 
     def end_step(self) -> None:
@@ -115,28 +114,28 @@ class Notes:
 
     @property
     def is_within_step(self) -> bool:
-        """Whether a forward was noted since the last step that was taken."""
+        """True if a forward was noted since the last processed step."""
         return any(len(entry) == 2 for entry in self.entries)
 
     def close(self) -> None:
-        """Note no more; what came after the last step is none of the next."""
+        """Stop noting; drop forwards after the last step, and hand pauses back."""
         self.left = 0
         self.pauses.note_alone()
         self.pauses.keep(tuple(entry for entry in self.entries if len(entry) > 2))
         self.entries.clear()
 
     def take(self) -> Iterator[NotedStep]:
-        """Yield the steps that were noted since the last call, each once; forwards after the last of them stay."""
-        complete = len(self.entries) < _MAX_NOTED  # else the oldest are gone
-        began: Snapshot = None
+        """Yield each step noted since the last call; keep the forwards after the last one."""
+        complete = len(self.entries) < _MAX_NOTED  # otherwise the oldest entries were dropped
+        began: Moment = None
         shapes: list[Sequence[int] | None] = []
         pauses: list[Pause] = []
         waiting: list[Entry] = []
-        may_have_trained = False
+        has_eval_forward = False
         while self.entries:
             entry = self.entries.popleft()
             if not entry:
-                may_have_trained = True
+                has_eval_forward = True
                 waiting.append(entry)
                 continue
             if len(entry) > 2:
@@ -149,26 +148,26 @@ class Notes:
                 waiting.append(entry)
                 continue
             if complete:
-                seen = tuple(shapes) if self.is_watched and (shapes or not may_have_trained) else None
+                seen = tuple(shapes) if self.is_watched and (shapes or not has_eval_forward) else None
                 yield NotedStep(end=entry[0], began=began, shapes=seen, pauses=tuple(pauses))
             complete, began, shapes, pauses, waiting = True, None, [], [], []
-            may_have_trained = False
+            has_eval_forward = False
         self.entries.extend(waiting)
 
 
 def make_step_hook(
     notes: Notes, full: Callable[[Optimizer, object, object], None], guard: Guard
 ) -> Callable[[Optimizer, object, object], None]:
-    """Return what runs after each step of any optimizer: a function, which finds all it needs in few places.
+    """Return the hook to run after each step of any optimizer: a closure, which needs few memory accesses.
 
     Args:
-        notes: to which a step of a settled training goes.
-        full: takes every other step.
-        guard: for what may fail.
+        notes: buffer for the steps of a settled training.
+        full: handles every other step.
+        guard: makes a hook harmless.
     """
     from torch import compiler
 
-    hand_on, fail = guard(full), guard(_fail)
+    run_full, fail = guard(full), guard(_raise)
     is_compiling = getattr(compiler, "is_dynamo_compiling", compiler.is_compiling)
     pauses = notes.pauses
 
@@ -177,7 +176,7 @@ def make_step_hook(
             return
         try:
             if notes.left > 1 and optimizer is notes.leading():
-                # As in has_rate and in end_step: a call is a good part of what this costs.
+                # Inlined from has_rate and end_step: a call would be a large part of the cost.
                 rate = None if notes.is_watched else optimizer.param_groups[0].get("lr")
                 if rate.__class__ is not float or rate != 0.0:
                     notes.left -= 1
@@ -193,19 +192,19 @@ def make_step_hook(
         except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
             fail(error)
             return
-        hand_on(optimizer, args, kwargs)
+        run_full(optimizer, args, kwargs)
 
     return hook
 
 
 class NotingHook(ModuleHook):
-    """Runs before each forward of a settled training's model.
+    """Forward pre-hook on the model of a settled training.
 
     Args:
-        notes: to which forwards of training go.
-        place: of the batch among the arguments; empty where unknown.
-        guard: for what may fail.
-        wrapped: what the model wraps, whose mode counts; ``None`` where it is no wrapper.
+        notes: buffer for training forwards.
+        place: binding of the batch: its path in the arguments; empty where unknown.
+        guard: makes a hook harmless.
+        wrapped: module that the model wraps, whose mode counts; ``None`` if the model is no wrapper.
     """
 
     __slots__ = (
@@ -220,12 +219,12 @@ class NotingHook(ModuleHook):
         "_wrapped",
     )
 
-    def __init__(self, notes: Notes, place: BindingIO, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
+    def __init__(self, notes: Notes, place: ArgumentPath, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
         from torch import compiler, is_grad_enabled
 
-        super().__init__(guard(_fail))
+        super().__init__(guard(_raise))
         self._notes, self._pauses = notes, notes.pauses
-        self._first = place[0] if place else _NOWHERE
+        self._first = place[0] if place else _UNKNOWN_NAME
         self._rest = tuple(map(getter_of, place[1:]))
         self._is_named = isinstance(self._first, str)
         self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
@@ -233,7 +232,7 @@ class NotingHook(ModuleHook):
         self._wrapped = wrapped
 
     def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
-        """Note one forward, whose keyword arguments come last."""
+        """Note one forward; ``other`` holds its keyword arguments."""
         if self._is_compiling() or self._is_tracing():
             return
         notes, began = self._notes, None
@@ -249,38 +248,38 @@ class NotingHook(ModuleHook):
                 notes.is_between = False
                 began = notes.now()
             value = (other if self._is_named else args)[self._first]  # type: ignore[index]  # caught below
-            for take_out in self._rest:
-                value = take_out(value)
+            for getter in self._rest:
+                value = getter(value)
             notes.add((began, value.shape))
-        except _ELSEWHERE:
+        except _BATCH_NOT_FOUND:
             notes.add((began, None))
         except Exception as error:  # noqa: BLE001 - a device that has failed fails here, too
-            self._tell(error)
+            self._call(error)
 
     def _evaluate(self, *, in_training_mode: bool) -> None:
         self._pauses.evaluate(in_training_mode=in_training_mode)
         entries = self._notes.entries
         if not in_training_mode and self._is_grad_enabled() and not (entries and entries[-1] == ()):
-            self._notes.add(())  # it may be of training all the same, where nobody has switched back
+            self._notes.add(())  # it may be a training forward: the program may not have switched the mode back
 
 
 def has_rate(optimizer: Optimizer) -> bool:
-    """Return whether an optimizer may change anything: a loader that fills its state by a step sets the rates to zero.
+    """Return whether the learning rate may be nonzero: a loader that fills the state by a step sets the rates to zero.
 
-    Only the first group's is looked at, and no tensor, which may be on a device.
+    Only the first group's rate is read. A tensor is not, because it may be on a device.
     """
     groups = optimizer.param_groups
     rate = groups[0].get("lr") if groups else 0.0
     return rate.__class__ is not float or rate != 0.0
 
 
-def _fail(error: Exception) -> None:
+def _raise(error: Exception) -> None:
     raise error
 
 
-def _no_moment() -> None:
+def _no_snapshot() -> None:
     return None
 
 
-def _nobody() -> None:
+def _no_optimizer() -> None:
     return None

@@ -1,7 +1,7 @@
-"""Sees evaluation where no hook is on the model: by switches of its mode, and by entries into ``no_grad``.
+"""Evaluation detection without permanent hooks: by switches of the model's mode and by entries into ``no_grad``.
 
-A training enters ``no_grad`` within its steps, too, as where gradients are clipped. An entry from a line of the program
-that the step before did not come by may begin evaluation. Hooks are put on the model then: the next forward tells.
+A training also enters ``no_grad`` within its steps, for example to clip gradients. An entry from a code location that
+the preceding step did not use may begin evaluation. Only then are hooks put on the model, to inspect the next forward.
 """
 
 from __future__ import annotations
@@ -25,74 +25,74 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
 
-_MOST_PLACES = 1000  # that are remembered
+_MAX_LOCATIONS = 1000  # code locations remembered
 
 
 class EvaluationWatch:
-    """Puts hooks on a model and its wrappers when evaluation may begin, and takes them off when training goes on.
+    """Hooks on a model and its wrappers from when evaluation may begin until training resumes.
 
     Args:
-        pauses: to which evaluation goes.
-        guard: for what may fail.
+        pauses: recorder of evaluation.
+        guard: makes a hook harmless.
     """
 
     def __init__(self, pauses: Pauses, guard: Guard) -> None:
-        self.may_hook = True  # a compiler may have compiled for a model with the hooks that it has
-        self.has_missed = False  # evaluation that a switch of mode announced
+        self.may_hook = True  # false after a compilation: the model may be compiled for the hooks that it has
+        self.has_missed = False  # a mode switch announced evaluation while hooks were not allowed
         self._pauses = pauses
         self._guard = guard
-        self._expect_guarded = guard(self._expect)
-        self._entered: dict[tuple[int, int], tuple[int, bool]] = {}  # place in the program -> last step, was it usual
-        self._followed: dict[int, weakref.ref[nn.Module]] = {}
-        self._let_go: list[Callable[[], None]] = []
+        self._attach_guarded = guard(self._attach_hooks)
+        self._last_entries: dict[tuple[int, int], tuple[int, bool]] = {}  # code location -> last step, was it usual
+        self._modules: dict[int, weakref.ref[nn.Module]] = {}
+        self._removers: list[Callable[[], None]] = []
 
     def follow(self, module: nn.Module) -> None:
-        """Take ``module`` for the model, or for one around it."""
-        self._followed[id(module)] = weakref.ref(module)
+        """Follow ``module``: the model or one of its wrappers."""
+        self._modules[id(module)] = weakref.ref(module)
 
     def forget(self) -> None:
-        """Follow no module any more."""
+        """Stop following all modules."""
         self.release()
-        self._followed.clear()
+        self._modules.clear()
 
     def release(self) -> None:
-        """Take every hook away."""
-        while self._let_go:
-            self._let_go.pop()()
+        """Remove all hooks."""
+        while self._removers:
+            self._removers.pop()()
 
     def switched(self, module: nn.Module, mode: object) -> None:
-        """Note that the mode of any module was set: ``True`` is training."""
-        followed = self._followed.get(id(module))
-        if not mode and followed is not None and followed() is module:
+        """Note that the mode of a module was set; ``True`` is training mode."""
+        known = self._modules.get(id(module))
+        if not mode and known is not None and known() is module:
             self.has_missed = self.has_missed or not self.may_hook
-            self._expect()
+            self._attach_hooks()
 
     def entered_no_grad(self, frame: FrameType) -> None:
-        """Note that code at the place where ``frame`` is entered ``no_grad``; it never raises."""
+        """Note that the code at ``frame`` entered ``no_grad``. Never raises."""
         if not self._pauses.is_in_its_thread:
             return
-        step, place = self._pauses.steps, (id(frame.f_code), frame.f_lasti)
-        before, was_usual = self._entered.get(place, (-2, False))
-        is_usual = was_usual if before == step else before == step - 1
-        self._entered[place] = step, is_usual
+        step, location = self._pauses.steps, (id(frame.f_code), frame.f_lasti)
+        last_step, was_usual = self._last_entries.get(location, (-2, False))
+        is_usual = was_usual if last_step == step else last_step == step - 1
+        self._last_entries[location] = step, is_usual
         self._pauses.is_usual = is_usual
         if not is_usual:
-            if len(self._entered) > _MOST_PLACES:
-                self._entered.clear()
-            self._expect_guarded()
+            if len(self._last_entries) > _MAX_LOCATIONS:
+                self._last_entries.clear()
+            self._attach_guarded()
 
-    def _expect(self) -> None:
-        if self._let_go or not self._followed or not self.may_hook or not self._pauses.is_in_its_thread:
+    def _attach_hooks(self) -> None:
+        if self._removers or not self._modules or not self.may_hook or not self._pauses.is_in_its_thread:
             return
         hook = _EvaluationHook(self._pauses, self.release, self._guard)
-        for reference in self._followed.values():
+        for reference in self._modules.values():
             each = reference()
             if each is not None and each._compiled_call_impl is None:
-                self._let_go.append(each.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                self._removers.append(each.register_forward_pre_hook(hook, with_kwargs=True).remove)
 
 
 class _EvaluationHook(ModuleHook):
-    """Runs before each forward from where evaluation may begin to the next training forward."""
+    """Forward pre-hook from the possible start of evaluation to the next training forward."""
 
     __slots__ = ("_is_grad_enabled", "_pauses", "_release")
 
@@ -113,7 +113,7 @@ class _EvaluationHook(ModuleHook):
 
 
 def on_every_mode_switch(call: Callable[[object, object], None]) -> None:
-    """Run ``call(module, mode)``, which must not raise, after each switch of any module between modes."""
+    """Run ``call(module, mode)``, which must not raise, after each switch of any module's mode."""
     from torch.nn import Module
 
     original = Module.train
@@ -124,24 +124,23 @@ def on_every_mode_switch(call: Callable[[object, object], None]) -> None:
         call(self, mode)
         return switched
 
-    Module.train = train  # type: ignore[assignment, method-assign]  # in its own place
+    Module.train = train  # type: ignore[assignment, method-assign]  # replaces the original
 
 
 def on_every_no_grad(call: Callable[[FrameType], object]) -> None:
     """Run ``call(frame)``, which must not raise, after each entry into ``torch.no_grad`` or ``torch.inference_mode``.
 
-    Entries where gradients are off already do not count.
-
-    ``frame`` is that of the program, not of what calls a decorated function or enters several contexts for it.
+    Entries while gradients are already off do not count. ``frame`` is that of the program: frames of ``ExitStack`` and
+    of decorators are skipped.
     """
     from torch import inference_mode, no_grad
 
-    between = {each.__code__.co_filename for each in (contextlib.ExitStack.enter_context, no_grad.__call__)}
+    skipped_files = {each.__code__.co_filename for each in (contextlib.ExitStack.enter_context, no_grad.__call__)}
     for manager in (no_grad, inference_mode):
-        _call_after_entry(manager, call, between)
+        _call_after_entry(manager, call, skipped_files)
 
 
-def _call_after_entry(manager: type, call: Callable[[FrameType], object], between: set[str]) -> None:
+def _call_after_entry(manager: type, call: Callable[[FrameType], object], skipped_files: set[str]) -> None:
     from torch import is_grad_enabled
 
     original = manager.__enter__  # type: ignore[attr-defined]
@@ -150,11 +149,11 @@ def _call_after_entry(manager: type, call: Callable[[FrameType], object], betwee
     def enter(self: object) -> None:
         is_outermost = is_grad_enabled()
         original(self)
-        if not is_outermost:  # as in a layer of the model, which is evaluated by whoever entered first
+        if not is_outermost:  # nested, as in a layer of the model: the outermost entry counts
             return
         frame = sys._getframe(1)
-        while frame.f_code.co_filename in between and frame.f_back is not None:
+        while frame.f_code.co_filename in skipped_files and frame.f_back is not None:
             frame = frame.f_back
         call(frame)
 
-    manager.__enter__ = enter  # type: ignore[attr-defined]  # in its own place
+    manager.__enter__ = enter  # type: ignore[attr-defined]  # replaces the original

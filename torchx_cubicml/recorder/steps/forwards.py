@@ -1,4 +1,4 @@
-"""Counts training forwards: finds the model as the training loop calls it, and watches that one module alone."""
+"""Training forwards of a step: the model is found when the training loop first calls it, and is hooked alone."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Work:
-    """What one step consumed in this process.
+    """Samples and tokens that one step consumed in this process.
 
     Args:
-        forwards: training forwards, >= 1, each with a backward of its own; ``None`` where they may be of the same
-            samples: several share a backward, or the parameters were written between two of them.
-        samples: in all of them; ``None`` where unknown.
+        forwards: number of training forwards, >= 1, each with its own backward. ``None`` where they may share samples:
+            several share a backward, or the parameters were written between two of them.
+        samples: total over the forwards; ``None`` where unknown.
         tokens: likewise.
     """
 
@@ -47,14 +47,14 @@ class Work:
 class Forwards:
     """Training forwards of the model since the last step.
 
-    A forward is of training when the module is in training mode and gradients are on. Of the modules handed to
-    ``watch``, the first that is called so is the model; the others are let go then. Where it turns out to be a part of
-    what is trained, its input is not taken for the batch.
+    A training forward runs in training mode with gradients enabled. The first module of those passed to ``watch`` that
+    runs one is the model; the others lose their hooks. If it holds only some of the trained parameters, its input is
+    not used as the batch.
 
     Args:
-        guard: for each hook.
-        pauses: to which forwards of the model go that are none of training.
-        requested: samples per forward that were asked for; ``None`` where unknown.
+        guard: makes each hook harmless.
+        pauses: recorder of the model's other forwards.
+        requested: samples per forward of the requested config; ``None`` where unknown.
     """
 
     def __init__(self, guard: Guard, pauses: Pauses, *, requested: int | None = None) -> None:
@@ -64,49 +64,48 @@ class Forwards:
         self.tokens_per_forward: int | None = None
         self.on_training: Callable[[], None] | None = None  # called once, within the next training forward
         self.before_each: Callable[[], None] | None = None  # called before each training forward is counted
-        self.on_output: Callable[[Node], None] | None = None  # called once, after the next
+        self.on_output: Callable[[Node], None] | None = None  # called once, after the next training forward
         self.is_whole = False
-        self.survey: LiveObjects | None = None  # of when the model was chosen
+        self.survey: LiveObjects | None = None  # taken when the model was chosen
         self._guard = guard
         self._pauses = pauses
         self.evaluation = EvaluationWatch(pauses, guard)
         self._requested = requested
-        self._loaded: int | None = None  # samples of a batch that seems to be handed over in parts
+        self._loaded_samples: int | None = None  # samples of a loader batch that seems split into several forwards
         self._is_stage = False
-        self._is_open = False  # a forward whose backward has not begun
-        self._shares_backward = False  # or steps in between, as LBFGS and SAM do: the samples may be the same
-        self._written: tuple[weakref.ref[nn.Parameter], int] | None = (
-            None  # a trained one, its version when a step began or a forward ended: a forward may write it too
-        )
+        self._awaits_backward = False  # the backward of a forward has not begun
+        self._shares_backward = False  # or steps in between, as in LBFGS and SAM: the samples may be the same
+        # A trained parameter, and its version at a step's start or a forward's end: a forward may write it, too.
+        self._parameter_version: tuple[weakref.ref[nn.Parameter], int] | None = None
         self._on_backward = guard(self._begin_backward)
-        self._whole: set[int] = set()
+        self._whole_ids: set[int] = set()
         self._is_grad_enabled: Callable[[], bool] = bool
         self._model: weakref.ref[nn.Module] | None = None
-        self._let_go: dict[int, Callable[[], None]] = {}
+        self._removers: dict[int, Callable[[], None]] = {}
         self._sample_size: int | None = None
         self._count = 0
         self._samples: int | None = 0
         self._tokens: int | None = 0
         self._sizes: list[tuple[int | None, int | None]] = []  # of each forward
-        self._trains_others = False  # as a discriminator trains a generator
-        self._may_have_trained = False  # the last forward, in evaluation mode with gradients
+        self._has_other_networks = False  # as a discriminator trains a generator
+        self._may_have_trained = False  # the last forward ran in evaluation mode with gradients
 
     @property
     def model(self) -> nn.Module | None:
-        """The model, once it was called and while it lives."""
+        """The model, once it was called and while it is alive."""
         return self._model() if self._model is not None else None
 
     @property
     def was_found(self) -> bool:
-        """Whether the model was called, though it may be gone by now."""
+        """True once the model was called; it may be gone by now."""
         return self._model is not None
 
     def watch(self, candidates: Iterable[nn.Module], trained: Sequence[nn.Parameter]) -> None:
-        """Wait for the first training forward of one of the modules, in place of all that was watched before.
+        """Hook candidate modules until one runs a training forward; drop all earlier candidates.
 
         Args:
-            candidates: any of which may be the model.
-            trained: all parameters that the optimizer steps.
+            candidates: modules that may be the model.
+            trained: all parameters of the optimizer.
         """
         from torch import is_grad_enabled
 
@@ -114,39 +113,39 @@ class Forwards:
         self.evaluation.forget()
         self._is_grad_enabled = is_grad_enabled
         self._model = None
-        self._whole.clear()
-        self._is_open = self._shares_backward = self._trains_others = False
-        self._written = next(((weakref.ref(each), 0) for each in trained if each.requires_grad), None)
+        self._whole_ids.clear()
+        self._awaits_backward = self._shares_backward = self._has_other_networks = False
+        self._parameter_version = next(((weakref.ref(each), 0) for each in trained if each.requires_grad), None)
         for module in candidates:
-            self._let_go[id(module)] = self._attach(module)
-            # Not later: within a forward FSDP2 puts other parameters in the place of those that the optimizer knows.
+            self._removers[id(module)] = self._attach(module)
+            # Not later: within a forward, FSDP2 replaces the parameters that the optimizer holds.
             if holds_all(module, trained):
-                self._whole.add(id(module))
+                self._whole_ids.add(id(module))
                 self.evaluation.follow(module)
 
     def release(self) -> None:
-        """Take every hook away."""
-        while self._let_go:
-            self._let_go.popitem()[1]()
+        """Remove all hooks."""
+        while self._removers:
+            self._removers.popitem()[1]()
 
     def settle(self, notes: Notes) -> bool:
-        """Leave one hook on the model, that notes; return whether there is a model, and enough is known of it."""
+        """Replace the full hooks by one deferred hook; return whether enough is known of the model."""
         model = self.model
-        if model is None or self._count or self.on_training is not None or self._loaded is not None:
+        if model is None or self._count or self.on_training is not None or self._loaded_samples is not None:
             return False
-        if self._trains_others:  # which forwards are of whose step shows only while everything is seen
+        if self._has_other_networks:  # only the full hooks can assign forwards to the right step
             return False
         self.release()
-        place = self.batch.place if self.batch is not None and not self._shares_backward else ()
-        hook = NotingHook(notes, place, self._guard, wrapped=_wrapped_in(model))
+        binding = self.batch.place if self.batch is not None and not self._shares_backward else ()
+        hook = NotingHook(notes, binding, self._guard, wrapped=_wrapped_in(model))
         if model._compiled_call_impl is None:
-            self._let_go[id(model)] = model.register_forward_pre_hook(hook, with_kwargs=True).remove
+            self._removers[id(model)] = model.register_forward_pre_hook(hook, with_kwargs=True).remove
         else:
-            self._let_go[id(model)] = _attach_outside(model, hook)
+            self._removers[id(model)] = _wrap_compiled_call(model, hook)
         return True
 
     def rest(self) -> bool:
-        """Take the hook that notes off the model until ``settle``; return whether that can be."""
+        """Remove the deferred hook until ``settle`` is called; return whether it can be removed."""
         model = self.model
         if model is None or model._compiled_call_impl is not None:
             return False
@@ -154,16 +153,16 @@ class Forwards:
         return True
 
     def look_again(self) -> None:
-        """Put the hooks that see everything back in the place of the one that notes."""
+        """Replace the deferred hook by the full hooks."""
         model = self.model
         if model is None:
             return
         self.release()
-        self._let_go[id(model)] = self._attach(model)
-        self._see_outputs(model)
+        self._removers[id(model)] = self._attach(model)
+        self._hook_outputs(model)
 
     def work_of(self, shapes: Sequence[Sequence[int] | None]) -> Work | None:
-        """Return what a step that was noted has consumed; ``None`` without a forward."""
+        """Return the work of a noted step; ``None`` without a forward."""
         if not shapes or self._shares_backward:
             return Work(forwards=None, samples=None, tokens=None) if shapes else None
         samples: int | None = 0
@@ -175,43 +174,43 @@ class Forwards:
         return Work(forwards=len(shapes), samples=samples, tokens=tokens)
 
     def trained_elsewhere(self, optimizer: Optimizer) -> None:
-        """Note a step of another optimizer: where it trains another network, the forwards before it were for that."""
+        """Note a step of another optimizer; if it trains another network, drop the forwards since the last step."""
         model = self.model
         if not self._count or model is None:
             return
         own = set(map(id, model.parameters()))
         if not any(id(each) in own for group in optimizer.param_groups for each in group["params"]):
-            self._trains_others = True
+            self._has_other_networks = True
             self._forget_step()
 
     def take(self) -> Work | None:
-        """Return what was consumed since the last call, ``None`` without a training forward."""
+        """Return the work since the last call; ``None`` without a training forward."""
         if not self._count:
             return None
         work = Work(forwards=self._count, samples=self._samples, tokens=self._tokens)
-        if self._trains_others:
-            work = self._of_a_pair(work)
+        if self._has_other_networks:
+            work = self._discriminator_work(work)
         if self._shares_backward:
             work = Work(forwards=None, samples=None, tokens=None)
-        elif self._loaded is not None:
-            work = self._check_parts(work, self._loaded)
+        elif self._loaded_samples is not None:
+            work = self._check_parts(work, self._loaded_samples)
         self._forget_step()
         return work
 
     def may_have_trained(self) -> bool:
-        """Return whether a step that ends now goes by a forward in evaluation mode, as where nobody switched back."""
-        found, self._may_have_trained = self._may_have_trained, False
-        return found
+        """Return whether the last forward may train in evaluation mode: the program may not have switched back."""
+        is_possible, self._may_have_trained = self._may_have_trained, False
+        return is_possible
 
     def _forget_step(self) -> None:
         self._count, self._samples, self._tokens = 0, 0, 0
         self._sizes.clear()
-        self._is_open, self._loaded = False, None
+        self._awaits_backward, self._loaded_samples = False, None
 
-    def _of_a_pair(self, work: Work) -> Work:
-        """Return what a step of a discriminator consumed: of a pass over what is real and one over what is made, once.
+    def _discriminator_work(self, work: Work) -> Work:
+        """Return the work of a discriminator step: a forward over real and one over generated samples count once.
 
-        Of other numbers of passes nobody knows which are which.
+        With any other number of forwards, the real ones cannot be told apart and the work is unknown.
         """
         if work.forwards == 1:
             return work
@@ -220,7 +219,7 @@ class Forwards:
         return Work(forwards=None, samples=None, tokens=None)
 
     def _check_parts(self, work: Work, loaded: int) -> Work:
-        """Return the work without samples, from now on too, where the parts do not add up to what was loaded."""
+        """Return the work; drop its samples, now and later, if the parts do not add up to the loaded batch."""
         if work.samples is not None and work.samples % loaded == 0:
             return work
         if self.batch is not None:
@@ -232,10 +231,10 @@ class Forwards:
         before = ModuleHook(self._guard(self._before_forward))
         if module._compiled_call_impl is None:
             return module.register_forward_pre_hook(before, with_kwargs=True).remove
-        return _attach_outside(module, before, self._guard(self._after_forward))
+        return _wrap_compiled_call(module, before, self._guard(self._after_forward))
 
     def _before_forward(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        in_training_mode = unwrap(module).training  # a wrapper may be left in another mode, which changes nothing
+        in_training_mode = unwrap(module).training  # a wrapper may be in another mode, which has no effect
         if not in_training_mode or not self._is_grad_enabled():
             if module is self.model:
                 self._may_have_trained = not in_training_mode and self._is_grad_enabled()
@@ -249,12 +248,12 @@ class Forwards:
             self.before_each()
         if not self._count and self.on_first is not None:
             self.on_first()
-        self._shares_backward = self._shares_backward or self._is_open or self._was_written()
+        self._shares_backward = self._shares_backward or self._awaits_backward or self._parameter_changed()
         self._count += 1
-        self._is_open = not self._is_stage  # a pipeline runs several forwards ahead, each of samples of its own
+        self._awaits_backward = not self._is_stage  # a pipeline runs several forwards ahead, each on its own samples
         if self.on_training is not None:
-            then, self.on_training = self.on_training, None
-            then()
+            callback, self.on_training = self.on_training, None
+            callback()
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         samples, tokens = size if size is not None else (self._sample_size, None)
         self._samples = _sum(self._samples, samples)
@@ -262,59 +261,59 @@ class Forwards:
         self._sizes.append((samples, tokens))
 
     def _after_forward(self, module: nn.Module, args: Sequence[object], output: object) -> None:
-        if not self._is_open or module is not self.model:
+        if not self._awaits_backward or module is not self.model:
             return
-        self._was_written()
+        self._parameter_changed()
         node = first_node(output)
         if node is not None and self.on_output is not None:
-            then, self.on_output = self.on_output, None
-            then(node)
+            callback, self.on_output = self.on_output, None
+            callback(node)
         if node is not None and not _compiles_backward():
-            with suppress(AttributeError, RuntimeError):  # of a graph of another kind
+            with suppress(AttributeError, RuntimeError):  # another kind of graph
                 node.register_prehook(self._on_backward)
 
-    def _was_written(self) -> bool:
-        """Whether what is trained was written since the last call, if that was in this step."""
-        parameter = self._written[0]() if self._written is not None else None
-        if self._written is None or parameter is None:
+    def _parameter_changed(self) -> bool:
+        """Return whether the parameter was written since the last call, if that was within this step."""
+        parameter = self._parameter_version[0]() if self._parameter_version is not None else None
+        if self._parameter_version is None or parameter is None:
             return False
-        before, now = self._written[1], parameter._version
-        self._written = self._written[0], now
+        before, now = self._parameter_version[1], parameter._version
+        self._parameter_version = self._parameter_version[0], now
         return self._count > 0 and now != before
 
     def _begin_backward(self, gradients: object) -> None:
-        self._is_open = False
+        self._awaits_backward = False
 
-    def _see_outputs(self, module: nn.Module) -> None:
+    def _hook_outputs(self, module: nn.Module) -> None:
         if not self._is_stage and module._compiled_call_impl is None:
             hook = ModuleHook(self._guard(self._after_forward))
-            self._let_go[id(hook)] = module.register_forward_hook(hook).remove
+            self._removers[id(hook)] = module.register_forward_hook(hook).remove
 
-    def _agree(self, batch: BatchReader, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
-        """Find the samples where the loader, or else what was asked for, tells how many they are."""
+    def _match_batch_size(self, batch: BatchReader, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        """Find the batch dimension by the loader's batch size, or else by the requested one."""
         self.batch = batch.agreeing(self._sample_size, args, kwargs)
         if self._sample_size is None:
-            asked = batch.agreeing(self._requested, args, kwargs)
-            self.batch = asked if asked.samples_at is not None else batch  # a script may do as it likes
+            matched = batch.agreeing(self._requested, args, kwargs)
+            self.batch = matched if matched.samples_at is not None else batch  # the script may not follow the request
         size = self.batch.read(args, kwargs)
-        self._loaded = self._sample_size if size is not None and size[0] != self._sample_size else None
+        self._loaded_samples = self._sample_size if size is not None and size[0] != self._sample_size else None
 
     def _choose(self, module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
         self._model = weakref.ref(module)
         self.evaluation.follow(module)
-        for key in [key for key in self._let_go if key != id(module)]:
-            self._let_go.pop(key)()
+        for key in [key for key in self._removers if key != id(module)]:
+            self._removers.pop(key)()
         self.survey = LiveObjects()
         with self.survey.in_place_of_walks():
             pipeline = read_pipeline()
             self._sample_size = loader_batch_size()
-        # Any stage of a pipeline sees the samples of the whole batch, of which there is one in the pipeline at a time.
+        # Every stage of a pipeline receives all samples of a batch, and one batch is in the pipeline at a time.
         self._is_stage = pipeline is not None and any(module is stage for stage in pipeline.stages.values())
-        self.is_whole = id(module) in self._whole or self._is_stage
+        self.is_whole = id(module) in self._whole_ids or self._is_stage
         self.batch = find_batch(args, kwargs) if self.is_whole else None
         if self.batch is not None:
-            self._agree(self.batch, args, kwargs)
-        self._see_outputs(module)
+            self._match_batch_size(self.batch, args, kwargs)
+        self._hook_outputs(module)
         size = self.batch.read(args, kwargs) if self.batch is not None else None
         self.samples_per_forward, self.tokens_per_forward = size if size is not None else (self._sample_size, None)
 
@@ -324,22 +323,22 @@ def _wrapped_in(model: nn.Module) -> nn.Module | None:
     return None if inner is model else inner
 
 
-def _attach_outside(
+def _wrap_compiled_call(
     module: nn.Module, before: ModuleHook, after: Callable[..., None] | None = None
 ) -> Callable[[], None]:
-    """Put hooks around a module that was compiled in place, into which a hook of its own would be compiled."""
+    """Wrap the compiled call of a module that was compiled in place; a regular hook would be compiled into it."""
     compiled: Any = module._compiled_call_impl
-    living = weakref.ref(module)
+    reference = weakref.ref(module)
 
     def call(*args: Any, **kwargs: Any) -> object:
-        before(living(), args, kwargs)  # type: ignore[arg-type]  # a module that is called lives
+        before(reference(), args, kwargs)  # type: ignore[arg-type]  # a module that is called is alive
         output = compiled(*args, **kwargs)
         if after is not None:
-            after(living(), args, output)
+            after(reference(), args, output)
         return output
 
     def restore() -> None:
-        now = living()
+        now = reference()
         if now is not None and now._compiled_call_impl is call:
             now._compiled_call_impl = compiled
 
@@ -353,6 +352,6 @@ def _sum(one: int | None, other: int | None) -> int | None:
 
 
 def _compiles_backward() -> bool:
-    """Whether backward passes are compiled, which a hook would have done once more."""
+    """Return whether backward passes are compiled; a hook would trigger a recompilation."""
     config, state = (sys.modules.get(f"torch._dynamo.{name}") for name in ("config", "compiled_autograd"))
     return bool(getattr(config, "compiled_autograd", False) or getattr(state, "compiled_autograd_enabled", False))

@@ -1,9 +1,9 @@
-"""How far the throughput of one run may be off what a longer run of the same launch would show; pure.
+"""Standard error of one run's throughput as an estimate of the launch's long-run rate; pure functions.
 
-The rate is a ratio estimator, work over time. Its standard error comes from the long-run variance of its residuals: the
-spectral density at frequency zero of an autoregressive process fitted to them (Heidelberger and Welch 1981), by Burg's
-method, with the order chosen by AICc. So positive autocorrelation (slow phases) widens it, and a stall at every fifth
-step does not.
+The rate is a ratio estimator, work over time. Its standard error comes from the long-run variance of its residuals.
+That is the spectral density at frequency zero of an autoregressive process fitted to them (Heidelberger and Welch
+1981). The fit uses Burg's method, with the order chosen by AICc. Positive autocorrelation (slow phases) widens the
+error; a stall at every fifth step does not.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-_MOST_BLOCKS = 512  # of which residuals are taken: the fit is linear in them, and a training waits for it
+_MOST_BLOCKS = 512  # blocks with a residual: the fit takes linear time, and the training waits for it
 _EDGE = 1.0 / 24.0  # of the squared residual of the slowest step: a run may end just before the next such step
 _NORMAL = 1.645  # quantile 0.95 of the normal distribution
 # Quantile 0.95 of Student's t by degrees of freedom; between them it is almost linear in their reciprocal.
@@ -28,12 +28,12 @@ _STUDENT = (
 def relative_error(work: Sequence[float], seconds: Sequence[float]) -> float | None:
     """Return the standard error of the logarithm of ``sum(work) / sum(seconds)`` as an estimate of the long-run rate.
 
-    It is scaled such that 1.645 of it on either side make a 90 % interval, with Student's t for as many degrees of
-    freedom as the blocks have that are independent of one another. ``None`` for fewer than three blocks.
+    It is scaled such that 1.645 of it on either side is a 90 % interval, by Student's t. The degrees of freedom are the
+    effective number of independent blocks. ``None`` for fewer than three blocks.
 
     Args:
-        work: of consecutive blocks, >= 0, in any unit.
-        seconds: of the same blocks, > 0.
+        work: work of consecutive blocks, >= 0, in any unit.
+        seconds: durations of the same blocks, > 0.
 
     >>> relative_error([8.0] * 40, [1.0] * 40)
     0.0
@@ -54,18 +54,18 @@ def relative_error(work: Sequence[float], seconds: Sequence[float]) -> float | N
 
 
 def _long_run_variance(series: Sequence[float]) -> tuple[float, int]:
-    """Return the sum of all autocovariances of a series of mean zero, and the order of the process fitted to it."""
+    """Return the sum of all autocovariances of a zero-mean series, and the order of the fitted process."""
     n = len(series)
     innovations, coefficients = _burg(series, most=min(int(10 * math.log10(n)), n // 4))
     order, total = len(coefficients), sum(coefficients)
-    if order:  # fits to short series find too little autocorrelation: Kendall's correction, carried on to any order
+    if order:  # short series underestimate autocorrelation: Kendall's correction, extended to any order
         more = max(1 + 3 * total if order == 1 else (order + 1) * (1 + total), 0.0) / n
         total = min(total + min(more, (1 - total) / 2), 1 - 0.5 / n**0.5)
     return innovations * n / (n - order - 1) / (1 - total) ** 2, order
 
 
 def _burg(series: Sequence[float], *, most: int) -> tuple[float, list[float]]:
-    """Return variance of the innovations and coefficients of the autoregressive process of the smallest AICc."""
+    """Return innovation variance and coefficients of the autoregressive process with the smallest AICc."""
     n = len(series)
     variance = sum(each * each for each in series) / n
     least = 1e-14 * variance
@@ -83,7 +83,7 @@ def _burg(series: Sequence[float], *, most: int) -> tuple[float, list[float]]:
         if variance <= least:
             break
         criterion = n * math.log(variance) + 2 * order * n / (n - order - 2)
-        best = min(best, (criterion, variance, coefficients), key=lambda found: found[0])
+        best = min(best, (criterion, variance, coefficients), key=lambda candidate: candidate[0])
         both = list(zip(forward, backward, strict=True))
         forward = [one - reflection * other for one, other in both[1:]]
         backward = [other - reflection * one for one, other in both[:-1]]

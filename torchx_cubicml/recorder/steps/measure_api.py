@@ -1,4 +1,4 @@
-"""The explicit API: two lines in a script whose steps no hook can see.
+"""Explicit step API: two lines for a script whose steps no hook can observe.
 
 ::
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Measure:
-    """Tells the recorder of steps; outside of a recorded launch it does nothing.
+    """Reports steps to the recorder; has no effect outside of a recorded launch.
 
     From its first call on, steps are counted and timed by these calls alone.
     """
@@ -29,7 +29,7 @@ class Measure:
         self._listener: Listener | None = None
 
     def step(self, *, samples: float | None = None, tokens: float | None = None) -> None:
-        """Tell that one step of the training has ended. Every rank may call it; what rank 0 says is recorded.
+        """Report the end of one training step. Every rank may call it; the values of rank 0 are recorded.
 
         Args:
             samples: consumed in this step by the whole job, all ranks together; ``None`` where unknown.
@@ -39,7 +39,7 @@ class Measure:
             self._listener(samples, tokens)
 
     def listen(self, listener: Listener | None) -> None:
-        """Hand each step to ``listener``, the recorder of this process, or to nobody."""
+        """Pass each step to ``listener``, the recorder of this process; ``None`` to stop."""
         self._listener = listener
 
 

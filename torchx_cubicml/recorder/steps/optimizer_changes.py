@@ -1,4 +1,4 @@
-"""Changes of optimizer within a run: replaced optimizers and those beside the trained model's."""
+"""Changes of the optimizer within a run: replacements, additional optimizers, and optimizers without a hook."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def on_every_compilation(call: Callable[[object], None]) -> None:
-    """Run ``call``, which must not raise, after each compilation; a torch without that place leaves it out."""
+    """Run ``call``, which must not raise, after each compilation, if this torch has such a callback."""
     handler = getattr(sys.modules.get("torch._dynamo.callback"), "callback_handler", None)
     register = getattr(handler, "register_end_callback", None)
     if register is not None:
@@ -28,35 +28,35 @@ def on_every_compilation(call: Callable[[object], None]) -> None:
 
 
 class UnhookedOptimizers:
-    """Finds an optimizer that has stepped, or is about to, where none was seen stepping: one that was compiled."""
+    """Search for an optimizer that has stepped, or is about to, without calling a hook: a compiled one."""
 
     def __init__(self) -> None:
-        self._written: list[tuple[weakref.ref[Optimizer], UnhookedSteps]] = []
+        self._stateless: list[tuple[weakref.ref[Optimizer], UnhookedSteps]] = []
 
     def find(self) -> Optimizer | None:
         """Return such an optimizer; ``None`` without one.
 
-        Its state shows it. Of those without any, as plain SGD is, one has stepped where its parameter was written since
-        the last call.
+        State shows that an optimizer has stepped or is about to. A stateless one, such as plain SGD, has stepped if its
+        parameter was written since the last call.
         """
         from torch.optim import Optimizer
 
-        written = [optimizer() for optimizer, quiet in self._written if quiet.has_stepped()]
-        found = [each for each in live_instances(Optimizer) if _trained(each)]
-        self._written = [(weakref.ref(each), UnhookedSteps(each)) for each in found if not each.state]
+        written = [optimizer() for optimizer, quiet in self._stateless if quiet.has_stepped()]
+        found = [each for each in live_instances(Optimizer) if _trained_parameters(each)]
+        self._stateless = [(weakref.ref(each), UnhookedSteps(each)) for each in found if not each.state]
         quiet = [each for each in found if each.state or any(each is other for other in written)]
         return quiet[0] if quiet else None
 
 
 class UnhookedSteps:
-    """Tells whether an optimizer has stepped since the last look.
+    """Step detector for an optimizer without a hook, by the version of one parameter.
 
     Args:
-        optimizer: of which one parameter is looked at.
+        optimizer: owner of the parameter.
     """
 
     def __init__(self, optimizer: Optimizer) -> None:
-        self._parameter = weakref.ref(_trained(optimizer)[0])
+        self._parameter = weakref.ref(_trained_parameters(optimizer)[0])
         self._version = self._now()
 
     def has_stepped(self) -> bool:
@@ -69,56 +69,56 @@ class UnhookedSteps:
         return parameter._version if parameter is not None else -1
 
 
-def _trained(optimizer: Optimizer) -> list[nn.Parameter]:
+def _trained_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
     return [each for group in optimizer.param_groups for each in group["params"] if each.requires_grad]
 
 
-_STEPS_OF_A_STRANGER = 8  # without one of the leading optimizer: it leads no more
-_STEPS_UNTIL_LOOK = 64  # of a training that is counted alone, which is long then; each time twice as many
+_STEPS_TO_REPLACE = 8  # of another optimizer, without one of the leading optimizer in between
+_STEPS_UNTIL_INSPECTION = 64  # steps of a count-only training until it is inspected; doubles each time
 
 
 class OtherOptimizers:
-    """Steps of other optimizers since the last of the leading one, in ``steps``."""
+    """Steps of other optimizers since the last step of the leading one; ``steps`` is their number."""
 
     def __init__(self) -> None:
         self.steps = 0
-        self._first: weakref.ref[Optimizer] | None = None
-        self._steps_of_first = 0
+        self._candidate: weakref.ref[Optimizer] | None = None
+        self._candidate_steps = 0
 
-    def saw(self, stranger: Optimizer) -> bool:
-        """Note a step; return whether this optimizer has taken over."""
+    def saw(self, optimizer: Optimizer) -> bool:
+        """Note a step; return whether this optimizer has replaced the leading one."""
         self.steps += 1
-        if self._first is None or self._first() is None:
-            self._first, self._steps_of_first = weakref.ref(stranger), 0
-        if self._first() is not stranger:
+        if self._candidate is None or self._candidate() is None:
+            self._candidate, self._candidate_steps = weakref.ref(optimizer), 0
+        if self._candidate() is not optimizer:
             return False
-        self._steps_of_first += 1
-        return self._steps_of_first >= _STEPS_OF_A_STRANGER
+        self._candidate_steps += 1
+        return self._candidate_steps >= _STEPS_TO_REPLACE
 
     def forget(self) -> None:
-        """Begin anew: another optimizer leads."""
-        self._first, self._steps_of_first = None, 0
+        """Reset the candidate: another optimizer leads."""
+        self._candidate, self._candidate_steps = None, 0
 
     def end(self) -> int:
-        """Note a step of the leading optimizer; return how many there were of others."""
+        """Note a step of the leading optimizer; return the number of other steps since the last one."""
         steps, self.steps = self.steps, 0
         self.forget()
         return steps
 
 
 class OptimizerIdentity:
-    """What an optimizer trains, and of which class it is; keeps neither alive."""
+    """Class and parameters of an optimizer, held by weak references."""
 
     def __init__(self, optimizer: Optimizer) -> None:
         self._class = type(optimizer)
         self._parameters = [weakref.ref(parameter) for parameter in parameters_of(optimizer)]
 
     def is_also_of(self, other: Optimizer, forwards: Forwards) -> bool:
-        """Whether what is known of the training holds for what another optimizer trains.
+        """Return whether another optimizer continues the same training.
 
         Args:
-            other: that may lead the same training.
-            forwards: that show the model, where it was seen.
+            other: optimizer that may have replaced this one.
+            forwards: source of the model, where it was found.
         """
         if type(other) is not self._class:
             return False
@@ -132,22 +132,22 @@ class OptimizerIdentity:
 
 
 class CountedAlone:
-    """Whether the training under way is one of too many: its steps are counted and nothing else is known of it."""
+    """State of a training beyond the inspection limit, of which only the steps are counted."""
 
     def __init__(self) -> None:
         self.is_on = False
         self._steps = 0
-        self._until_look = _STEPS_UNTIL_LOOK
+        self._until_inspection = _STEPS_UNTIL_INSPECTION
 
     def begin(self) -> None:
-        """Count the steps of a training that begins."""
+        """Start to count the steps of a new training."""
         self.is_on, self._steps = True, 0
 
     def is_long(self) -> bool:
-        """Count a step; return whether the training has become worth a look, and is counted alone no more."""
+        """Count a step; return whether the training is now long enough to be inspected."""
         self._steps += 1
-        if self._steps < self._until_look:
+        if self._steps < self._until_inspection:
             return False
-        self._until_look *= 2
+        self._until_inspection *= 2
         self.is_on = False
         return True

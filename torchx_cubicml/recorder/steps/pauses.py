@@ -1,7 +1,7 @@
-"""Evaluation and saving, as the process shows them: time between steps that is no training.
+"""Pauses of training, observed in the process: evaluation and checkpoint saving between steps.
 
-Evaluation is a passage of the trained model, from its first forward in evaluation mode or without gradients to its next
-training forward. Saving is a call of torch's own functions for that, or of a trainer's.
+Evaluation lasts from the model's first forward in evaluation mode or without gradients to its next training forward.
+Saving is a call of torch's own saving functions, or of a trainer's.
 """
 
 from __future__ import annotations
@@ -12,44 +12,47 @@ from collections import defaultdict, deque
 from functools import partial
 from itertools import accumulate
 from time import perf_counter
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torchx_cubicml.recorder.steps.step_clock import Snapshot
+    import torch
+
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
+    Moment: TypeAlias = float | torch.cuda.Event | None  # host seconds, or an event in a device stream
+
 EVAL_MODE, NO_GRAD, CHECKPOINT = "eval mode", "no grad", "checkpoint"
-_MOST_KEPT = 4096  # pauses of each kind, for what is asked about the host's time
+_MOST_KEPT = 4096  # pauses of each kind, kept for queries of host time
 
 
 class Pause(NamedTuple):
-    """One passage.
+    """One pause of training.
 
     Args:
         kind: ``EVAL_MODE``, ``NO_GRAD`` or ``CHECKPOINT``.
-        begin: on the clock of the steps.
+        begin: moment on the step clock.
         end: likewise.
-        inner: saving within it.
+        inner: saving within the pause.
     """
 
     kind: str
-    begin: Snapshot
-    end: Snapshot
+    begin: Moment
+    end: Moment
     inner: tuple[Pause, ...] = ()
 
 
 class Pauses:
-    """The pauses since the step before; ``kind`` is that of the passage under way, empty without one.
+    """Pauses since the preceding step; ``kind`` is that of the current pause, empty without one.
 
-    ``steps`` counts those that have ended. ``is_usual`` says whether the last entry into ``no_grad`` came from a place
-    that the step before entered from, too. Where it did not, forwards are told apart as those in evaluation mode are.
+    ``steps`` counts ended steps. ``is_usual`` is true if the preceding step entered ``no_grad`` from the same code
+    location as the last entry did. Otherwise forwards without gradients count as evaluation mode.
 
-    Before ``now`` is set, when the first step ends, nothing is noted.
+    Nothing is noted before ``now`` is set, at the end of the first step.
 
     Args:
-        guard: for what runs within the program's own calls.
+        guard: makes code harmless that runs within the program's own calls.
     """
 
     __slots__ = (
@@ -57,12 +60,12 @@ class Pauses:
         "_began_s",
         "_begin_saving",
         "_end_saving",
-        "_found",
         "_host",
         "_inner",
+        "_pauses",
         "_save_began",
         "_save_began_s",
-        "_saving",
+        "_save_depth",
         "_thread",
         "add",
         "is_usual",
@@ -76,24 +79,24 @@ class Pauses:
         self.kind = ""
         self.steps = 0
         self.is_usual = True
-        self.now: Callable[[], Snapshot] | None = None
-        self._found: list[Pause] = []
-        self.add: Callable[[Pause], object] = self._found.append  # a settled training notes them among its steps
+        self.now: Callable[[], Moment] | None = None
+        self._pauses: list[Pause] = []
+        self.add: Callable[[Pause], object] = self._pauses.append  # a settled training notes pauses among its steps
         self._inner: list[Pause] = []
-        self._began: Snapshot = None
+        self._began: Moment = None
         self._began_s = 0.0
-        self._saving = 0
-        self._save_began: Snapshot = None
+        self._save_depth = 0
+        self._save_began: Moment = None
         self._save_began_s = 0.0
         self._thread = threading.get_ident()
         self._host: defaultdict[str, deque[tuple[float, float]]] = defaultdict(partial(deque, maxlen=_MOST_KEPT))
 
-    def begin(self, now: Callable[[], Snapshot]) -> None:
-        """Note pauses from now on in this thread, which trains; ``now`` returns the moment on its clock of steps."""
+    def begin(self, now: Callable[[], Moment]) -> None:
+        """Start noting pauses in this thread, which trains; ``now`` reads the step clock."""
         self.now, self._thread = now, threading.get_ident()
 
     def evaluate(self, *, in_training_mode: bool) -> None:
-        """Note a forward of the model that is none of training."""
+        """Note a forward of the model that is not a training forward."""
         kind = NO_GRAD if in_training_mode and self.is_usual else EVAL_MODE
         if self.kind == kind or self.now is None:
             return
@@ -102,7 +105,7 @@ class Pauses:
         self.kind, self._began, self._began_s, self._inner = kind, self.now(), perf_counter(), []
 
     def train(self) -> None:
-        """Note a training forward: evaluation has ended, if there was any."""
+        """Note a training forward, which ends any evaluation."""
         if not self.kind or self.now is None:
             return
         self.add(Pause(self.kind, self._began, self.now(), tuple(self._inner)))
@@ -110,18 +113,18 @@ class Pauses:
         self.kind = ""
 
     def drop(self) -> None:
-        """Note that a step has ended: a forward since the last training forward was a part of it."""
+        """Note the end of a step; other forwards since its last training forward were part of it, not evaluation."""
         self.kind = ""
         self.is_usual = True
         self.steps += 1
 
     @property
     def is_in_its_thread(self) -> bool:
-        """Whether this is the thread that trains."""
+        """True if the current thread is the one that trains."""
         return threading.get_ident() == self._thread
 
     def saving(self, save: Callable[[], object]) -> object:
-        """Return what ``save`` returns, and note how long it took; in another call, or thread, it is not noted."""
+        """Call ``save`` and note its duration, unless it is nested or in another thread; return its result."""
         self._begin_saving()
         try:
             return save()
@@ -129,21 +132,21 @@ class Pauses:
             self._end_saving()
 
     def take(self) -> tuple[Pause, ...]:
-        """Return the pauses since the last call that no settled training has noted."""
-        found = tuple(self._found)
-        self._found.clear()
-        return found
+        """Return the pauses since the last call that were not noted by a settled training."""
+        pauses = tuple(self._pauses)
+        self._pauses.clear()
+        return pauses
 
     def keep(self, pauses: tuple[Pause, ...]) -> None:
-        """Take back pauses that a settled training has noted for a step that it does not see the end of."""
-        self._found[:0] = pauses
+        """Put back pauses that a settled training noted for a step whose end it does not observe."""
+        self._pauses[:0] = pauses
 
     def note_alone(self) -> None:
-        """Keep pauses here again, in place of among the steps of a settled training."""
-        self.add = self._found.append
+        """Collect pauses here again, instead of among the steps of a settled training."""
+        self.add = self._pauses.append
 
     def host_seconds(self, kinds: frozenset[str]) -> Callable[[float, float], float]:
-        """Return what tells the seconds of pauses of these kinds between two moments of ``perf_counter``.
+        """Return a function that sums the seconds of these kinds of pauses between two ``perf_counter`` readings.
 
         Saving within evaluation counts once.
         """
@@ -158,23 +161,23 @@ class Pauses:
         sums = [0.0, *accumulate(end - begin for begin, end in zip(begins, ends, strict=True))]
 
         def before(moment: float) -> float:
-            place = bisect_right(begins, moment)
-            return sums[place] - max(ends[place - 1] - moment, 0.0) if place else 0.0
+            index = bisect_right(begins, moment)
+            return sums[index] - max(ends[index - 1] - moment, 0.0) if index else 0.0
 
         return lambda begin, end: before(end) - before(begin)
 
     def _begin(self) -> None:
         if self.now is None or not self.is_in_its_thread:
             return
-        self._saving += 1
-        if self._saving == 1:
+        self._save_depth += 1
+        if self._save_depth == 1:
             self._save_began, self._save_began_s = self.now(), perf_counter()
 
     def _end(self) -> None:
-        if self.now is None or not self._saving or not self.is_in_its_thread:
+        if self.now is None or not self._save_depth or not self.is_in_its_thread:
             return
-        self._saving -= 1
-        if self._saving:
+        self._save_depth -= 1
+        if self._save_depth:
             return
         pause = Pause(CHECKPOINT, self._save_began, self.now())
         self.add(pause)
@@ -184,14 +187,14 @@ class Pauses:
 
 
 def paused_s(
-    pauses: tuple[Pause, ...], elapsed: Callable[[Snapshot, Snapshot], float], *, is_watched: bool = True
+    pauses: tuple[Pause, ...], elapsed: Callable[[Moment, Moment], float], *, is_watched: bool = True
 ) -> dict[str, float]:
-    """Return the fields of a ``Block`` that tell of pauses.
+    """Return the fields of a ``Block`` about pauses.
 
     Args:
-        pauses: before the end of one step.
+        pauses: pauses before the end of one step.
         elapsed: returns the seconds between two moments.
-        is_watched: whether all forwards of that step were: only such steps tell how often there are passages.
+        is_watched: whether all forwards of that step were watched: only such steps are counted as preceded by a pause.
     """
     if not pauses:
         return {}

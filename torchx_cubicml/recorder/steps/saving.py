@@ -1,6 +1,6 @@
-"""Sees checkpoints being saved: calls of torch's own functions for that, and of the trainers'.
+"""Checkpoint saving, observed by wrapping torch's saving functions and those of the trainers.
 
-To add a trainer, add the place of its function to ``_PLACES``.
+To support a trainer, add its function to ``_SAVING_FUNCTIONS``.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
-# Module -> what saves there: functions, or methods of classes.
-_PLACES = {
+# Module -> its saving functions, or methods of its classes.
+_SAVING_FUNCTIONS = {
     "torch.serialization": ("save",),
     "torch.distributed.checkpoint.state_dict_saver": ("save", "async_save", "save_state_dict"),
     "safetensors.torch": ("save_file", "save_model"),
@@ -29,20 +29,20 @@ _PLACES = {
     "megatron.training.checkpointing": ("save_checkpoint",),
     "torchtitan.components.checkpoint": ("CheckpointManager.save",),
 }
-_ALSO_IN = {"torch.serialization": "torch"}  # where the same function is looked up, too
+_ALSO_IN = {"torch.serialization": "torch"}  # second module that exports the same function
 
 
 def watch_saving(saving: Callable[[Callable[[], object]], object], guard: Guard) -> None:
-    """Run each saving from now on through ``saving``, which returns what it returns and raises nothing of its own.
+    """Route each saving call through ``saving``, which returns the call's result and raises no errors of its own.
 
-    ``guard`` is for what runs within the program's own imports.
+    ``guard`` makes code harmless that runs within the program's own imports.
     """
-    for module in _PLACES:
-        once_imported(module, guard(partial(_stand_in, module, saving)))
+    for module in _SAVING_FUNCTIONS:
+        once_imported(module, guard(partial(_wrap_functions, module, saving)))
 
 
-def _stand_in(module: str, saving: Callable[[Callable[[], object]], object]) -> None:
-    for path in _PLACES[module]:
+def _wrap_functions(module: str, saving: Callable[[Callable[[], object]], object]) -> None:
+    for path in _SAVING_FUNCTIONS[module]:
         *outer, name = path.split(".")
         holder: object = sys.modules.get(module)
         for each in outer:
@@ -50,14 +50,16 @@ def _stand_in(module: str, saving: Callable[[Callable[[], object]], object]) -> 
         original = vars(holder).get(name) if holder is not None else None
         if not callable(original):
             continue
-        wrapper = _noting(original, saving)
+        wrapper = _wrapped(original, saving)
         setattr(holder, name, wrapper)
-        elsewhere = sys.modules.get(_ALSO_IN.get(module, ""))
-        if getattr(elsewhere, name, None) is original:
-            setattr(elsewhere, name, wrapper)
+        other_module = sys.modules.get(_ALSO_IN.get(module, ""))
+        if getattr(other_module, name, None) is original:
+            setattr(other_module, name, wrapper)
 
 
-def _noting(original: Callable[..., object], saving: Callable[[Callable[[], object]], object]) -> Callable[..., object]:
+def _wrapped(
+    original: Callable[..., object], saving: Callable[[Callable[[], object]], object]
+) -> Callable[..., object]:
     @wraps(original)
     def save(*args: object, **kwargs: object) -> object:
         return saving(partial(original, *args, **kwargs))

@@ -1,4 +1,4 @@
-"""From the durations of steps to a measurement of the steady state; pure."""
+"""Steady-state throughput from step durations: warm-up, mean, drift and standard error; pure functions."""
 
 from __future__ import annotations
 
@@ -16,41 +16,41 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.recorder.steps.blocks import Block
 
-LEAST_WARMUP = 2  # durations left out at least: caches, allocators and clocks settle
-LEAST_FOR_DRIFT = 16  # durations without which a change over time is chance
-LEAST_STEADY = 3  # durations without which nothing is said
-_MOST_WARMUP = 0.2  # share of the steps of a run of _MANY or more that is left out at most
-_MANY = 30
+LEAST_WARMUP = 2  # minimum of durations left out: caches, allocators and clocks settle
+LEAST_FOR_DRIFT = 16  # minimum of durations: with fewer, a change over time may be chance
+LEAST_STEADY = 3  # minimum of durations for a result
+_MOST_WARMUP = 0.2  # maximum share of the steps left out, in a run of _LONG_RUN or more
+_LONG_RUN = 30
 _WINDOW = 5
-_SETTLED = 1.2  # of the steady level: a window at most this slow belongs to the steady state
-_LEAST_S = 1e-9  # of a step: where a clock has been off, evaluation may take all of it
-_NEIGHBOURS = 8  # watched steps on either side of those that were not
-_RECURS = 0.5  # share of the steps from which on what happens before them is part of the training
+_STEADY_FACTOR = 1.2  # times the steady level: a window at most this slow is steady
+_MIN_STEP_S = 1e-9  # lower bound of a step: with clock errors, evaluation may take all of it
+_NEIGHBOURS = 8  # watched steps used on either side of unwatched ones
+_RECURRENT_SHARE = 0.5  # share of steps preceded by a pause from which on it is part of the training
 _TREND_BLOCKS = 8
-_TREND = 0.7  # Kendall's tau of the medians of those: by chance in one run of seventy
-_BETWEEN = 0.9  # of the levels before and after a shift: none of either comes near to the other
-_DRIFTS = 0.05  # what is less is called steady
-_UNSURE = 0.05  # standard error of a share of the time, from which on it is not told
+_MIN_TAU = 0.7  # Kendall's tau of their medians: reached by chance in one run of seventy
+_SHIFT_GAP = 0.9  # of the slower level: no median of the faster side comes closer to it
+_MIN_DRIFT = 0.05  # smaller drifts count as steady
+_MAX_SHARE_ERROR = 0.05  # standard error of a share of time above which it is not reported
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SteadyState:
-    """The steps after warm-up, of this process alone.
+    """Steady state of this process: its steps after warm-up.
 
     Args:
-        warmup: steps left out.
-        counted: steps used, >= ``LEAST_STEADY``.
-        seconds: wall time from the first to the last of the steps used, without evaluation and saving.
-        evaluation_s: seconds of evaluation among them, left out.
-        checkpoint_s: seconds of saving, likewise.
-        samples_per_step: mean of what this process consumed; ``None`` where a step that was watched does not tell.
+        warmup: number of steps left out.
+        counted: number of steps used, >= ``LEAST_STEADY``.
+        seconds: wall time of the steps used, without evaluation and saving.
+        evaluation_s: seconds of evaluation among them, excluded from ``seconds``.
+        checkpoint_s: seconds of saving checkpoints, likewise.
+        samples_per_step: mean over the steps of this process; ``None`` where unknown for a watched step.
         tokens_per_step: likewise.
         step_time_s: quantiles 0.1, 0.5 and 0.9 of the seconds per step.
         relative_error: of the throughput, see ``Measurement``.
-        drift: by which part the last quarter of the steps is slower than the first, at their medians; ``None`` for
-            fewer than ``LEAST_FOR_DRIFT`` steps.
-        share_outside: of the time, before the first forward of a step; ``None`` where unknown.
-        is_steady: whether the warm-up came to an end within its bound, and no trend followed.
+        drift: relative slowdown of the last quarter of the steps against the first, by medians; ``None`` for fewer than
+            ``LEAST_FOR_DRIFT`` steps.
+        share_outside: share of the time before the first forward of a step; ``None`` where unknown.
+        is_steady: whether the warm-up ended within its bound and no trend followed.
     """
 
     warmup: int
@@ -68,35 +68,35 @@ class SteadyState:
 
     @property
     def steps_per_second(self) -> float:
-        """Steps over the time they took, evaluation and saving left out."""
+        """Steps per second, evaluation and saving excluded."""
         return self.counted / self.seconds
 
     @property
     def steps_per_second_overall(self) -> float:
-        """Steps over the time they took, evaluation and saving with it."""
+        """Steps per second, evaluation and saving included."""
         return self.counted / (self.seconds + self.evaluation_s + self.checkpoint_s)
 
     @property
     def samples_per_second(self) -> float | None:
-        """Samples of this process over the time they took."""
+        """Samples per second of this process, evaluation and saving excluded."""
         return None if self.samples_per_step is None else self.samples_per_step * self.steps_per_second
 
     @property
     def tokens_per_second(self) -> float | None:
-        """Tokens of this process over the time they took."""
+        """Tokens per second of this process, evaluation and saving excluded."""
         return None if self.tokens_per_step is None else self.tokens_per_step * self.steps_per_second
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Work:
-    """What the steps of one block consumed, filled in where nobody watched.
+    """Work of one block's steps, imputed where they were not watched.
 
     Args:
-        samples: of this process; ``None`` where unknown.
+        samples: samples of this process; ``None`` where unknown.
         tokens: likewise.
-        outside_s: seconds before first forwards, evaluation and saving with it; ``None`` where unknown.
-        variance: squared standard error of what was filled in, relative to the work of one step.
-        outside_variance: of ``outside_s``, seconds squared.
+        outside_s: seconds before first forwards, evaluation and saving included; ``None`` where unknown.
+        variance: squared standard error of the imputed work, relative to the work of one step.
+        outside_variance: squared standard error of ``outside_s``, in seconds squared.
     """
 
     samples: float | None
@@ -107,11 +107,11 @@ class _Work:
 
 
 def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> SteadyState | None:
-    """Return what the steps settle to; ``None`` while there are too few.
+    """Return the steady state of a run; ``None`` while there are too few steps.
 
     Args:
-        blocks: all steps of the run, in order, without the first, whose beginning nobody saw.
-        singly: single steps among them, for quantiles, where the blocks hold more than one each.
+        blocks: all steps of the run, in order, without the first, whose start is unknown.
+        singly: single steps among them, for quantiles, if the blocks hold more than one each.
 
     >>> from torchx_cubicml.recorder.steps.blocks import Block
     >>> run = [Block(seconds=9.0, samples=8)] * 2 + [Block(seconds=1.0, samples=8), Block(seconds=3.0, samples=8)] * 9
@@ -119,7 +119,7 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
     (4.0, 2)
     """
     evaluation = EvaluationKinds.of(blocks)
-    seconds = [max(_training_s(block, evaluation), _LEAST_S) for block in blocks]
+    seconds = [max(_training_s(block, evaluation), _MIN_STEP_S) for block in blocks]
     by_step = [time / block.steps for time, block in zip(seconds, blocks, strict=True)]
     warmup, has_settled = count_warmup(by_step, compiled=[block.compiled for block in blocks])
     steady, seconds, by_step = blocks[warmup:], seconds[warmup:], by_step[warmup:]
@@ -129,7 +129,7 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
     counted = sum(block.steps for block in steady)
     durations = sorted(_training_s(each, evaluation) for each in singly or steady)
     drift = _drift(by_step)
-    has_trend = drift is not None and abs(drift) > _DRIFTS and _has_trend(by_step)
+    has_trend = drift is not None and abs(drift) > _MIN_DRIFT and _has_trend(by_step)
     error = _relative_error(work, seconds, steady)
     return SteadyState(
         warmup=sum(block.steps for block in blocks[:warmup]),
@@ -149,13 +149,13 @@ def steady_state(blocks: Sequence[Block], *, singly: Sequence[Block] = ()) -> St
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EvaluationKinds:
-    """Which passages of the model without training are evaluation: those that do not recur within every step.
+    """Kinds of pauses that count as evaluation: those that do not precede most steps.
 
-    A teacher, a target network or a rollout that each step runs is training.
+    A teacher, a target network or a rollout that runs in each step is part of the training.
 
     Args:
-        eval_mode: whether passages in evaluation mode are, and those told apart by where they enter ``no_grad``.
-        no_grad: whether other passages without gradients are.
+        eval_mode: whether ``EVAL_MODE`` pauses are evaluation.
+        no_grad: whether ``NO_GRAD`` pauses are evaluation.
     """
 
     eval_mode: bool
@@ -163,8 +163,8 @@ class EvaluationKinds:
 
     @classmethod
     def of(cls, blocks: Sequence[Block]) -> EvaluationKinds:
-        """Return the kinds of a training by its steps."""
-        most = _RECURS * sum(block.watched for block in blocks)
+        """Return the evaluation kinds of a training, from its steps."""
+        most = _RECURRENT_SHARE * sum(block.watched for block in blocks)
         return cls(
             eval_mode=sum(block.eval_mode_steps for block in blocks) <= most,
             no_grad=sum(block.no_grad_steps for block in blocks) <= most,
@@ -176,27 +176,27 @@ class EvaluationKinds:
 
 
 def count_warmup(seconds: Sequence[float], *, compiled: Sequence[bool] = ()) -> tuple[int, bool]:
-    """Return how many durations come before the steady state, and whether it was found.
+    """Return the number of warm-up durations before the steady state, and whether a steady state was found.
 
-    The later half shows the level and how much it varies. The warm-up ends with the first window whose median is within
-    that, after what was compiled: single slow steps (a stall, a checkpoint) neither prolong it nor hide its end. Never
-    is more than a fifth of the steps left out of a run of thirty or more.
+    The later half of the run gives the steady level and its spread. The warm-up ends, after any compilation, at the
+    first window whose median is within them. So single slow steps (a stall, a checkpoint) neither prolong it nor hide
+    its end. In a run of thirty steps or more, at most a fifth of them is left out.
 
     Args:
-        seconds: of consecutive steps, without the first of the run, which has no beginning.
-        compiled: of each, whether a compiler was at work in it.
+        seconds: durations of consecutive steps, without the first of the run, whose start is unknown.
+        compiled: for each step, whether a compiler ran in it.
 
     >>> count_warmup([30.0, 20.0, 9.0, 1.0, 1.1, 1.0, 7.0, 1.0, 1.0, 1.0])
     (3, True)
     """
     n = len(seconds)
-    most = int(_MOST_WARMUP * (n + 1)) - 1 if n + 1 >= _MANY else min(int(_MOST_WARMUP * _MANY) - 1, n // 2)
+    most = int(_MOST_WARMUP * (n + 1)) - 1 if n + 1 >= _LONG_RUN else min(int(_MOST_WARMUP * _LONG_RUN) - 1, n // 2)
     if most < LEAST_WARMUP:
         return min(n, LEAST_WARMUP), True
     later = sorted(seconds[n // 2 :])
     level = quantile(later, 0.5)
-    settled = max(_SETTLED * level, quantile(later, 0.75))
-    least = max((place + 1 for place, is_compiled in enumerate(compiled[:most]) if is_compiled), default=0)
+    settled = max(_STEADY_FACTOR * level, quantile(later, 0.75))
+    least = max((position + 1 for position, is_compiled in enumerate(compiled[:most]) if is_compiled), default=0)
     for start in range(max(LEAST_WARMUP, least), most + 1):
         if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= settled:
             return start, True
@@ -204,15 +204,15 @@ def count_warmup(seconds: Sequence[float], *, compiled: Sequence[bool] = ()) -> 
 
 
 def quantile(ordered: Sequence[float], q: float) -> float:
-    """Return quantile ``q`` of sorted numbers, interpolated between neighbours.
+    """Return quantile ``q`` of sorted numbers, linearly interpolated between neighbours.
 
     >>> quantile([1.0, 2.0, 4.0], 0.75)
     3.0
     """
-    place = q * (len(ordered) - 1)
-    below = int(place)
+    position = q * (len(ordered) - 1)
+    below = int(position)
     above = min(below + 1, len(ordered) - 1)
-    return ordered[below] + (place - below) * (ordered[above] - ordered[below])
+    return ordered[below] + (position - below) * (ordered[above] - ordered[below])
 
 
 def _training_s(block: Block, evaluation: EvaluationKinds) -> float:
@@ -220,7 +220,7 @@ def _training_s(block: Block, evaluation: EvaluationKinds) -> float:
 
 
 def fill_unwatched(blocks: Sequence[Block]) -> list[_Work]:
-    """Return the work of each block, that of steps nobody watched being the mean of the watched steps on both sides."""
+    """Return the work of each block; impute that of unwatched steps by the mean of watched steps on both sides."""
     filled: list[_Work] = []
     for is_watched, group in groupby(blocks, key=lambda block: block.watched > 0):
         members = list(group)
@@ -230,7 +230,7 @@ def fill_unwatched(blocks: Sequence[Block]) -> list[_Work]:
         else:
             sides = blocks[max(begin - _NEIGHBOURS, 0) : begin], blocks[end : end + _NEIGHBOURS]
             near = [_nearest(reversed(sides[0])), _nearest(sides[1])]
-            filled += _alike(members, [side for side in near if side])
+            filled += _imputed(members, [side for side in near if side])
     return filled
 
 
@@ -245,8 +245,8 @@ def _scaled_up(block: Block) -> _Work:
     return _Work(samples=samples, tokens=tokens, outside_s=outside)
 
 
-def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list[_Work]:
-    """Return the work of steps that nobody watched, by the watched steps on either side of them."""
+def _imputed(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list[_Work]:
+    """Return the imputed work of unwatched steps, from the watched steps on either side."""
     around = [block for side in sides for block in side]
     samples, tokens = (_mean_per_step(around, name) for name in ("samples", "tokens"))
     inside_s = _inside_s(around)
@@ -258,9 +258,9 @@ def _alike(unwatched: Sequence[Block], sides: Sequence[Sequence[Block]]) -> list
         _Work(
             samples=None if samples is None else samples * block.steps,
             tokens=None if tokens is None else tokens * block.steps,
-            # What such a step took longer than the others did from their first forward on is time before it.
+            # The time beyond the watched steps' mean from their first forward on is time before the first forward.
             outside_s=None if inside_s is None else block.seconds - inside_s * block.steps,
-            variance=variance * stretch * block.steps,  # the same mean stands in for all of them
+            variance=variance * stretch * block.steps,  # one mean is imputed for all of them
             outside_variance=inside_variance * stretch * block.steps,
         )
         for block in unwatched
@@ -273,14 +273,14 @@ def _mean_per_step(blocks: Sequence[Block], name: str) -> float | None:
 
 
 def _inside_s(blocks: Sequence[Block]) -> float | None:
-    """Return the seconds of a step from its first forward on, in the mean of the watched ones."""
+    """Return the mean seconds of a watched step from its first forward on."""
     outside = _mean_per_step(blocks, "outside_s")
     seconds = sum(block.seconds * block.watched / block.steps for block in blocks)
     return None if outside is None else seconds / sum(block.watched for block in blocks) - outside
 
 
 def _variance_of_mean(sides: Sequence[Sequence[Block]], mean_of: Callable[[Sequence[Block]], float | None]) -> float:
-    """Return the squared relative standard error of a mean per step between looks at some on either side."""
+    """Return the squared relative standard error of a mean per step that is imputed between two watched sides."""
     means = [mean_of(side) for side in sides]
     of_blocks = [mean_of((block,)) for side in sides for block in side]
     known, known_means = ([each for each in found if each is not None] for found in (of_blocks, means))
@@ -288,7 +288,7 @@ def _variance_of_mean(sides: Sequence[Sequence[Block]], mean_of: Callable[[Seque
     if not centre:
         return 0.0
     within = pvariance(known) / len(known)
-    between = (known_means[0] - known_means[-1]) ** 2 / 12  # anywhere between the two, each being as likely
+    between = (known_means[0] - known_means[-1]) ** 2 / 12  # variance of a uniform distribution between the two
     return (within + between) / centre**2
 
 
@@ -298,7 +298,7 @@ def _per_step(amounts: Sequence[float | None], steps: int) -> float | None:
 
 
 def _relative_error(work: Sequence[_Work], seconds: Sequence[float], blocks: Sequence[Block]) -> float | None:
-    """Return the standard error of the throughput's logarithm: by its blocks, and by what was filled in."""
+    """Return the standard error of the log throughput, from the blocks and from the imputed work."""
     steps = [float(block.steps) for block in blocks]
     for amounts in ([each.tokens for each in work], [each.samples for each in work]):
         known = [amount for amount in amounts if amount is not None]
@@ -317,21 +317,21 @@ def _drift(by_step: Sequence[float]) -> float | None:
 
 
 def _has_trend(by_step: Sequence[float]) -> bool:
-    """Whether steps get slower, or faster, all along the run, or did so at some moment, for good.
+    """Return whether steps get steadily slower or faster along the run, or shift at one moment for good.
 
-    By the medians of its eighths: the first shows in their order (Kendall's tau), the second where all of them on one
-    side of that moment are slower than all on the other.
+    Both are tested on the medians of the run's eighths: a trend by their order (Kendall's tau), a shift by a split with
+    all medians on one side slower than all on the other.
     """
     edges = [len(by_step) * part // _TREND_BLOCKS for part in range(_TREND_BLOCKS + 1)]
     medians = [median(by_step[begin:end]) for begin, end in pairwise(edges)]
     pairs = [(late > early) - (late < early) for early, late in combinations(medians, 2)]
-    splits = ((medians[:place], medians[place:]) for place in range(2, _TREND_BLOCKS - 1))
-    return abs(sum(pairs)) >= _TREND * len(pairs) or any(_are_apart(*each) for each in splits)
+    splits = ((medians[:position], medians[position:]) for position in range(2, _TREND_BLOCKS - 1))
+    return abs(sum(pairs)) >= _MIN_TAU * len(pairs) or any(_are_apart(*each) for each in splits)
 
 
 def _are_apart(one: Sequence[float], other: Sequence[float]) -> bool:
     low, high = sorted((one, other), key=median)
-    return max(low) < min(high) * _BETWEEN and median(high) > _SETTLED * median(low)
+    return max(low) < min(high) * _SHIFT_GAP and median(high) > _STEADY_FACTOR * median(low)
 
 
 def _share_outside(blocks: Sequence[Block], work: Sequence[_Work], evaluation: EvaluationKinds) -> float | None:
@@ -342,6 +342,6 @@ def _share_outside(blocks: Sequence[Block], work: Sequence[_Work], evaluation: E
         outside += each.outside_s - evaluation.seconds(block) - block.checkpoint_s
         seconds += _training_s(block, evaluation)
         variance += each.outside_variance
-    if seconds <= 0 or math.sqrt(variance) > _UNSURE * seconds:
+    if seconds <= 0 or math.sqrt(variance) > _MAX_SHARE_ERROR * seconds:
         return None
     return min(max(outside / seconds, 0.0), 1.0)

@@ -1,4 +1,4 @@
-"""Hooks on torch: optimizers, modules and compiled or scripted models."""
+"""Hooks on torch: optimizer steps, module forwards, imports, and compiled or scripted models."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def keep_out_of_scripts() -> None:
-    """Let scripts be compiled from modules as if they had no hooks of ours; a torch without that place stays as is."""
+    """Hide our hooks from TorchScript compilation, if this torch has the function that collects hooks."""
     place = sys.modules.get("torch.jit._recursive")
     original = getattr(place, "get_hook_stubs", None)
     if original is None:
@@ -27,14 +27,14 @@ def keep_out_of_scripts() -> None:
 
     @wraps(original)
     def get_hook_stubs(nn_module: nn.Module) -> object:
-        with _without_ours(nn_module):
+        with _hooks_hidden(nn_module):
             return original(nn_module)
 
-    place.get_hook_stubs = get_hook_stubs  # type: ignore[union-attr]  # it was just found there
+    place.get_hook_stubs = get_hook_stubs  # type: ignore[union-attr]  # the module was found above
 
 
 @contextmanager
-def _without_ours(module: nn.Module) -> Iterator[None]:
+def _hooks_hidden(module: nn.Module) -> Iterator[None]:
     places = [vars(module).get(name) for name in ("_forward_hooks", "_forward_pre_hooks")]
     kept = [(place, dict(place)) for place in places if place is not None]
     for place, hooks in kept:
@@ -50,50 +50,50 @@ def _without_ours(module: nn.Module) -> Iterator[None]:
 
 
 class Guard(Protocol):
-    """Makes a hook harmless: what it raises is told once and ends the recording, never the training."""
+    """Wrapper that makes a hook harmless: an error is reported once and ends the recording, never the training."""
 
     def __call__(self, hook: Callable[..., object]) -> Callable[..., None]:
         """Return ``hook`` such that it never raises and returns nothing."""
 
 
 class ModuleHook:
-    """A hook around a forward that a pickled or copied module leaves behind, and that no other process must import.
+    """Forward hook that is dropped from pickled or copied modules, so that no other process needs this package.
 
     Args:
-        tell: what it does; it must not raise.
+        call: function to run; it must not raise.
     """
 
-    __slots__ = ("_tell",)
+    __slots__ = ("_call",)
 
-    def __init__(self, tell: Callable[..., None]) -> None:
-        self._tell = tell
+    def __init__(self, call: Callable[..., None]) -> None:
+        self._call = call
 
     def __call__(self, module: nn.Module, args: Sequence[object], other: object = None) -> None:
-        """Tell of one forward, with its keyword arguments before it and its output after it.
+        """Report one forward; ``other`` is its keyword arguments in a pre-hook, and its output in a post-hook.
 
-        A hook that another one has just taken off is called once more, without its last argument.
+        A hook that another hook has just removed is called once more, without its last argument.
         """
-        self._tell(module, args, other)
+        self._call(module, args, other)
 
     def __reduce__(self) -> tuple[Callable[..., object], tuple[object, ...]]:
-        """Stand as something of the standard library that takes the same arguments and does nothing."""
+        """Reduce to a no-op of the standard library that takes the same arguments."""
         return getattr, (nullcontext(), "__exit__")
 
 
 def make_lookout() -> Callable[[], bool]:
-    """Return what tells whether a compiler, an exporter or a tracer is looking on: our hooks do nothing then."""
+    """Return a test for a running compiler, exporter or tracer, during which our hooks do nothing."""
     from torch import compiler
 
     is_compiling, is_tracing = compiler.is_compiling, tracing_test()
 
     def is_looked_at() -> bool:
-        return is_compiling() or is_tracing()  # in this order: a compiler does not look into the second
+        return is_compiling() or is_tracing()  # in this order: a compiler does not trace the second
 
     return is_looked_at
 
 
 def tracing_test() -> Callable[[], bool]:
-    """Return torch's own test for ``torch.jit.trace``; one that is never met where this torch has none."""
+    """Return torch's own test for ``torch.jit.trace``; if this torch has none, one that is always false."""
     from torch import _C
 
     test: Callable[[], bool] = getattr(_C, "_is_tracing", bool)
@@ -101,16 +101,16 @@ def tracing_test() -> Callable[[], bool]:
 
 
 def once_torch_is_imported(call: Callable[[], None]) -> None:
-    """Run ``call``, which must not raise, when the program has imported torch; at once where it is loaded already."""
+    """Run ``call``, which must not raise, once torch is imported; at once if it is already."""
     once_imported("torch", call)
 
 
 def once_imported(name: str, call: Callable[[], None]) -> None:
-    """Run ``call``, which must not raise, when a module was imported; at once where it is loaded already."""
+    """Run ``call``, which must not raise, once a module is imported; at once if it is already."""
     if name in sys.modules:
         call()
     else:
-        sys.meta_path.insert(0, _TorchFinder(name, call))
+        sys.meta_path.insert(0, _CallbackFinder(name, call))
 
 
 def on_every_step(hook: Callable[..., None]) -> RemovableHandle:
@@ -120,9 +120,9 @@ def on_every_step(hook: Callable[..., None]) -> RemovableHandle:
     return register_optimizer_step_post_hook(hook)
 
 
-# Neither class has its abstract base: importlib.abc alone would cost every launch 10 ms.
-class _TorchFinder:
-    """Finds a module where it always was, and leaves word with its loader; it is gone once that was asked for."""
+# Neither class derives from its abstract base: importing importlib.abc would cost every launch 10 ms.
+class _CallbackFinder:
+    """Meta path finder that wraps one module's loader, and removes itself when that module is requested."""
 
     def __init__(self, name: str, call: Callable[[], None]) -> None:
         self._name = name
@@ -136,23 +136,23 @@ class _TorchFinder:
         sys.meta_path.remove(self)
         spec = importlib.util.find_spec(fullname)
         if spec is not None and spec.loader is not None:
-            spec.loader = _TellingLoader(spec.loader, self._call)  # type: ignore[assignment]  # as above
+            spec.loader = _CallbackLoader(spec.loader, self._call)  # type: ignore[assignment]  # as above
         return spec
 
 
-class _TellingLoader:
-    """Loads as the loader within does, which takes its place again before the module runs."""
+class _CallbackLoader:
+    """Loader that calls back after the import; the original loader is restored before the module runs."""
 
-    def __init__(self, within: Loader, call: Callable[[], None]) -> None:
-        self._within = within
+    def __init__(self, original: Loader, call: Callable[[], None]) -> None:
+        self._original = original
         self._call = call
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
-        return self._within.create_module(spec)
+        return self._original.create_module(spec)
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__loader__ = self._within
+        module.__loader__ = self._original
         if module.__spec__ is not None:
-            module.__spec__.loader = self._within
-        self._within.exec_module(module)
+            module.__spec__.loader = self._original
+        self._original.exec_module(module)
         self._call()

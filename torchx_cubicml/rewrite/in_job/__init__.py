@@ -1,1 +1,1 @@
-"""One decision for all ranks, made inside the job: ``python -m torchx_cubicml.rewrite.in_job -- script.py args``."""
+"""Rewriting inside a job, one decision for all ranks: ``python -m torchx_cubicml.rewrite.in_job -- script.py args``."""

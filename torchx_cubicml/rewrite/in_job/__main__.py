@@ -1,4 +1,4 @@
-"""What ``python -m torchx_cubicml.recorder`` does, with the arguments that rank 0 has chosen for all ranks."""
+"""Entry point of the recorder with the arguments that rank 0 has chosen for all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Agreement of the nodes of a job on one config, over the TCPStore of their rendezvous."""
+"""Agreement of the ranks of a job on one config, over the TCPStore of their rendezvous."""
 
 from __future__ import annotations
 
@@ -29,16 +29,16 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 
-NOTHING = "nothing: "  # begins the verdict that nobody is rewritten; the reason follows
+NOTHING = "nothing: "  # prefix of the verdict that no rank is rewritten; the reason follows
 _PAUSE_S = 0.05
 
 
 class Agreement:
-    """The one key that counts, in the store of a job.
+    """Agreement of all ranks on one verdict, kept under a key in the job's TCPStore.
 
     Args:
-        store: of the job's agents.
-        job: says who is voting.
+        store: TCPStore of the job's agents.
+        job: environment of this rank.
         question: the command; only ranks with the same one can agree.
     """
 
@@ -46,37 +46,37 @@ class Agreement:
         self._store = store
         self._size = job.world_size
         prefix = "torchx_cubicml/decision/"
-        came = f"{prefix}{job.attempt[0]}.{job.attempt[1]}"
-        self._verdict = f"{prefix}verdict"
-        self._alike = f"{came}/{hashlib.sha256(question.encode()).hexdigest()}"
-        self._came = f"{came}/all"
-        self._own = f"{came}/rank{job.rank}"
+        attempt = f"{prefix}{job.attempt[0]}.{job.attempt[1]}"
+        self._verdict_key = f"{prefix}verdict"
+        self._same_command_key = f"{attempt}/{hashlib.sha256(question.encode()).hexdigest()}"
+        self._joined_key = f"{attempt}/all"
+        self._rank_key = f"{attempt}/rank{job.rank}"
 
     @property
     def verdict(self) -> str:
-        """What was decided, such as before a restart; empty where nothing is yet."""
-        return bytes(self._store.get(self._verdict)).decode() if self._store.check([self._verdict]) else ""
+        """Verdict, possibly from before a restart; empty if there is none yet."""
+        return bytes(self._store.get(self._verdict_key)).decode() if self._store.check([self._verdict_key]) else ""
 
     def come(self) -> None:
-        """Say that this rank will do what is decided; said again, it counts once."""
-        if self._store.add(self._own, 1) == 1:
-            self._store.add(self._alike, 1)
-            self._store.add(self._came, 1)
+        """Join the agreement: this rank will follow the verdict. The call is idempotent."""
+        if self._store.add(self._rank_key, 1) == 1:
+            self._store.add(self._same_command_key, 1)
+            self._store.add(self._joined_key, 1)
 
     def obstacle(self, *, until: float) -> str:
-        """Wait until every rank has come, and return why they cannot agree, in words; empty where they can."""
-        while (came := self._store.add(self._came, 0)) < self._size:
+        """Wait until every rank has joined, and return the reason why they cannot agree; empty if they can."""
+        while (joined := self._store.add(self._joined_key, 0)) < self._size:
             if time.monotonic() > until:
-                return f"only {came} of {self._size} ranks came in time"
+                return f"only {joined} of {self._size} ranks came in time"
             time.sleep(_PAUSE_S)
-        return "" if self._store.add(self._alike, 0) >= self._size else "not all ranks were started alike"
+        return "" if self._store.add(self._same_command_key, 0) >= self._size else "not all ranks were started alike"
 
     def decide(self, verdict: str) -> str:
-        """Write the verdict where none is written, and return the one that counts."""
-        return bytes(self._store.compare_set(self._verdict, "", verdict)).decode()
+        """Write the verdict unless there is one, and return the one that is written (compare and set)."""
+        return bytes(self._store.compare_set(self._verdict_key, "", verdict)).decode()
 
     def wait(self, *, until: float) -> str:
-        """Return the verdict, which is nothing where none came in time."""
+        """Wait for the verdict; at the deadline, decide that no rank is rewritten."""
         while not (verdict := self.verdict):
             if time.monotonic() > until:
                 return self.decide(f"{NOTHING}a rank has waited too long")
@@ -84,85 +84,86 @@ class Agreement:
         return verdict
 
 
-_LONGER_S = 3.0  # the others wait, so that rank 0 can say why nothing was decided
+_LONGER_S = 3.0  # further wait of the other ranks, so that rank 0 can give the reason if nothing was decided
 
 
 class Decider(Protocol):
-    """Works out what is to be run; called once each, ``typed`` first, in a thread."""
+    """Decider on a command. Each method is called once, ``typed`` first, in a thread."""
 
     def typed(self) -> Answer:
-        """Return what records the command and changes nothing."""
+        """Return the answer that records the command and changes nothing."""
 
     def wanted(self) -> Answer:
-        """Return what all ranks are to run."""
+        """Return the answer that all ranks should follow."""
 
 
 def main() -> NoReturn:
     """Read a command from standard input, and write the answer for this rank to standard output.
 
-    A failure after this rank has come, in this process or in one before, is an exit status: whoever asks, asks another.
+    A failure after this rank has joined, in this process or an earlier one, ends with exit status 1, so that the parent
+    starts another process.
     """
     question = sys.stdin.read()
     job = read_job_environment()
-    told: list[str] = []
+    written: list[str] = []
 
-    def tell(text: str) -> None:
-        told.append(text)
+    def write(text: str) -> None:
+        written.append(text)
         sys.stdout.write(text)
         sys.stdout.flush()
 
     try:
-        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: tell(COMES))
-    except Exception as error:  # noqa: BLE001 - a store of the job that is gone must not stop the job
+        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: write(COMES))
+    except Exception as error:  # noqa: BLE001 - a lost TCPStore must not stop the job
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if told or COUNTED_ON in sys.argv[1:]:
-            tell(f"{FAILS}{why}")
+        if written or COUNTED_ON in sys.argv[1:]:
+            write(f"{FAILS}{why}")
             os._exit(1)
         answer = Answer() if job.rank else Answer().because(why)
-    tell(answer.to_json())
-    os._exit(0)  # whatever hangs in a thread
+    write(answer.to_json())
+    os._exit(0)  # a thread may hang
 
 
 def answer_of(
     job: JobEnvironment, question: str, deciding: PendingDecision, *, comes: Callable[[], None] = lambda: None
 ) -> Answer:
-    """Return what this rank is to do.
+    """Agree with the other ranks, and return the answer for this rank.
 
     Args:
-        job: says who and where this rank is.
+        job: environment of this rank.
         question: the command of this rank.
-        deciding: makes the decision, on rank 0.
-        comes: called before the other ranks can count on this one.
+        deciding: the decision, made on rank 0.
+        comes: callback before this rank joins, after which the other ranks can count on it.
     """
     end = time.monotonic() + deadline_s()
     if job.rank == 0:
         deciding.start()
-    # A host that drops what it is sent costs torch several times what it is given.
+    # If a host drops packets, torch takes several times its timeout.
     store = within(deadline_s(), lambda: connected(job, within_s=deadline_s()), what="connecting to torchrun's store")
-    ballot = Agreement(store, job, question)
-    verdict = ballot.verdict
+    agreement = Agreement(store, job, question)
+    verdict = agreement.verdict
     if job.rank:
         if not verdict:
             comes()
-            ballot.come()
-            verdict = ballot.wait(until=end + _LONGER_S)
-        return replace(_read(verdict) or Answer(), lines=())
+            agreement.come()
+            verdict = agreement.wait(until=end + _LONGER_S)
+        return replace(_decode(verdict) or Answer(), lines=())
     if not verdict:
         comes()
-        ballot.come()
-        wanted = deciding.wanted(until=end)
-        rejection_reason = ballot.obstacle(until=end) if wanted.args is not None else ""
-        verdict = ballot.decide(f"{NOTHING}{rejection_reason}" if rejection_reason else wanted.to_json())
-    agreed = _read(verdict)
+        agreement.come()
+        proposal = deciding.wanted(until=end)
+        obstacle = agreement.obstacle(until=end) if proposal.args is not None else ""
+        verdict = agreement.decide(f"{NOTHING}{obstacle}" if obstacle else proposal.to_json())
+    agreed = _decode(verdict)
     return agreed if agreed is not None else deciding.typed(verdict.removeprefix(NOTHING), until=end)
 
 
 class JobCommand:
-    """The command of rank 0, and what it is to be recorded and rewritten with.
+    """Command of rank 0, recorded and rewritten with the user's options.
 
     Args:
-        launch: as typed.
-        options: of the user.
+        launch: launch as typed.
+        options: options of the user.
     """
 
     def __init__(self, launch: Launch, options: Options) -> None:
@@ -172,7 +173,7 @@ class JobCommand:
 
     @classmethod
     def read(cls, job: JobEnvironment, question: str) -> Self:
-        """Return the command that a rank was started with, with the options that ``cubicrun`` has passed on."""
+        """Read the command that a rank was started with, with the options that ``cubicrun`` has passed on."""
         from torchx_cubicml.launch import Launch
         from torchx_cubicml.rewrite.rewriter import Options
 
@@ -190,13 +191,13 @@ class JobCommand:
         return cls(launch, Options(**given, flags="--cubicml-"))
 
     def typed(self) -> Answer:
-        """Return what records the command and changes nothing."""
+        """Return the answer that records the command and changes nothing."""
         from torchx_cubicml.rewrite.rewriter import rewrite
 
         return self._answer(rewrite(self._launch, replace(self._options, mode="record")))
 
     def wanted(self) -> Answer:
-        """Return what all ranks are to run: rewritten where that promises a gain."""
+        """Return the answer that all ranks should follow: rewritten if a gain is predicted."""
         from torchx_cubicml.rewrite.rewriter import rewrite
 
         return self._answer(rewrite(self._launch, self._options))
@@ -204,48 +205,49 @@ class JobCommand:
     def _answer(self, rewritten: RewrittenLaunch) -> Answer:
         from torchx_cubicml.records.contract import encode_contract
 
-        contract, typed, wanted = rewritten.contract, self._launch, rewritten.launch
+        contract, typed, launch = rewritten.contract, self._launch, rewritten.launch
         return Answer(
-            args=wanted.script_args if rewritten.suggestion is not None else None,
-            env={name: value for name, value in wanted.env.items() if typed.env.get(name) != value},
+            args=launch.script_args if rewritten.suggestion is not None else None,
+            env={name: value for name, value in launch.env.items() if typed.env.get(name) != value},
             contract=encode_contract(replace(contract, trial_id=self._trial_id)) if contract is not None else "",
             lines=rewritten.lines,
         )
 
 
 class PendingDecision:
-    """A decision in the making, in a thread that may hang as long as it likes."""
+    """Decision made in a daemon thread, which may hang without blocking the caller."""
 
     def __init__(self, command: Decider) -> None:
         self._command = command
         self._typed = Answer()
         self._wanted: Answer | None = None
-        self._typed_is_made = threading.Event()
+        self._typed_is_ready = threading.Event()
         self._error = "the decision took too long"
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Begin."""
+        """Start the thread."""
         self._thread.start()
 
     def wanted(self, *, until: float) -> Answer:
-        """Return the decision, by which nothing changes where it failed or is not made in time."""
+        """Wait for the decision; return the command as typed if it fails or takes too long."""
         self._thread.join(max(until - time.monotonic(), 0.0))
         return self._wanted or self._typed.because(self._error)
 
     def typed(self, reason: str, *, until: float) -> Answer:
-        """Return what changes nothing, and says why."""
-        self._typed_is_made.wait(max(until - time.monotonic(), 0.0))
+        """Wait for the answer that changes nothing, and add the reason to its lines."""
+        self._typed_is_ready.wait(max(until - time.monotonic(), 0.0))
         return self._typed.because(reason)
 
     def _run(self) -> None:
         try:
             self._typed = self._command.typed()
-            self._typed_is_made.set()
+            self._typed_is_ready.set()
             self._wanted = self._command.wanted()
-        except Exception as error:  # noqa: BLE001 - told by who waits
+        except Exception as error:  # noqa: BLE001 - the waiting caller reports it
             self._error = f"{type(error).__name__}: {error}"
 
 
-def _read(verdict: str) -> Answer | None:
+def _decode(verdict: str) -> Answer | None:
+    """Return the answer of a verdict; ``None`` if no rank is rewritten."""
     return None if verdict.startswith(NOTHING) else Answer.from_json(json.loads(verdict))

@@ -1,4 +1,4 @@
-"""One rank of a job whose config is decided in the job: waits for the answer, then runs."""
+"""Rank of a job whose config is decided inside the job: it waits for the answer, then runs."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.process.run_program import Program
 
 
-DEADLINE_S = 20.0  # for rank 0 to read the store (5 s), to decide, and for all ranks to come
+DEADLINE_S = 20.0  # for rank 0 to read the store (5 s), to decide, and for all ranks to join
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a rank is to do.
+    """Answer for one rank: the arguments, environment and contract that it runs with.
 
     Args:
-        args: arguments of the program; ``None`` for those that were typed.
-        env: environment variables that are set besides.
-        contract: encoded contract of the launch; empty where there is none.
-        lines: what this rank tells on stderr.
+        args: arguments of the program; ``None`` to keep those that were typed.
+        env: additional environment variables.
+        contract: encoded contract of the launch; empty if there is none.
+        lines: messages that this rank prints to stderr.
     """
 
     args: tuple[str, ...] | None = None
@@ -48,10 +48,10 @@ class Answer:
 
     @classmethod
     def from_json(cls, payload: Mapping[str, object]) -> Self:
-        """Return the answer that ``to_json`` wrote.
+        """Decode the object written by ``to_json``.
 
         Raises:
-            ValueError: it did not.
+            ValueError: the object is damaged.
         """
         args, env, contract, lines = (payload.get(name) for name in ("args", "env", "contract", "lines"))
         if not (isinstance(env, dict) and isinstance(contract, str) and isinstance(lines, list)):
@@ -64,49 +64,49 @@ class Answer:
         )
 
     def to_json(self) -> str:
-        """Return JSON on one line."""
+        """Encode the answer as one line of JSON."""
         return json.dumps(asdict(self))
 
     def because(self, reason: str) -> Self:
-        """Return the same, telling why the arguments stay as typed."""
+        """Return a copy with one more line: the reason why the arguments stay as typed."""
         return replace(self, lines=(*self.lines, told(f"arguments stay as typed: {reason}")))
 
 
 def deadline_s() -> float:
-    """Return the seconds within which a decision counts."""
+    """Return the deadline of a decision in seconds."""
     return seconds_option("decision_deadline_s", DEADLINE_S)
 
 
-_STARTING_S = 40.0  # for the child to load torch while all other ranks do
+_STARTING_S = 40.0  # for the child process to import torch while all other ranks do
 
 
 def settle(arguments: Sequence[str]) -> list[str]:
-    """Return the recorder's arguments as all ranks have agreed on them, and set the environment that goes with them.
+    """Return the recorder's arguments that all ranks have agreed on, and set the environment that belongs to them.
 
-    Where no agreement is reached, the program's arguments stay as typed.
+    If the ranks cannot agree, the program's arguments stay as typed.
     """
     program = parse_program(arguments)
     try:
-        answer = _ask_again(program)
+        answer = _ask_with_retries(program)
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
         answer = Answer()
         if read_job_environment().rank == 0:
             warn(f"arguments stay as typed: {why_no_answer(error)}")
-    _tell(answer.lines)
+    _print_lines(answer.lines)
     export({**answer.env, **({CONTRACT_VARIABLE: answer.contract} if answer.contract else {})})
     script_args = program.arguments if answer.args is None else answer.args
     return ["--", *(["-m"] if program.is_module else []), program.name, *script_args]
 
 
-def _tell(lines: Sequence[str]) -> None:
+def _print_lines(lines: Sequence[str]) -> None:
     with contextlib.suppress(AttributeError, OSError, ValueError):  # no stderr, or a closed one
         sys.stderr.write("".join(f"{line}\n" for line in lines))
         sys.stderr.flush()
 
 
-def _ask_again(program: Program) -> Answer:
+def _ask_with_retries(program: Program) -> Answer:
     job, limit_s = read_job_environment(), deadline_s() + _STARTING_S
-    # What the attempt before agreed on still stands, and the other ranks read it at once, where there is a place.
+    # After a restart, the verdict of the attempt before still holds; the other ranks read it at once from the TCPStore.
     counted_on = job.attempt[1] > 0 and job.store_address is not None
     return answer_of_a_child(lambda counts: _ask(program, counted_on=counts), counted_on=counted_on, within_s=limit_s)
 
@@ -114,5 +114,5 @@ def _ask_again(program: Program) -> Answer:
 def _ask(program: Program, *, counted_on: bool) -> Answer:
     question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
     command = own_command("torchx_cubicml.rewrite.in_job.decider", *([COUNTED_ON] if counted_on else []))
-    said = said_by_child(command, json.dumps(question), within_s=deadline_s() + _STARTING_S)
-    return Answer.from_json(json.loads(said))
+    reply = said_by_child(command, json.dumps(question), within_s=deadline_s() + _STARTING_S)
+    return Answer.from_json(json.loads(reply))

@@ -1,4 +1,4 @@
-"""Search-space files: TOML in, a ``SearchSpace`` out; everything that a file gets wrong is told with its place."""
+"""Search-space files: TOML in, a ``SearchSpace`` out; every error names its place in the file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Landing places in a space file (flag, variable, key of a file, hook), and what ``[tune]`` changes at some."""
+"""Bindings in a space file (flag, variable, key of a file, hook), and the changes of ``[tune]``."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ _PLACEHOLDER = re.compile(r"\{[a-z_]*\}")
 
 
 def read_binding(table: TomlTable) -> Binding:
-    """Return where the value of a table stands in the command.
+    """Return the binding that a table states.
 
     Raises:
-        SpaceError: no place is stated, or two are, it can be no flag or no variable, or it holds a secret.
+        SpaceError: the table states no place or several, the flag or variable is not legal, or its name is a secret's.
     """
     stated = [str(kind) for kind in BindingKind if kind in table]
     if len(stated) != 1:
@@ -60,10 +60,10 @@ def read_binding(table: TomlTable) -> Binding:
 
 
 def read_tune(table: TomlTable) -> TuneChanges:
-    """Return what ``[tune]`` changes in a profiling launch.
+    """Return the changes of a profiling launch in ``[tune]``.
 
     Raises:
-        SpaceError: a key can be no flag or variable, or a value is no text or has an unknown placeholder.
+        SpaceError: a key is no legal flag or variable, or a value is no text or has an unknown placeholder.
     """
     return TuneChanges(
         args=_read_changes(table.table("args", legal=None), BindingKind.FLAG),
@@ -73,10 +73,10 @@ def read_tune(table: TomlTable) -> TuneChanges:
 
 
 def hooked_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
-    """Return the value that a script without a word on it has: torch's own default.
+    """Return the default of a hook: torch's own, for a script that does not set it.
 
     Raises:
-        SpaceError: there is no such hook, a choice is nothing that it sets, or the choices mix two families.
+        SpaceError: there is no such hook, a choice is no value of it, or the choices mix two families.
     """
     name = table.text("hook") or ""
     if name not in HOOKS:
@@ -89,7 +89,7 @@ def hooked_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
 
 
 def _read_size(table: TomlTable, name: str) -> Binding:
-    """Return the place at one of torchrun's sizes, of which the parameter has the name."""
+    """Return the binding to one of torchrun's sizes, whose name the parameter must have."""
     size = name.removeprefix("--").replace("-", "_")
     if size not in SIZES or size != table.name:
         legal = " and ".join(f"'--{legal}' of the parameter {legal}" for legal in SIZES)
@@ -98,7 +98,7 @@ def _read_size(table: TomlTable, name: str) -> Binding:
 
 
 def with_world_size(space: SearchSpace) -> SearchSpace:
-    """Return the space in which the world size follows from the sizes that are tuned."""
+    """Return the space, with a derived world size if torchrun's sizes are tuned."""
     names = {item.name for item in space.parameters} | {item.name for item in space.workload}
     sized = any(item.binding is not None and item.binding.kind == BindingKind.TORCHRUN for item in space.parameters)
     if not sized or "world_size" in names:
@@ -108,7 +108,7 @@ def with_world_size(space: SearchSpace) -> SearchSpace:
 
 
 def _read_file(table: TomlTable, name: str) -> Binding:
-    """Return the place at a key of a config file that the command names."""
+    """Return the binding to a key of a config file that the command names."""
     if not _FILE.fullmatch(name):
         raise table.error("file", f"{_NAMES_FILE} is wanted")
     key = table.text("key") or ""

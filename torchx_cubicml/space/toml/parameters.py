@@ -1,4 +1,4 @@
-"""The [parameters] table of a space file: names, legal values, conditions."""
+"""Reader of the ``[parameters]`` table of a space file: names, legal values, conditions."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def read_choices(table: TomlTable) -> tuple[Scalar, ...]:
     """Return the legal values that a parameter's table states.
 
     Raises:
-        SpaceError: none are stated, or a rule is broken.
+        SpaceError: the table states none, or breaks a rule.
     """
     in_range = [key for key in RANGE_KEYS if key in table]
     if "choices" in table:
@@ -73,7 +73,7 @@ def _even(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
         step = 1
     if step <= 0:
         raise table.error("step", "step must be above 0")
-    # Decimal arithmetic: 0.1, 0.2, 0.3 and not 0.30000000000000004.
+    # Exact decimal arithmetic: 0.1, 0.2, 0.3 and not 0.30000000000000004.
     first, last, stride = (Fraction(repr(number)) for number in (low, high, step))
     count = (last - first) // stride + 1
     if count > MAX_CHOICES:
@@ -105,11 +105,11 @@ def read_parameter(
     """Return the parameter ``[parameters.name]``.
 
     Args:
-        tables: ``[parameters]``.
-        name: of the parameter.
+        tables: the table ``[parameters]``.
+        name: name of the parameter.
         facts: names of the workload facts, one of which may count its entries.
         where: the file.
-        trainer: whose table fills in what is not said.
+        trainer: trainer whose table fills in missing keys.
 
     Raises:
         SpaceError: a rule is broken.
@@ -117,7 +117,7 @@ def read_parameter(
     if not isinstance(tables.raw(name), dict):
         if trainer is None:
             raise tables.error(name, f"a table is wanted; a value is enough beside trainer = one of {_TRAINERS}")
-        return _told_where(where, lambda: read_short_form(tables, name, trainer))
+        return _with_file_in_errors(where, lambda: read_short_form(tables, name, trainer))
     table = tables.table(name, legal=PARAMETER_KEYS)
     derive = table.text("derive")
     if derive is not None:
@@ -129,9 +129,9 @@ def read_parameter(
     per_layer, when = _read_per_layer(table, facts), table.text("when")
     default = _read_default(table, choices, per_layer)
     if "hook" in table:
-        torchs_own = hooked_default(table, choices)
-        default = torchs_own if default is None else default
-    return _told_where(
+        torch_default = hooked_default(table, choices)
+        default = torch_default if default is None else default
+    return _with_file_in_errors(
         where,
         lambda: Parameter(
             name=name,
@@ -160,8 +160,8 @@ def read_fact(tables: TomlTable, name: str) -> WorkloadFact:
     return WorkloadFact(name=name, binding=read_binding(table), value=table.value("default"))
 
 
-def _told_where(where: str, make: Callable[[], Parameter]) -> Parameter:
-    """Return what ``make`` makes; its errors name the file."""
+def _with_file_in_errors(where: str, make: Callable[[], Parameter]) -> Parameter:
+    """Return the result of ``make``; its errors name the file."""
     try:
         return make()
     except SpaceError as error:
@@ -185,7 +185,7 @@ def _read_when(table: TomlTable, when: str | None, known: TrainerParameter | Non
 
 
 def _known_binding(known: TrainerParameter, default: Value | None) -> Binding:
-    """Return a trainer's flag; where the user states its default, no other file is asked for it."""
+    """Return a trainer's binding; a default that the user states holds whatever files the command names."""
     if default is None:
         return known.binding
     stated = None if isinstance(default, tuple) else default

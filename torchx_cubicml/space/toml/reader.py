@@ -1,10 +1,10 @@
-"""Reads a space file, and checks the rules that tie its tables together.
+"""Reader of space files, with the checks of the rules that tie their tables together.
 
-- Every parameter, and every workload fact that is no constant, stands at one place in the command; no two share one.
-- Expressions read parameters, workload facts and the names that are always there, and nothing else.
+- Every parameter, and every workload fact that is no constant, has one place in the command; no two share one.
+- Expressions read parameters, workload facts and the names in ``ALWAYS_THERE``, and nothing else.
 - A name is one that an expression can read.
-- ``log`` says how the program's output tells of its throughput.
-- ``trainer`` names a table that says where its parameters stand, and what they can be.
+- ``log`` contains the pattern of throughput in the program's output.
+- ``trainer`` names a trainer's table, with the bindings and the legal values of known parameters.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def load_space(path: str | Path) -> SearchSpace:
     """Return the space that a file describes.
 
     Raises:
-        SpaceError: the file cannot be read or breaks a rule; the text names key, value, rule and legal values.
+        SpaceError: the file cannot be read or breaks a rule; the message names key, value, rule and legal values.
     """
     if not Path(path).is_file():
         raise SpaceError(f"{path}: no space file is there")
@@ -98,7 +98,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_expressions(space, where)
-    _check_places(space, where)
+    _check_bindings(space, where)
     return space
 
 
@@ -166,28 +166,28 @@ def _check_expressions(space: SearchSpace, where: str) -> None:
 
 def _expressions(space: SearchSpace) -> list[Expression]:
     """Return every expression of a space."""
-    said = [expression for item in space.parameters for expression in (item.derive, item.when)]
-    return [expression for expression in said if expression is not None] + list(space.constraints)
+    expressions = [expression for item in space.parameters for expression in (item.derive, item.when)]
+    return [expression for expression in expressions if expression is not None] + list(space.constraints)
 
 
-def _check_places(space: SearchSpace, where: str) -> None:
+def _check_bindings(space: SearchSpace, where: str) -> None:
     owners: dict[tuple[str, str], str] = {}
     bindings = [(f"workload.{item.name}", item.binding) for item in space.workload]
     bindings += [(f"parameters.{item.name}", item.binding) for item in space.parameters]
-    places = [
+    bound_names = [
         (owner, binding.kind, name)
         for owner, binding in bindings
         if binding is not None
         for name in (binding.name, *binding.aliases)
     ]
-    places += [("tune.args", BindingKind.FLAG, flag) for flag in space.tune.args]
-    places += [("tune.env", BindingKind.ENV, variable) for variable in space.tune.env]
-    places += [
+    bound_names += [("tune.args", BindingKind.FLAG, flag) for flag in space.tune.args]
+    bound_names += [("tune.env", BindingKind.ENV, variable) for variable in space.tune.env]
+    bound_names += [
         ("tune.files", BindingKind.FILE, f"{'.'.join(key)} in {file}")
         for file, keys in space.tune.files.items()
         for key in keys
     ]
-    for owner, landing_kind, name in places:
-        first = owners.setdefault((landing_kind, name), owner)
+    for owner, binding_kind, name in bound_names:
+        first = owners.setdefault((binding_kind, name), owner)
         if first != owner:
-            raise SpaceError(f"{where}: {landing_kind} {name} is the place of both {first} and {owner}")
+            raise SpaceError(f"{where}: {binding_kind} {name} is the place of both {first} and {owner}")

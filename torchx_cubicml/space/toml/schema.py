@@ -1,4 +1,4 @@
-"""One table of a space file, read strictly: unknown keys and values of another type are told with place and rule."""
+"""Strict reader of one table of a space file: errors on unknown keys and wrong types name place and rule."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Scalar, Value
 
-MAX_WHOLE_NUMBER = 2**63 - 1  # what a script can be trusted to read
+MAX_WHOLE_NUMBER = 2**63 - 1  # the largest that a script can be trusted to read
 
 
 class TomlTable:
-    """A table with its place in the file and its legal keys."""
+    """A TOML table with its place in the file and its legal keys."""
 
     def __init__(self, content: object, *, where: str, name: str = "", legal: Sequence[str] | None) -> None:
-        """Take a table.
+        """Check the keys of a table.
 
         Args:
-            content: as TOML gave it.
+            content: the parsed TOML value.
             where: the file, for messages.
             name: its dotted name, empty for the whole file.
-            legal: its keys; ``None`` where the user chooses them.
+            legal: its legal keys; ``None`` if the user chooses them.
 
         Raises:
-            SpaceError: it is no table, or has an unknown key.
+            SpaceError: ``content`` is no table, or has an unknown key.
         """
         self._where, self._name = where, name
         if not isinstance(content, Mapping):
@@ -54,7 +54,7 @@ class TomlTable:
 
     @property
     def name(self) -> str:
-        """The last part of its dotted name."""
+        """Last part of the dotted name."""
         return self._name.rpartition(".")[2]
 
     @property
@@ -63,12 +63,12 @@ class TomlTable:
         return f"{self._where}: {self._name}" if self._name else self._where
 
     def error(self, key: str, rule: str) -> SpaceError:
-        """Return the error that says which rule the value of ``key`` breaks."""
+        """Return an error with the rule that the value of ``key`` breaks."""
         got = f", got {self._content[key]!r:.60}" if key in self._content else ""
         return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
 
     def table(self, key: str, *, legal: Sequence[str] | None) -> TomlTable:
-        """Return the table under ``key``, an empty one where it is absent."""
+        """Return the table under ``key``, an empty one if absent."""
         return TomlTable(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
 
     def tables(self, key: str, *, legal: Sequence[str]) -> list[TomlTable]:
@@ -82,18 +82,18 @@ class TomlTable:
         ]
 
     def raw(self, key: str) -> object:
-        """Return the value of ``key`` as TOML gave it, ``None`` where it is absent."""
+        """Return the parsed TOML value of ``key``, ``None`` if absent."""
         return self._content.get(key)
 
     def text(self, key: str) -> str | None:
-        """Return a text, ``None`` where it is absent."""
+        """Return a text, ``None`` if absent."""
         value = self._content.get(key)
         if value is None or (isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value):
             return value
         raise self.error(key, f"a text of at most {MAX_TEXT} characters is wanted")
 
     def count(self, key: str) -> int | None:
-        """Return a whole number from 1 to ``MAX_ITEMS``, ``None`` where it is absent."""
+        """Return a whole number from 1 to ``MAX_ITEMS``, ``None`` if absent."""
         value = self._content.get(key)
         if value is None:
             return None
@@ -102,14 +102,14 @@ class TomlTable:
         return value
 
     def switch(self, key: str) -> bool:
-        """Return ``true`` or ``false``, the latter where it is absent."""
+        """Return a boolean, ``False`` if absent."""
         value = self._content.get(key, False)
         if isinstance(value, bool):
             return value
         raise self.error(key, "true or false is wanted")
 
     def number(self, key: str) -> int | float | None:
-        """Return a number, ``None`` where it is absent."""
+        """Return a number, ``None`` if absent."""
         value = self._content.get(key)
         if value is None:
             return None
@@ -119,7 +119,7 @@ class TomlTable:
         return scalar
 
     def value(self, key: str) -> Value | None:
-        """Return one value, or a flat list as a tuple; ``None`` where it is absent."""
+        """Return one value, or a flat list as a tuple; ``None`` if absent."""
         value = self._content.get(key)
         if value is None:
             return None
@@ -150,7 +150,7 @@ class TomlTable:
 
 
 def closest(name: str, legal: Iterable[str]) -> str:
-    """Return ``; did you mean ...?`` where a legal name is close, else nothing.
+    """Return ``; did you mean ...?`` if a legal name is close, else an empty text.
 
     >>> closest("chioces", ["choices", "flag"])
     "; did you mean 'choices'?"

@@ -1,4 +1,4 @@
-"""The [rewrite] and [log] sections of a space file."""
+"""Readers of the ``[rewrite]`` and ``[log]`` sections of a space file."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ MAX_FROZEN = 1000
 
 
 def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
-    """Return what ``[rewrite]`` says.
+    """Return the rules of ``[rewrite]``.
 
     Args:
         root: the file.
@@ -29,24 +29,24 @@ def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
     Raises:
         SpaceError: a key is unknown or a rule is broken.
     """
-    table, usual = root.table("rewrite", legal=REWRITE_KEYS), RewriteRules()
-    explore = _number(table, "explore", usual.explore, most=1)
-    budget = _number(table, "explore_budget_gpu_hours", usual.explore_budget_device_hours, most=None)
+    table, defaults = root.table("rewrite", legal=REWRITE_KEYS), RewriteRules()
+    explore = _number(table, "explore", defaults.explore, most=1)
+    budget = _number(table, "explore_budget_gpu_hours", defaults.explore_budget_device_hours, most=None)
     if explore and not budget:
         raise table.error("explore", "a budget is wanted beside it, explore_budget_gpu_hours = a number above 0")
     return RewriteRules(
-        min_gain=_number(table, "min_gain", usual.min_gain, most=None),
-        min_fit=_number(table, "min_fit", usual.min_fit, most=1),
+        min_gain=_number(table, "min_gain", defaults.min_gain, most=None),
+        min_fit=_number(table, "min_fit", defaults.min_fit, most=1),
         freeze=_frozen(table, parameters),
         explore=explore,
         explore_budget_device_hours=budget,
     )
 
 
-def _number(table: TomlTable, key: str, usual: float, *, most: float | None) -> float:
+def _number(table: TomlTable, key: str, default: float, *, most: float | None) -> float:
     value = table.number(key)
     if value is None:
-        return usual
+        return default
     if value < 0 or (most is not None and value > most):
         raise table.error(key, "a number >= 0 is wanted" if most is None else f"a number from 0 to {most} is wanted")
     return float(value)
@@ -68,7 +68,7 @@ LOG_KEYS = ("pattern", "groups")
 
 
 def read_log(root: TomlTable) -> LogPattern | None:
-    """Return what ``[log]`` says; ``None`` where it is absent.
+    """Return the log pattern of ``[log]``; ``None`` if absent.
 
     Raises:
         SpaceError: a key is unknown, or the pattern breaks a rule.
@@ -91,11 +91,11 @@ def read_log(root: TomlTable) -> LogPattern | None:
 
 
 def _groups(table: TomlTable) -> dict[str, int | str]:
-    said = table.table("groups", legal=None)
+    section = table.table("groups", legal=None)
     groups: dict[str, int | str] = {}
-    for reading in said:
-        group = said.raw(reading)
+    for reading in section:
+        group = section.raw(reading)
         if isinstance(group, bool) or not isinstance(group, int | str):
-            raise said.error(reading, "the number or the name of a group is wanted")
+            raise section.error(reading, "the number or the name of a group is wanted")
         groups[reading] = group
     return groups

@@ -1,9 +1,9 @@
-"""What a trainer's table brings to a space file that names it.
+"""Trainers in a space file: the additions that a trainer's table makes to a file that names it.
 
-- A parameter that it knows needs no place, no choices and no default, and can be said in short: ``"auto"``, one value,
-  or a list.
-- What the parameters and the rules need to know of the command is read from the trainer's flags.
-- Where the micro batch or the mesh is tuned, accumulation follows, so that the global batch stays as it is.
+- A parameter in the table needs no binding, no choices and no default, and has a short form: ``"auto"``, one value, or
+  a list.
+- Facts that parameters and rules need are read from the trainer's flags.
+- If the micro batch or the mesh is tuned, accumulation is derived, so that the global batch stays constant.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ _FACTS = frozenset({*WORKLOAD_NAMES, *NOT_DATA_PARALLEL, "micro_batch_size", "gl
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrainerParameter:
-    """What a trainer's table says of a parameter.
+    """A parameter in a trainer's table.
 
     Args:
-        choices: that ``"auto"`` stands for.
-        landing: its flag.
-        default: what the trainer does without the flag.
-        when: condition under which it counts.
+        choices: values that ``"auto"`` stands for.
+        binding: its flag, or its key in a file.
+        default: the trainer's value if the command states none; ``None`` if unknown.
+        when: condition under which it counts; ``None`` for always.
     """
 
     choices: tuple[Scalar, ...]
@@ -52,10 +52,10 @@ class TrainerParameter:
 
 
 def read_trainer(root: TomlTable) -> Trainer | None:
-    """Return the trainer that a file names, ``None`` where it names none.
+    """Return the trainer that a file names, ``None`` if it names none.
 
     Raises:
-        SpaceError: no table of it is here.
+        SpaceError: there is no table of that trainer.
     """
     name = root.text("trainer")
     if name is None:
@@ -66,7 +66,7 @@ def read_trainer(root: TomlTable) -> Trainer | None:
 
 
 def known_of(trainer: Trainer | None, name: str) -> TrainerParameter | None:
-    """Return what a trainer's table says of a parameter, ``None`` where it says nothing."""
+    """Return a parameter of a trainer's table, ``None`` if it is not there."""
     flag = trainer.flags.get(name) if trainer is not None else None
     if trainer is None or flag is None or (name == ACCUMULATION and trainer.accumulation != "per rank"):
         return None
@@ -79,7 +79,7 @@ def known_of(trainer: Trainer | None, name: str) -> TrainerParameter | None:
 
 
 def is_left_to_trainer(tables: TomlTable, name: str, trainer: Trainer | None) -> bool:
-    """Whether a parameter is accumulation that is to follow from the others, as the trainer counts it."""
+    """Return whether a parameter is accumulation with the value ``"auto"``, which the trainer's table derives."""
     return trainer is not None and name == ACCUMULATION and tables.raw(name) == AUTO
 
 
@@ -87,7 +87,7 @@ def read_short_form(tables: TomlTable, name: str, trainer: Trainer) -> Parameter
     """Return the parameter ``name = "auto"``, ``name = 4`` or ``name = [1, 2, 4]`` of ``[parameters]``.
 
     Raises:
-        SpaceError: the trainer does not know it, or a value is none that the trainer takes.
+        SpaceError: the trainer's table lacks it, or the trainer does not take a value.
     """
     known = known_of(trainer, name)
     if known is None:
@@ -111,7 +111,7 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
     """Check that a trainer takes ``values`` for its flag.
 
     Raises:
-        SpaceError: one is of another kind, or no word of the trainer.
+        SpaceError: a value is of another kind, or no word of the trainer.
     """
     flag = trainer.flags[name or key]
     legal = dict.fromkeys([*flag.choices, *(word for word, _ in flag.words)])
@@ -125,12 +125,12 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
 
 
 def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> SearchSpace:
-    """Return the space with what the trainer's table adds: accumulation, its own rules, and facts read from its flags.
+    """Return the space with the additions of a trainer's table: accumulation, rules, and facts read from its flags.
 
     Args:
-        space: what the file declares.
-        trainer: that it names.
-        accumulates: whether accumulation must follow whatever is tuned.
+        space: the space that the file declares.
+        trainer: the trainer that the file names.
+        accumulates: whether accumulation must be derived whatever is tuned.
     """
     names = {item.name for item in space.parameters} | {item.name for item in space.workload}
     tuned = [item.name for item in space.parameters]
@@ -162,17 +162,20 @@ def _accumulation(trainer: Trainer) -> list[Parameter]:
 
 
 def _facts(space: SearchSpace, trainer: Trainer, declared: set[str]) -> list[WorkloadFact]:
-    """Return the facts that the trainer's flags say; those that no expression reads may be absent."""
+    """Return the facts read from the trainer's flags; those that no expression reads may be absent."""
     needed = _with_mesh(_names_read(space))
-    places = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
-    taken = {*space.tune.args, *(place.name for place in places if place is not None)}
+    declared_bindings = [item.binding for item in space.parameters] + [item.binding for item in space.workload]
+    taken = {
+        *space.tune.args,
+        *(declared_binding.name for declared_binding in declared_bindings if declared_binding is not None),
+    }
     facts = []
     for name, flag in trainer.flags.items():
         binding = _binding(trainer, flag)
         if name in declared or binding.name in taken or (name not in needed and name not in _FACTS):
             continue
         value = flag.default if flag.flag else flag.file_default
-        # Only where it implies accumulation must the global batch be stated; elsewhere it is computed.
+        # The global batch must be stated only if it implies accumulation; otherwise it is computed.
         optional = name not in needed or (name == "global_batch_size" and trainer.accumulation != "implied")
         facts.append(WorkloadFact(name=name, binding=binding, value=value, optional=optional))
     return facts

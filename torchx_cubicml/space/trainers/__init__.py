@@ -1,4 +1,4 @@
-"""Tables, no logic: the standard names, and which flag or key of which trainer means which of them."""
+"""Tables of trainers, no logic: the standard names, and the flags and keys that trainers have for them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from torchx_cubicml.space.trainers.torchtitan import TORCHTITAN
 TRAINERS: dict[str, Trainer] = {
     trainer.name: trainer for trainer in (MEGATRON_LM, TORCHTITAN, ACCELERATE, DEEPSPEED, HUGGING_FACE, NANOGPT)
 }
-"""Trainers whose flags are known, by the name that a space file gives; a command is that of the first that fits."""
+"""Trainers with known flags, by their name in a space file; a command belongs to the first that matches."""
 
 __all__ = [
     "CHANGES_TRAINING",

@@ -1,6 +1,6 @@
 """Accelerate, where ``python -m accelerate.commands.launch --config_file FILE`` starts the script.
 
-What the script itself does, its batch and its accumulation, is in no place that accelerate knows.
+The script's own batch and accumulation are not in accelerate's config.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a trainer's table says: records, no logic."""
+"""Records of a trainer's table, no logic."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar
 
 AccumulationScope: TypeAlias = Literal["per rank", "whole job", "implied"]
-"""What a trainer's accumulation counts.
+"""Scope of a trainer's accumulation count.
 
-Micro batches per step of each data-parallel rank, or of all of them together; ``implied`` where it has no such flag and
-accumulates until the global batch that it is given is full.
+Micro batches per step of each data-parallel rank, or of all of them together; ``implied`` if the trainer has no such
+flag and accumulates until its given global batch is full.
 """
 
 
@@ -23,21 +23,21 @@ class TrainerFlag:
     """One flag of a trainer, or one key of a config file of its own.
 
     Args:
-        flag: as it is typed, with a ``=`` at its end where the value must follow at once; empty where only a file says
+        flag: the flag as typed, with a ``=`` at its end if the value must follow at once; empty if only a file holds
             the value.
-        choices: legal values that are tried where a space file says ``"auto"``; empty where it must list them.
-        default: what the trainer does without the flag; ``None`` where it must be there or other files may say.
-        words: values and the texts that say them, where these differ; an empty text is said by leaving the flag out.
-        bare: value that the flag says without one; ``None`` where it says none, or true.
+        choices: legal values for ``"auto"`` in a space file; empty if the space file must list them.
+        default: the trainer's value without the flag; ``None`` if the flag is required or other files may set it.
+        words: values and their texts, where these differ; an empty text means to leave the flag out.
+        bare: value of the flag without a text; ``None`` if it has none, or is a switch.
         companions: for a value, flags that must stand beside it, with their values.
         when: condition under which it counts; empty for always.
-        file: flag that names a JSON, YAML or TOML file which holds the value where ``flag`` is not typed.
-        key: of the value in that file, with dots between its names.
-        file_default: what the trainer does where the file does not say; ``None`` where it must.
-        file_words: values and what says them in the file, where these differ.
+        file: flag that names a JSON, YAML or TOML file, which holds the value if ``flag`` is not typed.
+        key: key of the value in that file, with dots between its names.
+        file_default: the trainer's value if the file has none; ``None`` if the file must have one.
+        file_words: values and their spellings in the file, where these differ.
         flag_counts_more: whether ``flag`` wins over the file, so that another value is written as a flag.
-        file_must_leave_open: whether the file may say nothing but ``auto`` where ``flag`` is to be changed.
-        implied: whether a value that is nowhere follows from the others.
+        file_must_leave_open: whether the file may hold nothing but ``auto`` if ``flag`` is to be changed.
+        implied: whether an absent value follows from the others.
     """
 
     flag: str = ""
@@ -58,19 +58,19 @@ class TrainerFlag:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trainer:
-    """A trainer: which of its flags means which standard name.
+    """A trainer, with its flags by standard name.
 
     Args:
-        name: as a space file says it.
+        name: its name in a space file.
         flags: standard name of a parameter or of a workload fact -> flag.
-        accumulation: what its accumulation counts.
-        constraints: what it demands of a config.
-        other_defaults: patterns of flags and of files in a command that bring other defaults than the table's.
+        accumulation: scope of its accumulation count.
+        constraints: its constraints on a config.
+        other_defaults: patterns of flags and of files in a command that set other defaults than the table's.
         both_dashes: whether its flags can be typed with ``-`` in the place of ``_``.
-        programs: patterns of the scripts and modules that are it, as regular expressions.
-        source: text by which its script is known; empty where it has none.
-        marks: sets of flags: a command that has all of one set is its own.
-        outputs: flags of what it writes even where the command does not say so.
+        programs: regular expressions of its scripts and modules.
+        source: text by which its script is recognised; empty if it has none.
+        marks: sets of flags: a command with all flags of one set belongs to this trainer.
+        outputs: flags of outputs that it writes even if the command does not name them.
     """
 
     name: str

@@ -10,9 +10,9 @@ _SHARDS = "sharding_strategy != 'NO_SHARD'"
 
 
 def zero_keys(file: str) -> dict[str, TrainerFlag]:
-    """Return what stands in the file that the flag ``file`` names."""
+    """Return the ZeRO and precision keys of the file that the flag ``file`` names."""
     return {
-        # Its default depends on the stage, so that it is tuned only where the file says it.
+        # Its default depends on the stage, so it is tuned only if the file states it.
         "overlap_comm": TrainerFlag(file=file, key="zero_optimization.overlap_comm", choices=(False, True)),
         "reduce_bucket_size": TrainerFlag(
             file=file,
@@ -48,7 +48,7 @@ DEEPSPEED = Trainer(
             choices=(1, 2, 4, 8, 16, 32),
             default=16,
         ),
-        # Without it DeepSpeed works it out from the other two batch sizes, where the file says both.
+        # If it is absent, DeepSpeed computes it from the other two batch sizes, if the file states both.
         "gradient_accumulation_steps": TrainerFlag(
             flag="--gradient_accumulation_steps",
             file=_FILE,

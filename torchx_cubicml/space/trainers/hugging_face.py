@@ -1,6 +1,6 @@
-"""The Trainer of Hugging Face transformers, as ``HfArgumentParser`` reads ``TrainingArguments``, and their two files.
+"""Trainer of Hugging Face transformers, as ``HfArgumentParser`` reads ``TrainingArguments``, and their two files.
 
-Its DeepSpeed file may say ``auto`` for what a flag says; where it says a value, that must be the flag's.
+Its DeepSpeed file may hold ``auto`` for the value of a flag; any other value there must be the flag's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Megatron-LM (``pretrain_gpt.py`` and its like), as its argument parser reads the command."""
+"""Megatron-LM (``pretrain_gpt.py`` and similar scripts), as its argument parser reads the command."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ MEGATRON_LM = Trainer(
     constraints=(
         "n_heads % tp_degree == 0",
         "n_layers % pp_degree == 0",
-        # A batch that grows must divide at every size that it passes through.
+        # A growing batch must divide at every size on its way.
         "rampup_batch_size == 'none' and micro_batch_size * dp_degree >= 1",
     ),
     other_defaults=("--yaml-cfg", "--use-checkpoint-args", "--use-mp-args-from-checkpoint-args"),

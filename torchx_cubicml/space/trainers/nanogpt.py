@@ -1,4 +1,4 @@
-"""nanoGPT: every argument is ``--key=value`` or a Python file of other defaults, and accumulation is of all ranks."""
+"""nanoGPT: an argument is ``--key=value`` or a Python file of other defaults; accumulation counts all ranks."""
 
 from __future__ import annotations
 

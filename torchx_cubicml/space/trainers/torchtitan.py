@@ -1,7 +1,7 @@
 """torchtitan, as ``torchtitan.train`` reads the command.
 
-The config that ``--module`` and ``--config`` choose sets any of these, so that no default is known: what is to be read
-must stand in the command, or in the TOML file that ``--job.config_file`` names, whose keys are named as the flags are.
+The config that ``--module`` and ``--config`` choose can set any of these, so no default is known. A value must be in
+the command, or in the TOML file that ``--job.config_file`` names, whose keys have the names of the flags.
 """
 
 from __future__ import annotations

@@ -1,3 +1,3 @@
-"""Schedulers: what TorchX, Slurm and this machine say of a job."""
+"""Schedulers: job states from TorchX, Slurm and this machine."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a job stands on its scheduler, in words that all schedulers share."""
+"""State of a job on its scheduler, in terms that all schedulers share."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 
 class JobPhase(StrEnum):
-    """Where a job stands."""
+    """Phase of a job."""
 
     UNKNOWN = "unknown"
     QUEUED = "queued"
@@ -20,7 +20,7 @@ class JobPhase(StrEnum):
 
 
 class JobEnd(StrEnum):
-    """How a job ended, as its scheduler tells; what the training itself did is in its trial."""
+    """End of a job as reported by its scheduler; the end of the training itself is in its trial."""
 
     SUCCEEDED = "succeeded"
     FAILED = "failed"
@@ -35,12 +35,12 @@ class JobEnd(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobState:
-    """What a scheduler tells of one job.
+    """State of one job as reported by its scheduler.
 
     Args:
-        phase: where it stands.
-        end: how it ended; ``None`` before its end.
-        why: the scheduler's own words; empty where it has none.
+        phase: phase of the job.
+        end: kind of its end; ``None`` before its end.
+        why: the scheduler's own explanation; empty if there is none.
     """
 
     phase: JobPhase
@@ -49,19 +49,19 @@ class JobState:
 
 
 class SchedulerQuery(Protocol):
-    """Asks a scheduler itself, past TorchX: what TorchX cannot say of a job, and which jobs a dead process left.
+    """Direct query of a scheduler, for job states that TorchX cannot report and for jobs of a dead process.
 
-    No method raises: a scheduler that does not answer knows nothing for now.
+    No method may raise: a scheduler that does not answer counts as one that does not know the job.
     """
 
     def look(self, app_id: str) -> JobState | None:
-        """Return how a job stands; ``None`` where the scheduler does not answer or does not know it."""
+        """Return the state of a job; ``None`` if the scheduler does not answer or does not know it."""
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
-        """Return launch id -> app id of those launches that have a job, ended ones included."""
+        """Return launch id -> app id of the launches that have a job, ended ones included."""
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Whether a submission of one of the launches is still under way in a process of this machine."""
+        """Return whether a process of this machine is still submitting one of the launches."""
 
     def cancel(self, app_id: str) -> bool:
-        """Ask the scheduler to end a job, and return whether it took the order."""
+        """Request the end of a job, and return whether the scheduler accepted the request."""

@@ -1,7 +1,7 @@
-"""Jobs on a TorchX scheduler: submit, look with patience, cancel, read last lines, find what a dead process left.
+"""Jobs on a TorchX scheduler: submit, query, cancel, read last lines, find jobs of a dead process.
 
-TorchX's own status calls raise while a job is pending or after a cancel, forget jobs, and lag behind: here none of that
-reaches the caller.
+TorchX's own status calls raise while a job is pending or after a cancel, forget jobs, and lag behind. This module hides
+these defects from the caller.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ _OPTION_NAME = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
-_ADOPTED = "adopted/"  # in the handle of a local job that another process started
+_ADOPTED = "adopted/"  # part of the handle of a local job that another process started
 
 
 def interruptions() -> tuple[type[BaseException], ...]:
-    """Return what Ctrl-C raises: TorchX's local scheduler puts an exception of its own in place of Python's."""
+    """Return the exceptions that Ctrl-C raises: TorchX's local scheduler replaces Python's by its own."""
     from torchx.schedulers.local_scheduler import SignalException
 
     return KeyboardInterrupt, SignalException
 
 
 class JobRunner(AbstractContextManager["JobRunner"]):
-    """One scheduler with its options; leaving the context ends local jobs that it started and that still run."""
+    """Scheduler with its options; leaving the context ends local jobs that it started and that still run."""
 
     def __init__(
         self,
@@ -56,9 +56,9 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         Args:
             scheduler: name of a TorchX scheduler.
             scheduler_args: ``key=value,key=value``, as ``-cfg`` of ``torchx run``.
-            log_dir: where local schedulers keep logs, in a folder for each launch, unless the options say otherwise.
-            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch, and serves all.
-            runner: in place of TorchX's own; then ``.torchxconfig`` is not read.
+            log_dir: folder of local schedulers' logs, with a folder for each launch, unless the options set another.
+            workspace: as ``--workspace`` of ``torchx run``; its image is built at the first launch and reused.
+            runner: replaces TorchX's own; ``.torchxconfig`` is not read then.
 
         Raises:
             LaunchError: the scheduler or an option is unknown.
@@ -78,7 +78,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
             raise LaunchError(f"scheduler options {scheduler_args!r} are not legal for {scheduler}: {error}") from error
-        # TorchX's own parser leaves unknown options out without a word.
+        # TorchX's own parser silently ignores unknown options.
         unknown = [name for name in _OPTION_NAME.findall(scheduler_args) if options.get(name) is None]
         if unknown:
             legal = ", ".join(name for name, _ in options)
@@ -86,11 +86,11 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
-        self._witness: SchedulerQuery | None = None
+        self._query: SchedulerQuery | None = None
         if scheduler == "slurm":
-            self._witness = SlurmQuery()
+            self._query = SlurmQuery()
         elif scheduler == "local_cwd":
-            self._witness = LocalQuery(self._logs)
+            self._query = LocalQuery(self._logs)
 
     def __enter__(self) -> Self:
         self._runner.__enter__()
@@ -102,11 +102,11 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         self._runner.__exit__(kind, error, traceback)
 
     def submit(self, app: AppDef, *, launch_id: str) -> str:
-        """Submit ``app`` under a name by which its job can be found again, and return its handle.
+        """Submit ``app``, marked with the launch id so that its job can be found again, and return its handle.
 
         Raises:
             LaunchError: the scheduler refuses the job.
-            KeyboardInterrupt: the user interrupts; whether there is a job is open.
+            KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
         cfg = dict(self._cfg)
         if self._logs:
@@ -127,61 +127,61 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         return handle
 
     def look(self, handle: str) -> JobState:
-        """Return how a job stands, ``UNKNOWN`` while nobody knows; what cannot be asked now is asked again later."""
+        """Return the state of a job; ``UNKNOWN`` if no source knows it or a query fails."""
         app_id = handle.rpartition("/")[2]
         if _ADOPTED in handle:
-            return (self._witness.look(app_id) if self._witness else None) or JobState(phase=JobPhase.UNKNOWN)
-        told = self._torchx_state(handle)
-        if isinstance(self._witness, SlurmQuery) and told.phase is not JobPhase.RUNNING:
-            return self._witness.look(app_id) or told
-        return told
+            return (self._query.look(app_id) if self._query else None) or JobState(phase=JobPhase.UNKNOWN)
+        state = self._torchx_state(handle)
+        if isinstance(self._query, SlurmQuery) and state.phase is not JobPhase.RUNNING:
+            return self._query.look(app_id) or state
+        return state
 
     def cancel(self, handle: str) -> None:
-        """Ask the scheduler to end a job."""
+        """Request the end of a job from the scheduler."""
         app_id = handle.rpartition("/")[2]
-        if (isinstance(self._witness, SlurmQuery) or _ADOPTED in handle) and self._witness is not None:
-            self._witness.cancel(app_id)
+        if (isinstance(self._query, SlurmQuery) or _ADOPTED in handle) and self._query is not None:
+            self._query.cancel(app_id)
             return
-        with suppress(Exception):  # its status may be unreadable; the scheduler's own time limit remains
+        with suppress(Exception):  # TorchX may fail to read the job's status; the scheduler's own time limit remains
             self._runner.cancel(handle)
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
-        """Return launch id -> handle of those launches that have a job which this process did not start."""
-        if self._witness is None or not launch_ids:
+        """Return launch id -> handle of the launches whose job can be found although another process started it."""
+        if self._query is None or not launch_ids:
             return {}
-        inner = _ADOPTED if isinstance(self._witness, LocalQuery) else "torchx/"
-        found = self._witness.find(launch_ids)
+        inner = _ADOPTED if isinstance(self._query, LocalQuery) else "torchx/"
+        found = self._query.find(launch_ids)
         return {launch_id: f"{self._scheduler}://{inner}{app_id}" for launch_id, app_id in found.items()}
 
     @property
     def is_local(self) -> bool:
-        """Whether jobs are known to the process alone that started them."""
-        return isinstance(self._witness, LocalQuery)
+        """Return whether only the process that started a job can query TorchX for it."""
+        return isinstance(self._query, LocalQuery)
 
     @property
     def finds(self) -> bool:
-        """Whether ``find`` can tell that a launch has no job."""
-        return self._witness is not None
+        """Return whether ``find`` can establish that a launch has no job."""
+        return self._query is not None
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
-        """Whether a killed process may still bring one of the launches to the scheduler."""
-        return self._witness is not None and bool(launch_ids) and self._witness.submitting(launch_ids)
+        """Return whether a killed process may still submit one of the launches."""
+        return self._query is not None and bool(launch_ids) and self._query.submitting(launch_ids)
 
     def last_lines(self, handle: str, role: str, *, count: int = 60) -> tuple[str, ...]:
-        """Return the last lines that a job's first replica wrote to stderr; none where the scheduler has none.
+        """Return the last lines that a job's first replica wrote to stderr; empty if there are none.
 
-        TorchX's readers wait for the end of a job, which one that cannot be cancelled never has: of a job that TorchX
-        does not take for ended, what the scheduler's own logs hold.
+        TorchX's readers wait for the end of a job, and a job that cannot be cancelled never ends. For a job that TorchX
+        does not report as ended, the lines are those of the scheduler's own logs.
         """
         from torchx.schedulers.api import Stream
         from torchx.specs import is_terminal
 
         try:
             scheduler, app_id = self._runner._scheduler(self._scheduler), handle.rpartition("/")[2]
-            told = scheduler.describe(app_id)
-            if told is not None and not is_terminal(told.state):
+            status = scheduler.describe(app_id)
+            if status is not None and not is_terminal(status.state):
                 return self.scheduler_lines(handle)[-count:]
-            # Past the runner, which asks for the state first.
+            # The runner would query the state first.
             lines = list(scheduler.log_iter(app_id, role, k=0, streams=Stream.STDERR))
         except interruptions():
             raise
@@ -190,16 +190,16 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         return tuple(line.rstrip("\n") for line in lines[-count:])
 
     def scheduler_lines(self, handle: str) -> tuple[str, ...]:
-        """Return what the scheduler itself wrote into the logs of a job; none where it writes none."""
-        if not isinstance(self._witness, SlurmQuery):
+        """Return the lines that the scheduler itself wrote into a job's logs; empty except on Slurm."""
+        if not isinstance(self._query, SlurmQuery):
             return ()
-        return self._witness.lines(handle.rpartition("/")[2], str(self._cfg.get("job_dir") or "."))
+        return self._query.lines(handle.rpartition("/")[2], str(self._cfg.get("job_dir") or "."))
 
     def _torchx_state(self, handle: str) -> JobState:
         from torchx.specs import AppState
 
         try:
-            # Past the runner, which writes each question into its log of events.
+            # The runner would log an event for each query.
             status = self._runner._scheduler(self._scheduler).describe(handle.rpartition("/")[2])
         except interruptions():
             raise
@@ -216,14 +216,14 @@ class JobRunner(AbstractContextManager["JobRunner"]):
             return JobState(phase=JobPhase.ENDED, end=ends[status.state], why=str(status.msg or ""))
         if status.state is AppState.RUNNING:
             return JobState(phase=JobPhase.RUNNING)
-        waits = {AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING}
-        return JobState(phase=JobPhase.QUEUED if status.state in waits else JobPhase.UNKNOWN)
+        waiting = {AppState.UNSUBMITTED, AppState.SUBMITTED, AppState.PENDING}
+        return JobState(phase=JobPhase.QUEUED if status.state in waiting else JobPhase.UNKNOWN)
 
 
 def is_out_of_memory(lines: Collection[str]) -> bool:
-    """Whether a scheduler's words among a job's last lines say that it killed the job for want of memory.
+    """Return whether a Slurm line among a job's last lines reports an out-of-memory kill.
 
-    >>> tells_out_of_memory(["slurmstepd-n1: error: StepId=1.0 exceeded memory limit (957362176 > 209715200)"])
+    >>> is_out_of_memory(["slurmstepd-n1: error: StepId=1.0 exceeded memory limit (957362176 > 209715200)"])
     True
     """
     return any(_OUT_OF_MEMORY.search(line) for line in lines if "slurm" in line)

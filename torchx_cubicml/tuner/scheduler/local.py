@@ -1,7 +1,7 @@
-"""Jobs of a local scheduler that outlived the process which started them: found by their environment.
+"""Jobs of a local scheduler that outlived the process that started them, found by their environment.
 
-TorchX's local schedulers know only what they started themselves. A launch's contract stands in the environment of all
-its processes, and the folder of its logs tells that it was started, even where it has ended since.
+TorchX's local schedulers can query only jobs that they started themselves. All processes of a launch have its contract
+in their environment, and the folder of its logs shows that it was started, even if it has ended since.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ _POLL_S = 0.1
 
 
 class LocalQuery:
-    """See ``SchedulerQuery``; an app id is the launch id itself.
+    """Query of local jobs; an app id is the launch id itself. See ``SchedulerQuery``.
 
     Args:
-        logs: folder in which each launch has a folder of logs under its id; empty where they lie elsewhere.
+        logs: folder that contains a folder of logs per launch, named by its id; empty if logs are kept elsewhere.
     """
 
     def __init__(self, logs: str = "") -> None:
@@ -38,38 +38,38 @@ class LocalQuery:
         self._launch_ids: dict[bytes, str] = {}
 
     def look(self, app_id: str) -> JobState | None:
-        """Return whether a process of the launch lives; nobody is left who could tell how it ended."""
+        """Return ``RUNNING`` if a process of the launch is alive, else an end of unknown kind (``UNWATCHED``)."""
         if self._processes().get(app_id):
             return JobState(phase=JobPhase.RUNNING)
         return JobState(phase=JobPhase.ENDED, end=JobEnd.UNWATCHED)
 
     def find(self, launch_ids: Collection[str]) -> Mapping[str, str]:
-        """Return those with a process, or with logs."""
-        living = self._processes()
-        return {name: name for name in launch_ids if name in living or self._has_logs(name)}
+        """Return the launches that have a process or logs."""
+        running = self._processes()
+        return {name: name for name in launch_ids if name in running or self._has_logs(name)}
 
     def submitting(self, launch_ids: Collection[str]) -> bool:
-        """A killed process leaves no submission behind."""
+        """Return false: a killed process leaves no submission behind."""
         del launch_ids
         return False
 
     def cancel(self, app_id: str) -> bool:
-        """Ask the processes to end, as TorchX does, and end those that do not."""
-        for number, patience in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
+        """Send SIGTERM to the processes, as TorchX does, and SIGKILL to those that do not end."""
+        for number, grace_s in ((signal.SIGTERM, _GRACE_S), (signal.SIGKILL, _GRACE_S)):
             for pid in self._processes().get(app_id, ()):
                 with suppress(OSError):
                     os.kill(pid, number)
-            end = time.monotonic() + patience
+            end = time.monotonic() + grace_s
             while self._processes().get(app_id) and time.monotonic() < end:
                 time.sleep(_POLL_S)
         return not self._processes().get(app_id)
 
     def _has_logs(self, launch_id: str) -> bool:
-        # <logs>/<launch id>/<session>/<app id> is made just before the first process is.
+        # <logs>/<launch id>/<session>/<app id> is created just before the first process.
         return self._logs is not None and any((self._logs / launch_id).glob("*/*"))
 
     def _processes(self) -> dict[str, list[int]]:
-        """Return launch id -> its processes, without those that only carry events to the store."""
+        """Return launch id -> ids of its processes, without those that only write events to the store."""
         found: defaultdict[str, list[int]] = defaultdict(list)
         for folder in Path("/proc").glob("[0-9]*"):
             launch_id = self._launch_of(folder)
@@ -83,7 +83,7 @@ class LocalQuery:
             value = next((item.removeprefix(_NAME) for item in variables if item.startswith(_NAME)), b"")
             if not value or b"torchx_cubicml.recorder.events.writer" in (folder / "cmdline").read_bytes():
                 return ""
-        except OSError:  # ended meanwhile, or another user's
+        except OSError:  # the process has ended, or belongs to another user
             return ""
         if value not in self._launch_ids:
             try:

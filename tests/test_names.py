@@ -1,0 +1,71 @@
+"""Names and texts of the package, as a stranger meets them."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import Counter, defaultdict
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PACKAGE = ROOT / "torchx_cubicml"
+MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "components"))
+TREES = {path: ast.parse(path.read_text()) for path in MODULES}
+QUESTION = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why)\b")
+MOST_RECURRING = 10
+
+
+def dotted(path: Path) -> str:
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    return name.removesuffix(".__init__")
+
+
+def imported(path: Path) -> set[str]:
+    """Every module of the package that a module imports: at the top, inside functions and for types alone."""
+    names = {dotted(each) for each in MODULES}
+    found = set()
+    for node in ast.walk(TREES[path]):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                found.add(inner if inner in names else node.module)
+        elif isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+    return {name for name in found if name in names} - {dotted(path)}
+
+
+def test_no_class_name_is_used_twice() -> None:
+    places = defaultdict(list)
+    for path, tree in TREES.items():
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ClassDef):
+                places[node.name].append(dotted(path))
+    assert {name: where for name, where in places.items() if len(where) > 1} == {}
+
+
+def test_few_file_names_recur() -> None:
+    counted = Counter(path.name for path in MODULES if path.name != "__init__.py")
+    assert len([name for name, count in counted.items() if count > 1]) <= MOST_RECURRING
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_no_docstring_begins_with_a_question(path: Path) -> None:
+    documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
+    texts = {
+        getattr(node, "name", "module"): ast.get_docstring(node) or ""
+        for node in ast.walk(TREES[path])
+        if isinstance(node, documented)
+    }
+    assert {name: text for name, text in texts.items() if QUESTION.match(text)} == {}
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """A package's ``__init__`` counts as what it exports: its modules import each other, never it."""
+    graph = {dotted(path): imported(path) for path in MODULES}
+    try:
+        list(TopologicalSorter(graph).static_order())
+    except CycleError as error:
+        pytest.fail(" -> ".join(error.args[1]))

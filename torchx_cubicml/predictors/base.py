@@ -62,8 +62,8 @@ class Predictor(Protocol):
 
     The caller calls ``fit`` once, then ``predict`` whenever configs are to be scored. A predictor fitted on other
     workloads is kept for later suggestions, and several threads may call ``predict``. Fitted state is kept in
-    attributes that end in ``_``. A predictor must never change the arrays that it is given, keep anything across
-    ``fit``, touch a file, a clock, the network or global randomness, or depend on the order of the rows.
+    attributes that end in ``_``. A predictor must never change the arrays that it is given or depend on the order of
+    rows. It must not keep anything across ``fit``, or touch a file, a clock, the network or global randomness.
     """
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:

@@ -74,20 +74,20 @@ class ReportCard:
         choice = "no workload had two outcomes to choose from"
         if not math.isnan(self.regret):
             best_of_five = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
-            choice = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{more}"
+            choice = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{best_of_five}"
         if math.isnan(self.tau):
             held_out_text = f"{self.n_test} measured trials held out"
-            return f"{self.predictor}, {self.split}: {asked} are too few or too alike to rank"
+            return f"{self.predictor}, {self.split}: {held_out_text} are too few or too alike to rank"
         caveat = f" Only {self.n_test} were predicted: a rough guide." if self.n_test < _FEW else ""
         return (
             f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
             f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}), off by "
-            f"{self.median_error:.0%} in the median; {reached}; its 80 % interval holds {self.coverage:.0%} of the "
-            f"measurements.{rough}"
+            f"{self.median_error:.0%} in the median; {choice}; its 80 % interval holds {self.coverage:.0%} of the "
+            f"measurements.{caveat}"
         )
 
 
-def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of its own
+def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
     trials: Iterable[Trial],
     *,
     split: str = "random",
@@ -125,8 +125,8 @@ def evaluate(  # noqa: PLR0913 - an entry of the library: each has a meaning of 
             errors.append(error)
     if not cards:
         raise errors[0]
-    left_out = f" ({len(refused)} of them not graded, for want of measurements in {objective})" if errors else ""
-    cards = [replace(card, split=f"{told}{left_out}") for card in cards]
+    left_out = f" ({len(errors)} of them not graded, for want of measurements in {objective})" if errors else ""
+    cards = [replace(card, split=f"{description}{left_out}") for card in cards]
     return cards[0] if len(cards) == 1 else _mean_card(cards)
 
 
@@ -159,7 +159,7 @@ def learning_curve(
         measured = [trial for trial in train if _outcome(trial, objective)]
         unmeasured = [trial for trial in train if not _outcome(trial, objective)]
         if len(measured) < _CURVE[0]:
-            raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials known; there are {len(ran)}")
+            raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials known; there are {len(measured)}")
         rng = np.random.default_rng(seed)
         measured = [measured[index] for index in rng.permutation(len(measured)).tolist()]
         for count in [*(count for count in _CURVE if count < len(measured)), len(measured)]:
@@ -235,9 +235,8 @@ def grade(
     prediction = PREDICTORS[predictor]().fit(history, rng=rng).predict(features)
     feasibility = CrossWorkloadFeasibility(compare=_identity(train)).fit(history, rng=rng).probability(features, rows)
     uncertainty = np.array([trial.measurement.uncertainty if trial.measurement else 0.0 for trial, _ in outcomes])
-    with_noise = replace(
-        prediction, spread=np.hypot(prediction.spread, uncertainty)
-    )  # each with the uncertainty of its own run
+    # Each prediction gets the uncertainty of its own run.
+    with_noise = replace(prediction, spread=np.hypot(prediction.spread, uncertainty))
     covered = (with_noise.quantile(0.1) <= throughput) & (throughput <= with_noise.quantile(0.9))
     regrets = _regrets([trial.workload for trial, _ in outcomes], prediction.throughput * feasibility, throughput)
     tau, pearson, spearman = _correlations(prediction.throughput[ran], throughput[ran])

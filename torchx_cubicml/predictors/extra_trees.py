@@ -213,9 +213,8 @@ def _split(
     sizes = level.sizes[nodes]
     positions = np.arange(sizes.max())
     is_entry = positions < sizes[:, None]
-    entries = level.starts[nodes][:, None] + np.where(
-        is_entry, positions, 0
-    )  # padding repeats the first entry, with count 0
+    # Padding repeats the first entry, with count 0.
+    entries = level.starts[nodes][:, None] + np.where(is_entry, positions, 0)
     rows, counts = level.rows[entries], np.where(is_entry, level.counts[entries], np.float32(0.0))
     cells = inputs[rows]
     cuts = _random_cuts(cells, rng)
@@ -239,7 +238,7 @@ def _split(
 
 
 def _random_cuts(cells: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
-    """Return uniform cuts in the range of ``cells`` ``[m, n_entries, n_inputs]`` over the entries, ``[m, n_inputs]``."""
+    """Return uniform random cuts within the range of ``cells`` ``[m, n_entries, n_inputs]``, ``[m, n_inputs]``."""
     lowest, highest = cells.min(axis=1), cells.max(axis=1)
     with np.errstate(invalid="ignore"):
         cuts = lowest + rng.random(lowest.shape, dtype=np.float32) * (highest - lowest)

@@ -97,8 +97,8 @@ def by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split
     larger = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
     for index in np.random.default_rng(request.seed).permutation(larger)[: request.large].tolist():
         known[index] = True
-    exception = f" but {min(request.large, len(beyond))}" if request.large else ""
-    return [_split(trials, known)], f"all above {limit} processes{but} held out{left_aside}"
+    exception = f" but {min(request.large, len(larger))}" if request.large else ""
+    return [_split(trials, known)], f"all above {limit} processes{exception} held out{note}"
 
 
 def _without_note(count: int, lacking: str) -> str:
@@ -125,7 +125,7 @@ def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[S
     for key in largest:
         held_out_rows = set(eligible[key])
         splits.append(_split(trials, [index not in held_out_rows for index in range(len(trials))]))
-    return splits, f"{len(parted)} workloads left out in turn"
+    return splits, f"{len(splits)} workloads left out in turn"
 
 
 SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], str]]] = {

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 # A fact with more categories is a name (of a host, of a program), and one-hot columns for it would swamp the others.
-# scikit-learn's histogram trees refuse more than 255.
+# scikit-learn's histogram trees reject more than 255.
 _MAX_ONE_HOT = 24
 _CONSTANT = 1e-6  # standard deviation of a dense column, mostly of a logarithm, below which it varies by rounding alone
 

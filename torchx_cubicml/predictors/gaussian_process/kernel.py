@@ -7,7 +7,7 @@ The kernel is a sum of terms:
 - stepwise: jumps from one value of a whole number to the next; with per-layer parameters only if the data favour it;
 - linear: the choice of each layer, correlated between neighbouring or equally large layers;
 - matching: the share of layers with the same choice;
-- pressure: nearness to the memory wall, where it is known.
+- pressure: nearness to the memory limit, where it is known.
 
 Nothing depends on the names of parameters.
 """

@@ -106,7 +106,7 @@ class EncodedConfigs:
         members: one-hot choices of each layered parameter, ``[n, n_codes, n_layers]``.
         shares: share of each choice of each layered parameter, ``[n, n_codes]``.
         power_of_two: exponent of two in each stepwise number, ``[n, n_stepwise]``.
-        memory_pressure: nearness to the memory wall, ``[n, 1]``, or ``[n, 0]`` where it is unknown.
+        memory_pressure: nearness to the memory limit, ``[n, 1]``, or ``[n, 0]`` where it is unknown.
     """
 
     numbers: NDArray[np.float64]

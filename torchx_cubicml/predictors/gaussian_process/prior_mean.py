@@ -52,7 +52,7 @@ class PriorMean:
         return cls(
             places,
             _PER_MEMORY_RANK * np.where(is_faster, memory_rank_of_indicators(places, columns), 0.0),
-            tuple(_PER_MEMORY_RANK * hunger * known for known, hunger in layered),
+            tuple(_PER_MEMORY_RANK * memory_rank * known for known, memory_rank in layered),
         )
 
     def at(self, points: EncodedConfigs) -> NDArray[np.float64]:

@@ -40,10 +40,8 @@ _PRIOR_SPREAD, _PRIOR_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
 _WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
 _LEAST_PROBABILITY = 0.01  # shares of lower posterior probability are dropped
-_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (
-    (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0),
-    0.7,
-)  # a few repeats determine it roughly
+# The same where a few repeats determine the noise roughly.
+_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0), 0.7
 
 _Share: TypeAlias = "tuple[float, NDArray[np.float64]]"  # of signal and noise: a factor, and variances ``[n]``
 _OUTLIER_ROUNDS = 3  # of removing outliers and fitting on the others
@@ -57,7 +55,7 @@ class GaussianProcess:
         noise: standard deviation of the logarithm of a measurement, estimated from repeats, beyond the uncertainty
             that its run reported; ``None`` without repeats.
         hopeful: whether to use the optimistic prior mean (``prior_mean``).
-        memory_pressure: returns the nearness of encoded rows to the memory wall, ``[n, 1]``, where that is known.
+        memory_pressure: returns the nearness of encoded rows to the memory limit, ``[n, 1]``, where that is known.
     """
 
     def __init__(

@@ -37,7 +37,7 @@ class Outcomes:
         fitted: 1.0 where the trial ran, ``[n]``.
         certain: 1.0 where memory is known to have run out, ``[n]``.
         trust: weight of each outcome, ``[n]``.
-        hunger: memory rank of each row (see ``memory_rank_of_row``), ``[n]``.
+        memory_rank: memory rank of each row (see ``memory_rank_of_row``), ``[n]``.
         peak_bytes: largest memory of one process, NaN where unknown, ``[n]``.
         layout: of the rows; meaningful only where it covers them.
     """
@@ -46,7 +46,7 @@ class Outcomes:
     fitted: NDArray[np.float64]
     certain: NDArray[np.float64]
     trust: NDArray[np.float64]
-    hunger: NDArray[np.float64]
+    memory_rank: NDArray[np.float64]
     peak_bytes: NDArray[np.float64]
     layout: TrainingLayout
 
@@ -60,16 +60,16 @@ class Outcomes:
         unknown = np.concatenate([np.zeros(len(history.rows)), zeros + 1.0])
         # Without a failure of known cause, these failures are the only evidence about memory.
         trust = 1.0 - (1.0 - _UNKNOWN_CAUSE_WEIGHT) * unknown * certain.any()
-        hunger = np.array([memory_rank_of_row(row) for row in rows], dtype=np.float64)
+        memory_rank = np.array([memory_rank_of_row(row) for row in rows], dtype=np.float64)
         peak = history.peak_memory_gib if history.peak_memory_gib is not None else np.full(len(history.rows), np.nan)
         peak_bytes = np.concatenate([peak * _GIB, zeros + np.nan])
-        order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, hunger, features]).T)
+        order = np.lexsort(np.column_stack([np.nan_to_num(peak_bytes), unknown, fitted, memory_rank, features]).T)
         return cls(
             features=features[order],
             fitted=fitted[order],
             certain=certain[order],
             trust=trust[order],
-            hunger=hunger[order],
+            memory_rank=memory_rank[order],
             peak_bytes=peak_bytes[order],
             layout=TrainingLayout.of(Facts.from_rows([rows[index] for index in order.tolist()])),
         )
@@ -149,8 +149,8 @@ class CrossWorkloadFeasibility:
             return
         self.memory_ = outcomes.memory()
         self.inputs_ = Inputs.of(outcomes.features, history.columns.categorical)
-        self.median_hunger_ = float(np.median(outcomes.hunger))
-        design = self._design(outcomes.features, outcomes.hunger)
+        self.median_memory_rank_ = float(np.median(outcomes.memory_rank))
+        design = self._design(outcomes.features, outcomes.memory_rank)
         self.weights_, self.covariance_ = _logistic(design, outcomes.fitted, outcomes.trust)
         if outcomes.of_each_kind >= _FEWEST_FOR_TREES and self.inputs_.width:
             names = history.columns.names
@@ -195,9 +195,9 @@ class CrossWorkloadFeasibility:
         # MacKay's moderated output: uncertainty of the weights moves the probability towards one half.
         return np.asarray(design @ self.weights_ / np.sqrt(1.0 + np.pi * variance / 8.0), dtype=np.float64)
 
-    def _design(self, features: NDArray[np.float64], hunger: NDArray[np.float64]) -> NDArray[np.float64]:
-        constant = np.ones(len(hunger))
-        return np.column_stack([constant, hunger - self.median_hunger_, self.inputs_.dense(features)])
+    def _design(self, features: NDArray[np.float64], memory_rank: NDArray[np.float64]) -> NDArray[np.float64]:
+        constant = np.ones(len(memory_rank))
+        return np.column_stack([constant, memory_rank - self.median_memory_rank_, self.inputs_.dense(features)])
 
     def _wide_inputs(self, features: NDArray[np.float64], layout_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.hstack([layout_ratios, self.inputs_.gapped(features)])
@@ -206,9 +206,8 @@ class CrossWorkloadFeasibility:
         """Return boosted trees on the ratios alone, which carry over to other models and scales, and on all columns."""
         layout_ratios = ratios(outcomes.layout, self.memory_)
         if not outcomes.layout.covered.any():
-            layout_ratios = np.zeros_like(
-                layout_ratios
-            )  # nothing to split by; scikit-learn rejects a column of NaN alone
+            # There is nothing to split by, and scikit-learn rejects a column of NaN alone.
+            layout_ratios = np.zeros_like(layout_ratios)
         n_others = layout_ratios.shape[1] - N_GROWING
         monotonic = [-1] * N_GROWING + [0] * n_others
         narrow = _classifier(monotonic, [False] * len(monotonic), leaves=8, fewest=10, penalty=5.0, seed=seed)

@@ -102,7 +102,7 @@ class WorkloadFeasibility:
         return int(np.isfinite(self.observations_.peaks).sum()) >= _FEWEST_PEAKS
 
     def memory_pressure(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return how far into the last tenth of the memory rows reach, ``[n, 1]``: 0 before it, 1 at the limit.
+        """Return the position of rows within the last tenth of the memory, ``[n, 1]``: 0 before it, 1 at the limit.
 
         An allocator that is short of memory frees its cached blocks and allocates again, which takes time.
         """
@@ -176,7 +176,7 @@ def _device_memory_gib(rows: Sequence[Mapping[str, Value]]) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Observations:
-    """Outcomes and peaks with their posterior density; the last entry of ``theta`` is the capacity in units of peaks."""
+    """Outcomes and peaks with their posterior; the last entry of ``theta`` is the capacity, see ``_Capacity``."""
 
     usage: MemoryUsage
     terms: UsageTerms

@@ -40,13 +40,13 @@ class UsageTerms:
     Args:
         batch: micro batch as a share of the largest, ``[n]``; 1 where there is none.
         kept: one-hot choice of sharding of each layer, ``[n, n_codes, n_layers]``; ``n_layers`` may be 0.
-        hungry: columns of choices with a memory rank, times that rank, ``[n, n_hungry]``.
+        ranked: columns of choices with a memory rank, times that rank, ``[n, n_ranked]``.
         unknown: columns of choices and numbers without a memory rank, ``[n, n_unknown]``.
     """
 
     batch: NDArray[np.float64]
     kept: NDArray[np.float64]
-    hungry: NDArray[np.float64]
+    ranked: NDArray[np.float64]
     unknown: NDArray[np.float64]
 
 
@@ -60,7 +60,7 @@ class MemoryUsage:
         sharding: columns of its choices among the indicators, where there is one choice for all layers.
         layers: share of each layer in the states, ``[n_layers]``.
         kept: log share of its states that a layer keeps by each choice, ``[n_codes]``; ``-inf`` for none.
-        hunger: memory rank of each column of the other choices, ``[n_others]``; 0 if unknown, NaN for sharding.
+        memory_rank: memory rank of each column of the other choices, ``[n_others]``; 0 if unknown, NaN for sharding.
     """
 
     places: ConfigEncoder
@@ -68,7 +68,7 @@ class MemoryUsage:
     sharding: tuple[int, ...]
     layers: NDArray[np.float64]
     kept: NDArray[np.float64]
-    hunger: NDArray[np.float64]
+    memory_rank: NDArray[np.float64]
 
     @classmethod
     def of(cls, places: ConfigEncoder, columns: Columns) -> Self:
@@ -85,16 +85,16 @@ class MemoryUsage:
             layers, steps = np.ones(1), memory_rank_of_indicators(places, columns)[list(sharding)]
         others = [memory_rank_of_indicators(places, columns)]
         others += [memory_rank_of_layers(places, columns, at) for at in range(len(names)) if at != states]
-        hunger = np.concatenate(others)
-        hunger[list(sharding)] = np.nan
+        memory_rank = np.concatenate(others)
+        memory_rank[list(sharding)] = np.nan
         kept = np.where(steps > 0, np.log(_PER_STEP) * (_LARGEST_RANK - steps), -np.inf)
-        return cls(places=places, states=states, sharding=sharding, layers=layers, kept=kept, hunger=hunger)
+        return cls(places=places, states=states, sharding=sharding, layers=layers, kept=kept, memory_rank=memory_rank)
 
     @property
     def n_theta(self) -> int:
         """Number of parameters: three parts, layers, choices of sharding, ranked columns, twice the unknown columns."""
-        n_unknown = sum(number.name != BATCH for number in self.places.numbers) + int((self.hunger == 0).sum())
-        return 3 + len(self.layers) + len(self.kept) + int((self.hunger > 0).sum()) + 2 * n_unknown
+        n_unknown = sum(number.name != BATCH for number in self.places.numbers) + int((self.memory_rank == 0).sum())
+        return 3 + len(self.layers) + len(self.kept) + int((self.memory_rank > 0).sum()) + 2 * n_unknown
 
     @property
     def unknown(self) -> NDArray[np.intp]:
@@ -106,7 +106,9 @@ class MemoryUsage:
         facts = self.places.category_of.tolist()
         for at, layered in enumerate(self.places.layered):
             facts += [-1 - at] * len(layered.codes) if at != self.states else []
-        categories = [fact for fact, hunger in zip(facts, self.hunger.tolist(), strict=True) if hunger == 0]
+        categories = [
+            fact for fact, memory_rank in zip(facts, self.memory_rank.tolist(), strict=True) if memory_rank == 0
+        ]
         names = [("number", at) for at in numbers] + [("category", fact) for fact in categories]
         numbering = {each: place for place, each in enumerate(dict.fromkeys(names))}
         group_of_column = [numbering[each] for each in names]
@@ -136,10 +138,14 @@ class MemoryUsage:
         elif self.sharding:
             kept = points.categories[:, self.sharding, None]
         unknown = np.column_stack(
-            [np.empty((len(features), 0)), *(_PER_NUMBER * each for each in other_numbers), others[:, self.hunger == 0]]
+            [
+                np.empty((len(features), 0)),
+                *(_PER_NUMBER * each for each in other_numbers),
+                others[:, self.memory_rank == 0],
+            ]
         )
-        hungry = others[:, self.hunger > 0] * self.hunger[self.hunger > 0]
-        return UsageTerms(batch=batch, kept=kept, hungry=hungry, unknown=unknown)
+        ranked = others[:, self.memory_rank > 0] * self.memory_rank[self.memory_rank > 0]
+        return UsageTerms(batch=batch, kept=kept, ranked=ranked, unknown=unknown)
 
     def taken(
         self, terms: UsageTerms, theta: NDArray[np.float64]
@@ -148,9 +154,9 @@ class MemoryUsage:
 
         Both Jacobians are with respect to ``theta``, ``[n, n_theta]``. The log capacity is linear in ``theta``.
         """
-        parts, layers, codes, hungry, unknown, capacity = self._split(theta, terms)
+        parts, layers, codes, ranked, unknown, capacity = self._split(theta, terms)
         always, per_batch, states = np.log([_ALWAYS, _BATCH, _STATES]) + _PART_SD * parts
-        log_factor = terms.hungry @ (_PER_RANK + _RANK_SD * hungry)
+        log_factor = terms.ranked @ (_PER_RANK + _RANK_SD * ranked)
         batch = np.exp(per_batch + log_factor) * terms.batch
         kept_share = np.exp(states) * np.exp(self.kept + _STEP_SD * codes)
         layer_states = self.layers * np.exp(self._layer_sd * layers)
@@ -165,7 +171,7 @@ class MemoryUsage:
                 _PART_SD[2] * share * held.sum(axis=(1, 2))[:, None],
                 self._layer_sd * share * held.sum(axis=1),
                 _STEP_SD * share * held.sum(axis=2),
-                _RANK_SD * share * batch[:, None] * terms.hungry,
+                _RANK_SD * share * batch[:, None] * terms.ranked,
                 factor,
                 np.zeros_like(terms.unknown),
             ]
@@ -180,8 +186,8 @@ class MemoryUsage:
         return _LAYER_SD if len(self.layers) > 1 else 0.0
 
     def _split(self, theta: NDArray[np.float64], terms: UsageTerms) -> list[NDArray[np.float64]]:
-        n_hungry, n_unknown = terms.hungry.shape[1], terms.unknown.shape[1]
-        return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_hungry, n_unknown]))
+        n_ranked, n_unknown = terms.ranked.shape[1], terms.unknown.shape[1]
+        return np.split(theta, np.cumsum([3, len(self.layers), len(self.kept), n_ranked, n_unknown]))
 
 
 def memory_rank_of_indicators(places: ConfigEncoder, columns: Columns) -> NDArray[np.float64]:
@@ -199,7 +205,7 @@ def memory_rank_of_layers(places: ConfigEncoder, columns: Columns, at: int) -> N
 
 
 def _rank_of_code(columns: Columns, name: str, column: int, code: float) -> float:
-    for value, hunger in memory_rank_of(name).items():
+    for value, memory_rank in memory_rank_of(name).items():
         if columns.encode([{name: value}])[0, column] == code:
-            return hunger
+            return memory_rank
     return 0.0

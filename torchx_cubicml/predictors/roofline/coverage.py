@@ -30,7 +30,8 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
 
     >>> from torchx_cubicml.records.trial import Trial
     >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
-    >>> print(missing_roofline_facts([Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)]))
+    >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
+    >>> print(missing_roofline_facts([trial]))
     the analytic formulas cover 0 of 1 trials, the others lack micro_batch_size (1); name=COLUMN gives a column its \
 standard name
     """
@@ -41,10 +42,10 @@ standard name
     ]
     if not rows or not uncovered:
         return ""
-    text = f"the analytic formulas cover {len(rows) - len(others)} of {len(rows)} trials, the others lack"
+    text = f"the analytic formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials, the others lack"
     lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
-    return f"{told} {names}; name=COLUMN gives a column its standard name"
+    return f"{text} {names}; name=COLUMN gives a column its standard name"
 
 
 def _lacking(row: Mapping[str, Value]) -> list[str]:

@@ -11,11 +11,8 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.predictors.roofline.training_layout import Array
 
-_DAMPING, _DECREASE, _INCREASE = (
-    1e-3,
-    0.2,
-    4.0,
-)  # initial value, factor after an accepted step, factor after a rejected one
+# Initial damping, its factor after an accepted step, and its factor after a rejected one.
+_DAMPING, _DECREASE, _INCREASE = 1e-3, 0.2, 4.0
 _SHIFT = 1e-7  # of the finite differences
 _TOLERANCE = 2e-5  # relative, of the sum of squares and of the length of the solution
 

@@ -16,35 +16,20 @@ rows, nothing else known), ``warm`` (all others known), ``layers`` and ``plain``
 
 from __future__ import annotations
 
-import argparse
-import sys
-import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import import_module
-from multiprocessing import get_context
-from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
-from unittest.mock import patch
+from typing import TypeAlias
 
 import numpy as np
-from predictors import Job, left_out_jobs, random_jobs
-from replay import Cell, handed_over, keys_of_cells, others_of, propose_random, rows_of
-from search import Layered, Models, Plain, Search
-from splits import FSDP_LINES, LINES
-from tables import PLAIN_TABLES, fsdp_jobs, h100_jobs, plain_rows
+from predictors import Job
+from replay import Cell, handed_over, others_of, propose_random, rows_of
+from search import Models, Search
+from tables import plain_rows
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
-from torchx_cubicml.records.trial import Config, State, Trial
+from torchx_cubicml.records.trial import Config, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 Figures: TypeAlias = "dict[str, float]"
 NOTHING = 0.005  # of a figure: what brings less is not worth its code

@@ -25,7 +25,7 @@ from methods import JUDGES, LIBRARIES, OURS
 from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
 from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
-from torchx_cubicml.advisor.trial_data import is_covered
+from torchx_cubicml.advisor.trial_data import are_facts_seen
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE
 
 if TYPE_CHECKING:
@@ -158,8 +158,8 @@ class Job:
         for k in PROPOSALS:
             yield f"{self.known}: best of {k}", CEILING, share_ceiling(reached, self.noise, k)
         asked: dict[str, NDArray[np.float64]] = {}
-        judges = {name: judge for name, judge in JUDGES.items() if name in (*self.methods, "ours")}
-        fits = {name: judge(self.train, self.test, self.seed) for name, judge in judges.items()}
+        judges = {name: apply_rules for name, apply_rules in JUDGES.items() if name in (*self.methods, "ours")}
+        fits = {name: apply_rules(self.train, self.test, self.seed) for name, apply_rules in judges.items()}
         for name in self.methods:
             told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
             order = np.argsort(-told.throughput * runs, kind="stable")
@@ -169,7 +169,7 @@ class Job:
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
         if asked.keys() >= set(ENSEMBLE):
             ensemble = [asked[name] for name in ENSEMBLE]
-            if is_covered(self.test[0].workload, self.train):
+            if are_facts_seen(self.test[0].workload, self.train):
                 ensemble = [np.exp(np.mean(np.log(ensemble), axis=0))]
             picked = batch(self.test, ensemble, fits["ours"], count=PROPOSALS[-1])
             yield from self._best(SUGGEST, reached[picked], reached.max())

@@ -233,9 +233,7 @@ TABLES = {
     "black-box": (Plan(models=Layered(), methods=(*_SIMULATED, *_GP), marks=MARKS, seeds=range(10), last=GP_LAST),),
     "known": (Plan(models=Layered(facts=True), methods=("ours",), marks=MARKS, seeds=range(10)),),
     "layers": tuple(
-        Plan(
-            models=Layered(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25)
-        )
+        Plan(models=Layered(n_layers=n_layers, facts=facts), methods=("ours",), marks=MARKS[:-1], seeds=range(20, 25))
         for n_layers in (16, 32, 64)
         for facts in (False, True)
     ),

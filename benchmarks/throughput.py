@@ -147,7 +147,7 @@ def launched(name: Name, folder: Path) -> Verdict:
     if measurement is None:
         warned = [line for line in (place / "own.txt").read_text().splitlines() if "warning:" in line]
         return _with(told, fault=f"no measurement of {len(trials)} trials {' '.join(warned)}")
-    return judge(told, schedule, measurement, json.loads((place / "own.json").read_text()))
+    return apply_rules(told, schedule, measurement, json.loads((place / "own.json").read_text()))
 
 
 def options_of(schedule: Schedule, place: Path) -> list[str]:
@@ -194,7 +194,7 @@ def launch(
     return f"exit status {status}" if status else ""
 
 
-def judge(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Verdict:
+def apply_rules(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Verdict:
     """Return the verdict on a record."""
     told = _with(
         told,

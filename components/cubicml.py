@@ -40,7 +40,7 @@ def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None
     from torchx_cubicml import errors
     from torchx_cubicml.rewrite import rewriter
 
-    options = rewriter.Options.settled(space=space or "", store=store or "", mode=mode or "")
+    options = rewriter.Options.resolved(space=space or "", store=store or "", mode=mode or "")
     try:
         return rewriter.rewrite_component(args, options)
     except errors.LaunchError as error:

@@ -17,7 +17,7 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.run import get_args_parser
 
-from torchx_cubicml.cubicrun import FLAGS, Plan, main, own_options, plan_of
+from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
 from torchx_cubicml.settings import default_store_url
@@ -79,7 +79,7 @@ def fill(store: Path, *, fastest: int = 8) -> None:
 
 
 def planned(*words: str) -> Plan:
-    return plan_of(*own_options(words))
+    return plan_launch(*split_options(words))
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def planned(*words: str) -> Plan:
     ids=["first", "joined", "the script's own", "unknown", "without a value", "nothing"],
 )
 def test_our_options_stand_in_front_of_those_of_torchrun(line: str, given: dict[str, str], rest: str) -> None:
-    assert own_options(shlex.split(line)) == (given, shlex.split(rest))
+    assert split_options(shlex.split(line)) == (given, shlex.split(rest))
 
 
 def test_no_option_of_torchrun_can_be_taken_for_one_of_ours() -> None:
@@ -157,8 +157,8 @@ def test_variables_that_the_space_names_are_set(folder: Path, monkeypatch: pytes
 
 @pytest.mark.parametrize("line", ["--help", "--cubicml-mode off t.py"])
 def test_what_is_not_asked_of_us_runs_as_typed_without_a_word(folder: Path, line: str) -> None:
-    given, rest = own_options(shlex.split(line))
-    assert plan_of(given, rest) == Plan(args=tuple(rest))
+    given, rest = split_options(shlex.split(line))
+    assert plan_launch(given, rest) == Plan(args=tuple(rest))
 
 
 @pytest.mark.parametrize(
@@ -174,8 +174,8 @@ def test_what_is_not_asked_of_us_runs_as_typed_without_a_word(folder: Path, line
     ],
 )
 def test_what_cannot_be_recorded_runs_as_typed_with_one_line(folder: Path, line: str, reason: str) -> None:
-    given, rest = own_options(shlex.split(line))
-    plan = plan_of(given, rest)
+    given, rest = split_options(shlex.split(line))
+    plan = plan_launch(given, rest)
     assert (plan.args, plan.env) == (tuple(rest), {})
     (told,) = plan.lines
     assert told.startswith("torchx-cubicml: launched as typed and not recorded: ")

@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
 from torchx_cubicml.cli import CubicMLCommand
-from torchx_cubicml.cubicrun import own_options, plan_of
+from torchx_cubicml.cubicrun import plan_launch, split_options
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
@@ -203,7 +203,7 @@ def test_predictors(case: Case, name: str, objective: str) -> None:
         ):
             assert ((fits >= 0.0) & (fits <= 1.0)).all()
         return
-    make = partial(GaussianProcess, tuned=tuned, hopeful=bool(len(rows) % 2)) if name == "own" else PREDICTORS[name]
+    make = partial(GaussianProcess, tuned=tuned, optimistic=bool(len(rows) % 2)) if name == "own" else PREDICTORS[name]
     told = make().fit(history, rng=rng).predict(features)
     known = ~np.isnan(told.throughput)
     if name != "roofline" and np.isfinite(history.throughput).any():
@@ -399,8 +399,8 @@ def _check_contract(contract: Contract, case: Case) -> None:
 def test_cubicrun(folder, case: Case, mode: list[str], sized: bool) -> None:
     with folder() as path, laid_out(case, path):
         words = ["--cubicml-space", "space.toml", "--cubicml-store", str(path / "store"), *mode, *case.torchrun]
-        given_options, args = own_options(words if sized else [word for word in words if "proc" not in word])
-        plan = plan_of(given_options, args)
+        given_options, args = split_options(words if sized else [word for word in words if "proc" not in word])
+        plan = plan_launch(given_options, args)
         assert not _UNMEANT.search("\n".join(plan.lines)), plan.lines
         assert plan.args
         encoded = plan.env.get(CONTRACT_VARIABLE, "")

@@ -58,11 +58,11 @@ class Plan:
 
 def main() -> NoReturn:
     """Decide on the config, then replace this process with torchrun."""
-    given, args = own_options(sys.argv[1:])
+    given, args = split_options(sys.argv[1:])
     if args[:1] in (["-h"], ["--help"]):
         _write(sys.stdout, HELP)
     typed = Plan(args=tuple(args))
-    plan = plan_of(given, args) if args else typed
+    plan = plan_launch(given, args) if args else typed
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     try:
         _execute(plan)
@@ -71,7 +71,7 @@ def main() -> NoReturn:
         _execute(typed)
 
 
-def own_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
+def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     """Split the arguments into our leading options and torchrun's arguments.
 
     An unknown option with our prefix is left for torchrun to refuse.
@@ -90,7 +90,7 @@ def own_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
     return given, rest
 
 
-def plan_of(given: Mapping[str, str], args: Sequence[str]) -> Plan:
+def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
     """Return the command to run: torchrun with the recorder in front of the program, or torchrun as typed.
 
     Args:
@@ -104,7 +104,7 @@ def plan_of(given: Mapping[str, str], args: Sequence[str]) -> Plan:
         from torchx_cubicml.launch import TorchrunLaunch
         from torchx_cubicml.rewrite.rewriter import Options
 
-        options = Options.settled(**given, flags=FLAGS)
+        options = Options.resolved(**given, flags=FLAGS)
         if options.mode == "off":
             return typed
         command = TorchrunLaunch.parse(args, env=child_environment({}))

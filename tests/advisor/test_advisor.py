@@ -91,7 +91,7 @@ def test_what_nobody_has_seen_run_must_stand_far_above_what_was_measured(ahead: 
     ]
     space = SearchSpace(parameters=(*SMALL.parameters, numbers))
     study = Study.of(space, workload=WORKLOAD, current={"micro_batch_size": 1, "number": 0}, trials=trials)
-    best = replace(study, posterior=replace(study.posterior, knowledge=Guesses(ahead))).best_known()
+    best = replace(study, posterior=replace(study.posterior, surrogate=Guesses(ahead))).best_known()
     assert best is not None
     assert best.config["micro_batch_size"] == runs
 

@@ -12,7 +12,7 @@ from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.space import Parameter, SearchSpace
 
 WORKLOAD = {"program": "train.py", "world_size": 2}
@@ -37,7 +37,7 @@ def chosen(*trials: Trial) -> Choice:
     case = DecisionContext(space=SPACE, workload=WORKLOAD, current=OWN, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
-    return judge(case, suggestion)
+    return apply_rules(case, suggestion)
 
 
 def at_the_median(speed: float, seconds: tuple[float, float, float], drift: float) -> Measurement:

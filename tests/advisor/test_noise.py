@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.noise import Belief, believe, pooled_noise, repeat_noise
+from torchx_cubicml.advisor.noise import ThroughputPosterior, believe, pooled_noise, repeat_noise
 from torchx_cubicml.records.trial import State, Trial
 
 
@@ -61,7 +61,7 @@ class TestRepeatNoise:
 
 class TestBelieve:
     def test_more_measurements_weigh_more(self) -> None:
-        predicted = Belief(100.0, 0.1)
+        predicted = ThroughputPosterior(100.0, 0.1)
         once, often = (believe(predicted, [200.0] * count, [0.0] * count, noise=0.1) for count in (1, 20))
         assert once is not None
         assert often is not None
@@ -82,11 +82,11 @@ class TestBelieve:
         assert belief.spread == pytest.approx((1 / 0.01 + 1 / 0.1) ** -0.5)
 
     def test_a_prediction_alone_is_kept_and_nothing_stays_nothing(self) -> None:
-        assert believe(Belief(100.0, 0.1), [], [], noise=0.1) == Belief(100.0, 0.1)
+        assert believe(ThroughputPosterior(100.0, 0.1), [], [], noise=0.1) == ThroughputPosterior(100.0, 0.1)
         assert believe(None, [], [], noise=0.1) is None
 
     def test_quantiles_are_log_normal(self) -> None:
-        belief = Belief(100.0, 0.1)
+        belief = ThroughputPosterior(100.0, 0.1)
         assert belief.quantile(0.5) == pytest.approx(100.0)
         assert belief.quantile(0.9) * belief.quantile(0.1) == pytest.approx(100.0**2)
 

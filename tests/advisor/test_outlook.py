@@ -68,13 +68,13 @@ class TestRecords:
     )
     def test_a_failure_settles_where_it_is_likely_to_repeat(self, state: State, settles_after: int | None) -> None:
         lost = [trial(2, state=state, trial_id=f"lost-{number}") for number in range(4)]
-        settled = [outlook_of(*lost[:count]).settled(lost[0].config) for count in range(1, 5)]
-        assert settled == [settles_after is not None and count >= settles_after for count in range(1, 5)]
+        is_decided = [outlook_of(*lost[:count]).is_decided(lost[0].config) for count in range(1, 5)]
+        assert is_decided == [settles_after is not None and count >= settles_after for count in range(1, 5)]
 
     def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
         told = trial(2, state=State.COMPLETED)
         (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).records.values()
-        assert record.settled
+        assert record.is_decided
         assert not record.measured
 
 
@@ -93,7 +93,7 @@ class TestForecast:
     def test_what_a_run_alone_knows_is_no_feature(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
         posterior = outlook_of(*trials)
-        assert "peak" not in posterior.knowledge.history.columns.names
+        assert "peak" not in posterior.surrogate.history.columns.names
         assert posterior.rows.of({})["n_params"] == 7
 
     def test_a_new_software_version_is_kept_at_its_latest(self) -> None:
@@ -101,7 +101,7 @@ class TestForecast:
         new = trial(2, 150.0, observed={"torch_version": "2.5"}, started_at="2026-02-01T00:00:00Z")
         posterior = outlook_of(new, old)
         assert posterior.rows.of({})["torch_version"] == "2.5"
-        assert "torch_version" in posterior.knowledge.history.columns.names
+        assert "torch_version" in posterior.surrogate.history.columns.names
 
     def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]
@@ -176,5 +176,5 @@ def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
         posterior = outlook_of(*told, space=replace(SPACE, statistic=statistic))
         record = posterior.records[identity(CURRENT)]
         assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
-        assert posterior.knowledge.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
-        assert posterior.knowledge.history.uncertainty.tolist() == [0.1] * 3
+        assert posterior.surrogate.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
+        assert posterior.surrogate.history.uncertainty.tolist() == [0.1] * 3

@@ -39,7 +39,7 @@ def test_ddp_is_read() -> None:
     assert launch.device == "aws_p4d.24xlarge"
     assert launch.env["A"] == "1"
     assert launch.env["B"] == "$2"
-    assert parsed.not_recorded == launch.not_rewritten == ""
+    assert parsed.why_not_recorded == launch.why_not_rewritten == ""
 
 
 def test_the_recorded_app_differs_in_the_command_and_the_contract_alone() -> None:
@@ -123,7 +123,8 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
     parsed = parse(name, "")
     assert parsed.launch.program == "a.py"
     assert (
-        parsed.launch.not_rewritten == "several of its roles train (reader, actor, critic), of which actor is recorded"
+        parsed.launch.why_not_rewritten
+        == "several of its roles train (reader, actor, critic), of which actor is recorded"
     )
     recorded = [CONTRACT_VARIABLE in role.env for role in parsed.build(parsed.launch, CONTRACT).roles]
     assert recorded == [False, True, False]
@@ -131,7 +132,7 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
 
 def test_what_is_no_training_is_launched_as_typed() -> None:
     parsed = parse("utils.echo", "--msg hi")
-    assert parsed.not_recorded == "role echo: echo is neither torchrun nor python"
+    assert parsed.why_not_recorded == "role echo: echo is neither torchrun nor python"
     assert parsed.build(parsed.launch, CONTRACT) == parsed.source.app
 
 

@@ -241,7 +241,7 @@ def test_the_spread_over_nodes_is_a_fact_where_an_expression_asks_for_it() -> No
 
 def test_a_command_without_a_program_says_why_there_is_none() -> None:
     with pytest.raises(LaunchError, match="starts no training: echo is neither torchrun nor python"):
-        read_config(Launch(program="", not_rewritten="echo is neither torchrun nor python"), BATCH)
+        read_config(Launch(program="", why_not_rewritten="echo is neither torchrun nor python"), BATCH)
 
 
 def test_a_list_in_a_variable_is_read_and_written() -> None:

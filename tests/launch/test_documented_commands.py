@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from torchx_cubicml.cli.starter.from_trainer import recognised
+from torchx_cubicml.cli.starter.from_trainer import detect_trainer
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import Launch, read_config, write_config
-from torchx_cubicml.launch.torchrun_command import take_apart
+from torchx_cubicml.launch.torchrun_command import parse_command
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.space.trainers import TRAINERS
 
@@ -20,7 +20,7 @@ COMMANDS = json.loads((Path(__file__).parents[1] / "data" / "documented_commands
 
 def launch_of(command: str) -> Launch:
     words = shlex.split(command)
-    parts = take_apart(words)
+    parts = parse_command(words)
     assert parts.nnodes is not None or not parts.is_torchrun
     return Launch(
         program=parts.program,
@@ -44,7 +44,7 @@ def test_a_documented_command_is_recognised_and_read(
         Path(file).parent.mkdir(parents=True, exist_ok=True)
         Path(file).write_text(text)
     launch = launch_of(case["command"])
-    trainer = recognised(launch, case.get("source", ""))
+    trainer = detect_trainer(launch, case.get("source", ""))
     assert trainer is not None
     assert trainer.name == case["trainer"]
     wanted = case.get("parameters", ["activation_checkpointing"])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.recorder_fallback import MAX_LINE, guarded_line, probe_of
+from torchx_cubicml.launch.recorder_fallback import MAX_LINE, fallback_line, probe_condition
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,7 +26,7 @@ def run(
 
 
 def line_for(probe: str, **variables: str) -> str:
-    return guarded_line(probe=probe, wrapped=WRAPPED, typed=TYPED, variables=variables)
+    return fallback_line(probe=probe, wrapped=WRAPPED, typed=TYPED, variables=variables)
 
 
 @pytest.fixture
@@ -53,12 +53,12 @@ def put_script(path: Path, text: str, first_line: str = "#!/bin/sh") -> None:
 
 @pytest.mark.parametrize(("shell", "flags"), [("bash", "-c"), ("sh", "-c"), ("bash", "-euc"), ("bash", "-lc")])
 def test_the_wrapped_command_runs_where_the_python_can_record(shell: str, flags: str) -> None:
-    done = run(line_for(probe_of(python=sys.executable), NCCL_PROTO="it's $5"), shell=shell, flags=flags)
+    done = run(line_for(probe_condition(python=sys.executable), NCCL_PROTO="it's $5"), shell=shell, flags=flags)
     assert (done.stdout, done.returncode, done.stderr) == ("wrapped it's $$5\n", 7, "")
 
 
 def test_a_python_without_the_package_runs_the_command_as_typed_with_one_warning() -> None:
-    done = run(line_for(probe_of(python=f"{sys.executable} -I -S"), NCCL_PROTO="LL"), NCCL_PROTO="mine")
+    done = run(line_for(probe_condition(python=f"{sys.executable} -I -S"), NCCL_PROTO="LL"), NCCL_PROTO="mine")
     assert (done.stdout, done.returncode) == ("typed\n", 7)
     assert done.stderr == (
         "torchx-cubicml: this launch is not recorded and runs as typed, for its Python cannot load the recorder: "
@@ -67,20 +67,20 @@ def test_a_python_without_the_package_runs_the_command_as_typed_with_one_warning
 
 
 def test_another_contract_version_runs_the_command_as_typed(fake_package: Path) -> None:
-    done = run(line_for(probe_of(python=f"{sys.executable} -S")), PYTHONPATH=str(fake_package))
+    done = run(line_for(probe_condition(python=f"{sys.executable} -S")), PYTHONPATH=str(fake_package))
     assert done.stdout == "typed\n"
     assert done.stderr.endswith("its recorder reads contract version 999, this launch wrote 1\n")
     assert done.stderr.count("\n") == 1
 
 
 def test_a_python_that_is_not_there_runs_the_command_as_typed() -> None:
-    done = run(line_for(probe_of(python="/nowhere/python")))
+    done = run(line_for(probe_condition(python="/nowhere/python")))
     assert (done.stdout, done.returncode) == ("typed\n", 7)
     assert "/nowhere/python" in done.stderr
 
 
 def test_without_a_torchrun_the_command_runs_as_typed_with_one_warning() -> None:
-    done = run(line_for(probe_of(torchrun="/nowhere/torchrun")))
+    done = run(line_for(probe_condition(torchrun="/nowhere/torchrun")))
     assert (done.stdout, done.returncode, done.stderr.count("\n")) == ("typed\n", 7, 1)
 
 
@@ -99,7 +99,7 @@ def test_the_python_of_torchrun_is_found(tmp_path: Path, first_line: str) -> Non
     folder = tmp_path / "bin"
     put_script(folder / "torchrun", "exit 3", first_line)
     put_script(folder / ("python-of-the-test" if "python" in first_line else "python"), f'exec {sys.executable} "$@"')
-    done = run(line_for(probe_of(torchrun="torchrun")), path=folder)
+    done = run(line_for(probe_condition(torchrun="torchrun")), path=folder)
     assert (done.stdout, done.stderr) == ("wrapped\n", "")
 
 
@@ -107,16 +107,16 @@ def test_python_exec_decides_as_it_does_for_torchrun(tmp_path: Path) -> None:
     folder = tmp_path / "bin"
     put_script(folder / "torchrun", "exit 3", f"#!{sys.executable}")
     put_script(folder / "bare", f'exec {sys.executable} -I -S "$@"')
-    done = run(line_for(probe_of(torchrun="torchrun")), path=folder, PYTHON_EXEC=str(folder / "bare"))
+    done = run(line_for(probe_condition(torchrun="torchrun")), path=folder, PYTHON_EXEC=str(folder / "bare"))
     assert done.stdout == "typed\n"
-    by_module = probe_of(python=sys.executable, honours_override=True)
+    by_module = probe_condition(python=sys.executable, honours_override=True)
     assert run(line_for(by_module), PYTHON_EXEC=str(folder / "bare")).stdout == "typed\n"
     assert run(line_for(by_module)).stdout == "wrapped\n"
 
 
 def test_signals_reach_the_launcher_itself() -> None:
-    line = guarded_line(
-        probe=probe_of(python=sys.executable), wrapped="sh -c 'echo $PPID $$'", typed="false", variables={}
+    line = fallback_line(
+        probe=probe_condition(python=sys.executable), wrapped="sh -c 'echo $PPID $$'", typed="false", variables={}
     )
     with subprocess.Popen(["bash", "-c", line], stdout=subprocess.PIPE, text=True) as process:
         out, _ = process.communicate()
@@ -126,7 +126,7 @@ def test_signals_reach_the_launcher_itself() -> None:
 def test_the_line_is_one_line_and_safe_from_macros() -> None:
     from torchx.specs import macros
 
-    line = line_for(probe_of(torchrun="torchrun"))
+    line = line_for(probe_condition(torchrun="torchrun"))
     values = macros.Values(img_root="I", app_id="A", replica_id="R", rank0_env="E")
     assert "\n" not in line
     assert values.substitute(line) == line
@@ -134,15 +134,17 @@ def test_the_line_is_one_line_and_safe_from_macros() -> None:
 
 def test_too_long_a_line_is_refused() -> None:
     with pytest.raises(LaunchError, match=f"more than the {MAX_LINE} that fit"):
-        guarded_line(probe="if true; ", wrapped="w", typed="t" * MAX_LINE, variables={})
+        fallback_line(probe="if true; ", wrapped="w", typed="t" * MAX_LINE, variables={})
 
 
 @pytest.mark.parametrize("name", ["A-B", "1X", "X;rm", ""])
 def test_a_variable_needs_a_legal_name(name: str) -> None:
     with pytest.raises(LaunchError, match="no name of an environment variable"):
-        line_for(probe_of(python="python"), **{name: "1"})
+        line_for(probe_condition(python="python"), **{name: "1"})
 
 
 def test_a_command_need_be_no_text() -> None:
-    line = guarded_line(probe=probe_of(python=sys.executable), wrapped="echo a", typed="cat gr\udcff", variables={})
+    line = fallback_line(
+        probe=probe_condition(python=sys.executable), wrapped="echo a", typed="cat gr\udcff", variables={}
+    )
     assert os.fsencode(line).endswith(b"exec cat gr\xff")

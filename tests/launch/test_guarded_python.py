@@ -9,7 +9,7 @@ import pytest
 from torchx.specs import Role, macros
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.recorder_fallback import guarded_arguments
+from torchx_cubicml.launch.recorder_fallback import fallback_arguments
 from torchx_cubicml.launch.role import read_role
 
 if TYPE_CHECKING:
@@ -23,7 +23,7 @@ def start(
     folder: Path, *, python: list[str], picks: bool = False, variables: dict[str, str] | None = None, **env: str
 ) -> subprocess.Popen[str]:
     """Start what a role would, in a place without a shell or any other program."""
-    arguments = guarded_arguments(
+    arguments = fallback_arguments(
         python=python,
         picks_python=picks,
         wrapped=[sys.executable, "-c", SHOW, "wrapped", *WORDS],
@@ -99,7 +99,7 @@ def test_modules_in_the_working_directory_change_nothing_in_the_guard(tmp_path: 
 
 
 def test_a_wrapped_command_that_cannot_start_leaves_the_one_as_typed(tmp_path: Path) -> None:
-    arguments = guarded_arguments(
+    arguments = fallback_arguments(
         python=[sys.executable],
         picks_python=False,
         wrapped=["/nowhere/python"],
@@ -113,7 +113,7 @@ def test_a_wrapped_command_that_cannot_start_leaves_the_one_as_typed(tmp_path: P
 
 def test_no_illegal_variable_is_set() -> None:
     with pytest.raises(LaunchError, match="no name of an environment variable"):
-        guarded_arguments(python=[], picks_python=False, wrapped=[], typed=[], variables={"A;B": ""})
+        fallback_arguments(python=[], picks_python=False, wrapped=[], typed=[], variables={"A;B": ""})
 
 
 @pytest.mark.launch

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchx_cubicml.launch.messages import aligned, as_gain, change_rows, first_few, short, told
+from torchx_cubicml.launch.messages import aligned, change_rows, first_few, gain_text, short, told
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 
 
@@ -35,7 +35,7 @@ def test_long_values_are_cut_and_newlines_gone() -> None:
 
 
 def test_a_gain_without_a_baseline_says_why() -> None:
-    assert as_gain({"gain": None}) == "unknown: your own config ran out of memory"
+    assert gain_text({"gain": None}) == "unknown: your own config ran out of memory"
 
 
 def test_only_the_first_lines_of_many_are_told() -> None:

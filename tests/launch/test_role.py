@@ -108,7 +108,7 @@ def test_rewritten_words_are_quoted_and_only_the_wrapped_command_has_them() -> N
 def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> None:
     launch = read_role(made).launch(env={}, device="", obstacle="")
     assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == size
-    assert launch.not_rewritten == ""
+    assert launch.why_not_rewritten == ""
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> 
 def test_what_is_decided_in_the_job_is_recorded_and_not_rewritten(made: Role, reason: str) -> None:
     launch = read_role(made).launch(env={}, device="", obstacle="")
     assert launch.program == "t.py"
-    assert re.search(reason, launch.not_rewritten)
+    assert re.search(reason, launch.why_not_rewritten)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.shell import join, keep_texts, quote, split_line, word_of_argument
+from torchx_cubicml.launch.shell import join, quote, respell, split_line, word_of_argument
 
 PIECES = st.one_of(
     st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\x00"), max_size=6),
@@ -82,7 +82,7 @@ def test_words_that_no_shell_expands_are_literal(word: str) -> None:
 
 def test_words_that_stay_keep_their_text() -> None:
     words = split_line("""--a "x y" --b $HOME --lr 1e-3""")
-    assert keep_texts(words, ["--a", "x y", "--b", "$HOME", "--lr", "a'b"], spell=quote) == [
+    assert respell(words, ["--a", "x y", "--b", "$HOME", "--lr", "a'b"], spell=quote) == [
         *("--a", '"x y"', "--b", "$HOME", "--lr", "'a'\"'\"'b'")
     ]
 

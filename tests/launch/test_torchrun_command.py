@@ -9,7 +9,7 @@ from torchx_cubicml.launch.torchrun_command import (
     TORCHRUN_SHORT,
     TORCHRUN_WITH_VALUE,
     TORCHRUN_WITHOUT_VALUE,
-    take_apart,
+    parse_command,
 )
 
 
@@ -37,7 +37,7 @@ def test_commands_are_taken_apart(
     line: str, program: str, args: list[str], size: tuple[int | None, int | None]
 ) -> None:
     words = shlex.split(line)
-    command = take_apart(words)
+    command = parse_command(words)
     assert f"{'-m ' if command.is_module else ''}{command.program}" == program
     assert words[command.args_start :] == args
     assert (command.nnodes, command.nproc_per_node) == size
@@ -62,7 +62,7 @@ def test_commands_are_taken_apart(
 )
 def test_other_commands_are_refused_with_the_reason(line: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason):
-        take_apart(shlex.split(line))
+        parse_command(shlex.split(line))
 
 
 def test_options_are_those_of_the_torchrun_installed() -> None:

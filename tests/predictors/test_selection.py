@@ -10,7 +10,7 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, selection
 from torchx_cubicml.predictors.selection import PredictorChoice, choose_predictor, load_choice, save_choice
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.predictor_choice import add_choice, latest_choice
+from torchx_cubicml.store.predictor_choice import append_choice, latest_choice
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -82,7 +82,7 @@ def test_the_latest_choice_is_read_back_and_is_no_trial(tmp_path: Path) -> None:
     ids=["empty", "list", "number", "dotted", "unknown", "tuple", "deep"],
 )
 def test_what_is_no_name_of_ours_is_the_default(tmp_path: Path, content: str) -> None:
-    add_choice(str(tmp_path), "boosting", why={})
+    append_choice(str(tmp_path), "boosting", why={})
     (kept,) = (tmp_path / "choices").rglob("*.json")
     assert json.loads(kept.read_text())["predictor"] == "boosting"
     kept.write_text(content)

@@ -7,7 +7,7 @@ import threading
 import pytest
 from threadpoolctl import threadpool_info
 
-from torchx_cubicml.predictors.threads import on_all_cores, one_thread
+from torchx_cubicml.predictors.threads import map_parallel, one_thread
 
 
 def test_every_library_works_with_one_thread_inside_and_as_before_outside() -> None:
@@ -116,7 +116,7 @@ def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeyp
             return item, {library["num_threads"] for library in threadpool_info()}
 
     before = threadpool_info()
-    found = on_all_cores(work, range(5))
+    found = map_parallel(work, range(5))
     assert [item for item, _ in found] == list(range(5))
     assert all(numbers <= {1} for _, numbers in found)
     assert threadpool_info() == before
@@ -124,9 +124,9 @@ def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeyp
 
 def test_cores_are_counted_where_no_affinity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.sched_getaffinity")
-    assert on_all_cores(lambda item: item + 1, range(5)) == [1, 2, 3, 4, 5]
+    assert map_parallel(lambda item: item + 1, range(5)) == [1, 2, 3, 4, 5]
 
 
 def test_what_fails_on_another_core_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError):
-        on_all_cores(lambda item: 1 / (item - 3), range(5))
+        map_parallel(lambda item: 1 / (item - 3), range(5))

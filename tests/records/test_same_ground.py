@@ -8,7 +8,7 @@ import pytest
 from torchx_cubicml.advisor import Suggestion, best_known, suggest
 from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.records.trial import Measurement, State, Trial, Value
-from torchx_cubicml.records.workload import comparable_trials, under_way
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials
 from torchx_cubicml.space import Parameter, SearchSpace
 
 WORKLOAD: dict[str, Value] = {"program": "a.py", "world_size": 1}
@@ -130,11 +130,11 @@ class TestUnderWay:
 
     def test_trials_of_other_workloads_stay_as_they_are(self) -> None:
         plan = open_trial(1, State.PLANNED)
-        assert under_way([plan, ran(10)], {"program": "b.py"}) == [plan, ran(10)]
+        assert expire_lost_trials([plan, ran(10)], {"program": "b.py"}) == [plan, ran(10)]
 
     def test_damaged_times_lose_nothing(self) -> None:
         odd = Trial(trial_id="odd", workload=WORKLOAD, config={}, state=State.RUNNING, started_at="yesterday")
-        assert under_way([odd, ran(10)], WORKLOAD) == [odd, ran(10)]
+        assert expire_lost_trials([odd, ran(10)], WORKLOAD) == [odd, ran(10)]
 
 
 def test_the_outlook_is_of_one_ground() -> None:

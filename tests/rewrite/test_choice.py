@@ -9,7 +9,7 @@ import pytest
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Config, Origin, Trial, Value
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, explore, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules, explore
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
@@ -39,7 +39,7 @@ def choose(case: DecisionContext, *, now: datetime) -> Choice | None:
     found, note = explore(case, now=now)
     if found is None:
         suggestion = advise(case)
-        found = judge(case, suggestion) if suggestion is not None else None
+        found = apply_rules(case, suggestion) if suggestion is not None else None
     return replace(found, note=note) if found is not None else None
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.records.trial import Config, Trial, Value
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -39,7 +39,7 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
     case = DecisionContext(space=SPACE, workload=WORKLOAD, current=own, trials=trials)
     suggestion = advise(case)
     assert suggestion is not None
-    return judge(case, suggestion), faster
+    return apply_rules(case, suggestion), faster
 
 
 @pytest.mark.parametrize(

@@ -16,12 +16,12 @@ from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
 from torchx_cubicml.rewrite.cache import cache_path, recall
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, judge
+from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
 from torchx_cubicml.space import RewriteRules
 from torchx_cubicml.space.toml import parse_space
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.predictor_choice import add_choice
+from torchx_cubicml.store.predictor_choice import append_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,7 +49,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 def chosen(case: DecisionContext) -> Choice | None:
     """What is decided of the trials of a case, without a store, a cache or a deadline."""
     suggestion = advise(case)
-    return judge(case, suggestion) if suggestion is not None else None
+    return apply_rules(case, suggestion) if suggestion is not None else None
 
 
 def config(batch: int, mode: str) -> dict[str, Value]:
@@ -219,7 +219,7 @@ def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, mo
 
 def test_another_predictor_chosen_for_the_store_is_asked(filled: Place) -> None:
     filled.decide()
-    add_choice(filled.store.url, "boosting", why={})
+    append_choice(filled.store.url, "boosting", why={})
     filled.decide()
     filled.decide()
     assert filled.n_learned == 2
@@ -260,7 +260,7 @@ def test_without_a_folder_for_it_nothing_is_kept(filled: Place) -> None:
 
 def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
-    for name, told in (("rejection_reason", "no"), ("changed_batch", "another batch")):
+    for name, told in (("rejection_reason", "no"), ("batch_change_reason", "another batch")):
         with monkeypatch.context() as patch:
             patch.setattr(f"torchx_cubicml.rewrite.choice.{name}", lambda *_, told=told, **__: told)
             choice = filled.decide().choice

@@ -269,7 +269,7 @@ def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options
 
 def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options) -> None:
     fill(options)
-    elastic = replace(LAUNCH, world_size=None, not_rewritten="the number of nodes (1:4) is decided later")
+    elastic = replace(LAUNCH, world_size=None, why_not_rewritten="the number of nodes (1:4) is decided later")
     rewritten = rewrite(elastic, options)
     assert_as_typed(rewritten, r"the number of nodes \(1:4\)", launch=elastic)
     assert rewritten.contract is not None
@@ -445,7 +445,7 @@ def test_place_config_raises_what_the_user_must_know(options: Options) -> None:
     with pytest.raises(LaunchError, match="--a of parameter a is not in the command"):
         place_config(LAUNCH, space, {"a": 1}, store=options.store, origin=Origin.TUNE)
     with pytest.raises(LaunchError, match="cannot be given a config: elastic"):
-        place_config(replace(LAUNCH, not_rewritten="elastic"), space, {}, store=options.store, origin=Origin.TUNE)
+        place_config(replace(LAUNCH, why_not_rewritten="elastic"), space, {}, store=options.store, origin=Origin.TUNE)
     with pytest.raises(StoreError, match="unknown protocol"):
         place_config(LAUNCH, load_space(options.space), CURRENT, store="foo://x", origin=Origin.TUNE)
 
@@ -501,6 +501,6 @@ def test_options_come_from_the_command_then_torchxconfig_then_the_environment(
     monkeypatch.setenv("TORCHXCONFIG", str(config))
     for name in ("SPACE", "STORE", "MODE"):
         monkeypatch.setenv(f"TORCHX_CUBICML_{name}", f"from-environment-{name}")
-    assert Options.settled(space="mine.toml") == Options(
+    assert Options.resolved(space="mine.toml") == Options(
         space="mine.toml", store="config-store", mode="from-environment-MODE"
     )

@@ -13,19 +13,19 @@ from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.records.trial import Config, Origin, State, Trial, Value
 from torchx_cubicml.rewrite.rules import (
-    batch_may_slip,
-    changed_batch,
+    batch_change_reason,
+    can_change_batch,
     changes_training,
+    check_batch_size,
     comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
     hold,
-    keeping_batch,
     not_permitted,
-    refuse_other_batch,
     rejection_reason,
+    with_fixed_batch,
 )
 from torchx_cubicml.space import Binding, BindingKind, Parameter, RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
@@ -153,29 +153,31 @@ def test_launches_with_another_value_of_what_no_choice_can_say_are_left_out() ->
 def test_the_global_batch_size_is_kept_where_nothing_says_that_it_may_change() -> None:
     free = SearchSpace(parameters=(one("micro_batch_size"), one("tp_degree", "--tp")))
     current: Config = {"micro_batch_size": 1, "tp_degree": 1}
-    assert batch_may_slip(free, workload=WORKLOAD, current=current)
-    bound = keeping_batch(free, workload=WORKLOAD, current=current).bind(workload=WORKLOAD, current=current)
+    assert can_change_batch(free, workload=WORKLOAD, current=current)
+    bound = with_fixed_batch(free, workload=WORKLOAD, current=current).bind(workload=WORKLOAD, current=current)
     kept = list(bound.configs())
     assert kept == [current, {"micro_batch_size": 2, "tp_degree": 2}]
     for first, second in product((1, 2), repeat=2):
         config: Config = {"micro_batch_size": first, "tp_degree": second}
-        assert (changed_batch(free, workload=WORKLOAD, current=current, config=config) == "") is (config in kept)
+        assert (batch_change_reason(free, workload=WORKLOAD, current=current, config=config) == "") is (config in kept)
 
 
 def test_a_batch_that_may_change_changes() -> None:
     free = SearchSpace(parameters=(one("micro_batch_size", changes_training=True),))
-    assert not batch_may_slip(free, workload=WORKLOAD, current={"micro_batch_size": 1})
-    assert not changed_batch(free, workload=WORKLOAD, current={"micro_batch_size": 1}, config={"micro_batch_size": 2})
+    assert not can_change_batch(free, workload=WORKLOAD, current={"micro_batch_size": 1})
+    assert not batch_change_reason(
+        free, workload=WORKLOAD, current={"micro_batch_size": 1}, config={"micro_batch_size": 2}
+    )
 
 
 def test_a_derived_accumulation_keeps_the_batch_by_itself() -> None:
-    assert not batch_may_slip(SPACE, workload=WORKLOAD, current=CURRENT)
+    assert not can_change_batch(SPACE, workload=WORKLOAD, current=CURRENT)
 
 
 def test_another_stated_batch_is_refused() -> None:
-    refuse_other_batch(workload={**WORKLOAD, "global_batch_size": 32}, current=CURRENT)
+    check_batch_size(workload={**WORKLOAD, "global_batch_size": 32}, current=CURRENT)
     with pytest.raises(LaunchError, match="states a global batch size of 64, and the command has 32"):
-        refuse_other_batch(workload={**WORKLOAD, "global_batch_size": 64}, current=CURRENT)
+        check_batch_size(workload={**WORKLOAD, "global_batch_size": 64}, current=CURRENT)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.searchers.neighbourhood import Neighbourhood, ladder
+from torchx_cubicml.searchers.neighbourhood import Neighbourhood, ascending_choices
 from torchx_cubicml.space import Dimension
 
 if TYPE_CHECKING:
@@ -34,12 +34,12 @@ def many(vector: tuple[int, ...], count: int) -> NDArray[np.intp]:
 
 
 def test_a_ladder_leads_from_the_lowest_number_to_the_highest() -> None:
-    assert ladder(BATCH) == [1, 3, 2, 0, 4, 5]
+    assert ascending_choices(BATCH) == [1, 3, 2, 0, 4, 5]
 
 
 @pytest.mark.parametrize("dimension", [LAYERS[0], SWITCH], ids=["words", "switch"])
 def test_words_and_switches_have_no_ladder(dimension: Dimension) -> None:
-    assert ladder(dimension) is None
+    assert ascending_choices(dimension) is None
 
 
 def test_mutations_stay_in_range_and_reach_every_dimension(rng: np.random.Generator) -> None:

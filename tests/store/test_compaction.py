@@ -22,7 +22,7 @@ from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.compaction import CompactionResult, compact
-from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.reader import read_store
 from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
 
@@ -245,14 +245,14 @@ def test_what_another_folds_after_it_was_seen_is_not_folded_again(store: TrialSt
 def test_a_store_that_was_compacted_is_another_to_who_knew_it_and_then_stays_the_same(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)
-    first = fingerprint_of(store.folder.list_objects().shelves)
+    first = fingerprint_of(store.folder.list_objects().directories)
     compact(store, before="2026-01-04")
-    assert still_holds(store.folder, first) is None
-    second = fingerprint_of(store.folder.list_objects().shelves)
-    assert still_holds(store.folder, second) is not None
+    assert refresh_if_unchanged(store.folder, first) is None
+    second = fingerprint_of(store.folder.list_objects().directories)
+    assert refresh_if_unchanged(store.folder, second) is not None
     compact_again = TrialStore(store.url)
     put(compact_again, "2026-01-05", "x.json", begun("x"))
-    assert still_holds(store.folder, second) is None
+    assert refresh_if_unchanged(store.folder, second) is None
 
 
 @settings(max_examples=40)

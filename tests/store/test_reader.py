@@ -17,8 +17,8 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
-from torchx_cubicml.store.deadline import read_within
-from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.deadline import read_with_deadline
+from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.index_cache import cache_path
 from torchx_cubicml.store.reader import StoreSnapshot, read_store
 
@@ -204,7 +204,7 @@ def test_without_a_cache_nothing_is_kept_and_nothing_promised(filled: Path) -> N
 
 
 def test_a_deadline_leaves_time_to_keep_what_was_read(filled: Path) -> None:
-    assert len(read_within(str(filled / "store"), deadline_s=60, cache=filled / "cache").trials) == 50
+    assert len(read_with_deadline(str(filled / "store"), deadline_s=60, cache=filled / "cache").trials) == 50
 
 
 VALUES = [None, -1, 10**30, 1e308, "", "; rm -rf /", "$(id)", "x" * 100_000, [], {}, [[]], True, "\x1b[2J\n"]
@@ -245,12 +245,12 @@ def test_another_stores_cache_does_not_serve(filled: Path) -> None:
 
 class TestFingerprint:
     def holds(self, filled: Path) -> bool:
-        before = getattr(self, "before", None) or fingerprint_of(self.shelves(filled))
+        before = getattr(self, "before", None) or fingerprint_of(self.directories(filled))
         self.before = before
-        return still_holds(TrialStore(str(filled / "store")).folder, before) is not None
+        return refresh_if_unchanged(TrialStore(str(filled / "store")).folder, before) is not None
 
-    def shelves(self, filled: Path) -> object:
-        return TrialStore(str(filled / "store")).folder.list_objects().shelves
+    def directories(self, filled: Path) -> object:
+        return TrialStore(str(filled / "store")).folder.list_objects().directories
 
     @pytest.mark.parametrize("stamps", ["young", "settled"])
     def test_it_changes_with_the_objects_and_with_nothing_else(

@@ -13,7 +13,7 @@ from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.store import TrialStore, read_trials, segments
 from torchx_cubicml.store.compaction import CompactionResult, compact
-from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.reader import read_store
 from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
 
@@ -133,10 +133,10 @@ def test_segments_for_which_there_is_no_time_are_opened_at_the_next_launches(
 def test_whoever_asks_whether_a_store_changed_opens_no_new_segment(store: TrialStore, opened: list[int]) -> None:
     for number in range(3):
         store.folder.publish("2026-01-01", f"{number}.json", content_of("t", number))
-    before = fingerprint_of(store.folder.list_objects().shelves)
-    assert still_holds(store.folder, before) is not None
+    before = fingerprint_of(store.folder.list_objects().directories)
+    assert refresh_if_unchanged(store.folder, before) is not None
     merge(store)
-    assert still_holds(TrialStore(store.url).folder, before) is None
+    assert refresh_if_unchanged(TrialStore(store.url).folder, before) is None
     assert opened == []
 
 

@@ -13,7 +13,7 @@ from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
-from torchx_cubicml.tuner.stopping import refuse_to_go_on
+from torchx_cubicml.tuner.stopping import check_abort
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import SimulatedCluster
@@ -34,7 +34,7 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     trial = Trial(trial_id="t", workload={}, config=config, state=state, reason="why", measurement=measured)
     pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
     finished = FinishedLaunch(pending=pending, trial=trial, last_lines=("its last line",))
-    refuse_to_go_on(prepared, finished, [trial] * row, measured_before=False, awaits_own=awaits_own)
+    check_abort(prepared, finished, [trial] * row, measured_before=False, awaits_own=awaits_own)
 
 
 @pytest.mark.parametrize(

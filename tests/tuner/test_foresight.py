@@ -13,7 +13,7 @@ import pytest
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner import Budget, Prepared
-from torchx_cubicml.tuner.patience import pause_s
+from torchx_cubicml.tuner.patience import poll_interval_s
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
@@ -116,5 +116,5 @@ def test_a_failure_is_thought_about_before_the_next_launch(prepared: Prepared) -
 def test_a_job_is_looked_at_most_often_when_it_may_end(
     age_s: float, usual_s: tuple[float, float] | None, least: float, most: float
 ) -> None:
-    assert least <= pause_s(age_s, eager=False, usual_s=usual_s) <= most
-    assert pause_s(age_s, eager=True, usual_s=usual_s) == 0.2
+    assert least <= poll_interval_s(age_s, eager=False, usual_s=usual_s) <= most
+    assert poll_interval_s(age_s, eager=True, usual_s=usual_s) == 0.2

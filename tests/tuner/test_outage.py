@@ -14,7 +14,7 @@ import pytest
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.store.backend import NO_SHELVES
+from torchx_cubicml.store.backend import NO_DIRECTORIES
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.tuner import Begun, Budget, Ended, Prepared, Step, TuneResult, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
@@ -53,7 +53,7 @@ def outage(cluster: SimulatedCluster, *, begin_s: float = 0.0, end_s: float = ma
         if begin_s <= (cluster.time - start).total_seconds() < end_s:
             raise StoreError("store s3://bucket cannot be read: ClientError: 503 Slow Down")
 
-    def listed(folder: LocalBackend, known: Mapping[str, Directory] = NO_SHELVES) -> Listing:
+    def listed(folder: LocalBackend, known: Mapping[str, Directory] = NO_DIRECTORIES) -> Listing:
         refuse()
         return list_objects(folder, known)
 

@@ -28,20 +28,20 @@ def told(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None
 
 def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
-    ledger = TrialLog(url)
+    trial_log = TrialLog(url)
     for event in (
         told(EventKind.STARTED, 0),
         told(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
         told(EventKind.STARTED, 190, restarts=1),
         told(EventKind.MEASURED, 192, restarts=1),
     ):
-        ledger.append(event)
-    ledger.refresh()
+        trial_log.append(event)
+    trial_log.refresh()
     first, second = (
         (NOON + timedelta(minutes=each), NOON + timedelta(minutes=each + ran)) for each, ran in ((0, 10), (190, 2))
     )
-    assert ledger.attempts(LAUNCH) == [first, second]
-    tune_state = TuneState("tune-0123456789abcdef", ledger, Journal(url), SystemClock())
+    assert trial_log.attempts(LAUNCH) == [first, second]
+    tune_state = TuneState("tune-0123456789abcdef", trial_log, Journal(url), SystemClock())
     pending = _pending_launch(tune_state, LAUNCH, "slurm://torchx/7")
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
@@ -51,10 +51,10 @@ def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> N
     url = str(tmp_path / "store")
     TrialLog(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
-        ledger = TrialLog(url, statistic=statistic)
-        ledger.refresh()
-        found = ledger.of_launch(LAUNCH)
+        trial_log = TrialLog(url, statistic=statistic)
+        trial_log.refresh()
+        found = trial_log.of_launch(LAUNCH)
         assert found is not None
         assert found.measurement is not None
         assert found.measurement.tokens_per_second == expected
-        assert ledger.trials() == [found]
+        assert trial_log.trials() == [found]

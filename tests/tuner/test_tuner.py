@@ -335,7 +335,7 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     (proposed,) = advisor.suggest(snapshot)
     advisor.expected_gain(snapshot)
     account = advisor.account(snapshot, best.config)
-    assert account.worths
+    assert account.sensitivities
     assert len(studies) == 1
     assert best == best_known(prepared.space, trials=told, **facts)
     assert proposed == suggest(prepared.space, trials=told, **facts)[0]

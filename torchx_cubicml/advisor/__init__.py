@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod
 from torchx_cubicml.advisor.confidence import Confidence, expected_gain, verdict
-from torchx_cubicml.advisor.sensitivity import Alternative, ParameterWorth, sensitivity
+from torchx_cubicml.advisor.sensitivity import Alternative, ParameterSensitivity, sensitivity
 from torchx_cubicml.advisor.study import Study, best_known, suggest
 from torchx_cubicml.records.suggestion import Suggestion
 
@@ -18,7 +18,7 @@ __all__ = [
     "DEFAULT_METHOD",
     "Alternative",
     "Confidence",
-    "ParameterWorth",
+    "ParameterSensitivity",
     "ProposalMethod",
     "Study",
     "Suggestion",

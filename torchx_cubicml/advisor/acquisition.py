@@ -58,7 +58,7 @@ class Acquisition:
         self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
         excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.records)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * excess, _LOWEST_FLOOR, _HIGHEST_FLOOR))
-        self._decided_rows = posterior.settled_rows()
+        self._decided_rows = posterior.decided_rows()
         if name == "thompson" and rng is not None:
             self._forecast_at = posterior.sample_function(rng)
 
@@ -71,12 +71,14 @@ class Acquisition:
         forecast = self._forecast_at(vectors)
         gain, spread = np.nan_to_num(forecast.logarithm - self._best), np.nan_to_num(forecast.spread)
         utility = self._utility(gain, spread)
-        score = weighed(utility, forecast.fits, floor=self._floor)
+        score = weighted_by_fit(utility, forecast.fits, floor=self._floor)
         decided = np.array([row.tobytes() in self._decided_rows for row in vectors], dtype=np.bool_)
         return np.asarray(np.where(decided, -np.inf, score), dtype=np.float64)
 
 
-def weighed(utility: NDArray[np.float64], fits: NDArray[np.float64], *, floor: float = _FLOOR) -> NDArray[np.float64]:
+def weighted_by_fit(
+    utility: NDArray[np.float64], fits: NDArray[np.float64], *, floor: float = _FLOOR
+) -> NDArray[np.float64]:
     """Return log utility weighted by the probability to fit in memory, of the shape of ``utility``.
 
     Args:

@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighed
+from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import WarmStartable, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.initial_design import DesignPoint, first_batch, screens
-from torchx_cubicml.searchers.neighbourhood import ladder
+from torchx_cubicml.searchers.initial_design import DesignPoint, first_batch, uses_screening
+from torchx_cubicml.searchers.neighbourhood import ascending_choices
 from torchx_cubicml.space.encoding import config_at, drawn_rows
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def _coordinates(space: SearchSpace, configs: Sequence[Config]) -> NDArray[np.fl
     columns = [np.empty((len(configs), 0))]
     for column, dimension in zip(chosen.T, space.dimensions, strict=True):
         weight = 1.0 / (len(set(names)) * names.count(dimension.parameter))
-        order = ladder(dimension)
+        order = ascending_choices(dimension)
         if order is None:
             columns.append(0.5 * weight * np.eye(len(dimension.choices))[column])
         else:
@@ -105,7 +105,7 @@ def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignP
     covered = np.isfinite(throughput)
     if not covered.any():
         return []
-    scores = weighed(np.log(throughput[covered]), posterior.forecast_at(vectors[covered]).fits)
+    scores = weighted_by_fit(np.log(throughput[covered]), posterior.forecast_at(vectors[covered]).fits)
     configs = [config_at(space, vector) for vector in vectors[covered]]
     picked = diverse_subset(space, configs, scores, count=count, taken=[point.config for point in taken])
     return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
@@ -177,16 +177,16 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
     measured = posterior.measured()
     if _is_design_done(posterior, len(measured)):
         return
-    if posterior.taught_elsewhere:
-        if current in posterior.space and not posterior.settled(current) and not posterior.erred(current):
+    if posterior.has_transfer_prior:
+        if current in posterior.space and not posterior.is_decided(current) and not posterior.had_error(current):
             yield current, "untried first guess: your own config"
         return
     best = max(measured, key=lambda config: max(posterior.records[identity(config)].measured), default=None)
     points = first_batch(posterior.space, current=current, best=best)
     if not measured:
         points[1:1] = roofline_starts(posterior, count=_ROOFLINE_STARTS, taken=points[:1])
-    points = [point for point in points if not posterior.settled(point.config)]
-    points.sort(key=lambda point: posterior.erred(point.config))  # configs that failed before come last
+    points = [point for point in points if not posterior.is_decided(point.config)]
+    points.sort(key=lambda point: posterior.had_error(point.config))  # configs that failed before come last
     fits = posterior.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, probability in zip(points, fits, strict=True):
         if probability >= _MIN_FIT:
@@ -195,7 +195,7 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
 
 def _is_design_done(posterior: Posterior, n_measured: int) -> bool:
     """Return whether the initial design is complete, so that the acquisition chooses all further launches."""
-    if not screens(posterior.space):
+    if not uses_screening(posterior.space):
         return posterior.n_tried >= _DESIGN_SIZE
     required = _SCREENING_SIZE if n_measured >= _MIN_MEASURED else _MAX_SCREENING_SIZE
     return posterior.n_tried >= required
@@ -213,7 +213,7 @@ def searched(
     """
     under_way = [record.config for record in posterior.records.values() if record.open]
     taken = [*chosen, *under_way]
-    if not isinstance(posterior.knowledge, JointSurrogate):
+    if not isinstance(posterior.surrogate, JointSurrogate):
         return _from_pool(posterior, taken, method, count=count, rng=rng)
     posterior = posterior.optimistic().fantasize(taken)
     measured = posterior.measured()

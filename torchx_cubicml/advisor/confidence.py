@@ -10,7 +10,7 @@ import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, designed, searched
 from torchx_cubicml.advisor.explain import build_suggestions
-from torchx_cubicml.advisor.posterior import as_recorded, ranked
+from torchx_cubicml.advisor.posterior import ranked, with_pinned_choices
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
@@ -118,7 +118,7 @@ def _compared_configs(posterior: Posterior, current: Config, winner: Config | No
     ranking = ranked(posterior)
     if not ranking.trusted:
         return []
-    first = ranking.trusted[0] if winner is None else as_recorded(posterior, winner)
+    first = ranking.trusted[0] if winner is None else with_pinned_choices(posterior, winner)
     own = [each for each in (*ranking.trusted, *ranking.doubted) if identity(each) == identity(current)]
     others = [*ranking.trusted[:_MAX_COMPARED], *ranking.doubted[:_MAX_COMPARED], *own]
     return list({identity(config): config for config in [first, *others]}.values())

@@ -12,7 +12,7 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.advisor.noise import Belief
+    from torchx_cubicml.advisor.noise import ThroughputPosterior
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Value
 
@@ -128,7 +128,13 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
 
 
 def _suggestion(
-    config: Config, belief: Belief | None, baseline: Belief | None, gain: Belief | None, *, fits: float, n_trials: int
+    config: Config,
+    belief: ThroughputPosterior | None,
+    baseline: ThroughputPosterior | None,
+    gain: ThroughputPosterior | None,
+    *,
+    fits: float,
+    n_trials: int,
 ) -> Suggestion:
     return Suggestion(
         config=config,

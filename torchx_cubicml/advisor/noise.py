@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config, Trial
 
-Repeated: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
+RepeatedMeasurements: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
 """Throughputs of one config, and the uncertainty of each."""
 
 # Log-normal prior of the noise: median, and log deviations between sites and between the workloads of a site. Quiet
@@ -41,7 +41,7 @@ _MIN_VARIANCE = 1e-6  # least variance of a run: two equal measurements do not p
 
 
 @dataclass(frozen=True, slots=True)
-class Belief:
+class ThroughputPosterior:
     """Posterior of one config's throughput: log-normal.
 
     Args:
@@ -72,11 +72,11 @@ def repeat_noise(
     >>> round(repeat_noise([]), 3), round(repeat_noise(runs), 3), round(repeat_noise([*runs, *runs]), 3)
     (0.067, 0.131, 0.118)
     """
-    own = chain.from_iterable(repeats_of(trials, objective=objective))
-    return pooled_noise(own, repeats_of(elsewhere, objective=objective))
+    own = chain.from_iterable(repeated_measurements(trials, objective=objective))
+    return pooled_noise(own, repeated_measurements(elsewhere, objective=objective))
 
 
-def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated]]:
+def repeated_measurements(trials: Iterable[Trial], *, objective: str) -> list[list[RepeatedMeasurements]]:
     """Return the measurements of each config measured more than once, one list per workload.
 
     Launches recorded without a space file have unknown configs, so they are not repeats of one another.
@@ -108,7 +108,9 @@ def repeats_of(trials: Iterable[Trial], *, objective: str) -> list[list[Repeated
     return [each for each in repeated if each]
 
 
-def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
+def pooled_noise(
+    own: Iterable[RepeatedMeasurements], elsewhere: Iterable[Iterable[RepeatedMeasurements]] = ()
+) -> float:
     """Return the run-to-run standard deviation of the logarithm of throughput, pooled over repeats within configs.
 
     This is the root of the mean square under the noise's posterior: a random-effects meta-analysis by restricted
@@ -127,7 +129,9 @@ def pooled_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]
     return math.sqrt(float(_posterior(own, elsewhere) @ _GRID**2))
 
 
-def usual_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]] = ()) -> float:
+def median_noise(
+    own: Iterable[RepeatedMeasurements], elsewhere: Iterable[Iterable[RepeatedMeasurements]] = ()
+) -> float:
     """Return the posterior median of the run-to-run noise, for a predictor that also fits the noise to its residuals.
 
     >>> round(usual_noise([]), 3)
@@ -137,7 +141,9 @@ def usual_noise(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]]
     return float(np.interp(0.5, np.cumsum(probabilities) - 0.5 * probabilities, _GRID))
 
 
-def _posterior(own: Iterable[Repeated], elsewhere: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
+def _posterior(
+    own: Iterable[RepeatedMeasurements], elsewhere: Iterable[Iterable[RepeatedMeasurements]]
+) -> NDArray[np.float64]:
     """Return the posterior probability of each noise level of the grid, given all repeats."""
     logs = np.log(_GRID)
     workload_given_site = np.exp(-0.5 * ((logs[:, None] - logs) / _WORKLOAD_SD) ** 2)  # workload noise given the site's
@@ -155,7 +161,7 @@ def _normalized(logs: NDArray[np.float64]) -> NDArray[np.float64]:
     return np.asarray(weights / weights.sum(), dtype=np.float64)
 
 
-def _log_likelihoods(workloads: Iterable[Iterable[Repeated]]) -> NDArray[np.float64]:
+def _log_likelihoods(workloads: Iterable[Iterable[RepeatedMeasurements]]) -> NDArray[np.float64]:
     """Return the restricted log likelihood of each workload's repeats at each noise level of the grid.
 
     Up to a constant per workload, float64 ``[n_workloads, n_levels]``; workloads without repeats are left out.
@@ -179,8 +185,8 @@ def _log_likelihoods(workloads: Iterable[Iterable[Repeated]]) -> NDArray[np.floa
 
 
 def believe(
-    predicted: Belief | None, measured: Sequence[float], uncertainties: Sequence[float], *, noise: float
-) -> Belief | None:
+    predicted: ThroughputPosterior | None, measured: Sequence[float], uncertainties: Sequence[float], *, noise: float
+) -> ThroughputPosterior | None:
     """Return the posterior from a prediction and measurements, weighted by precision; ``None`` where there is neither.
 
     Args:
@@ -195,7 +201,7 @@ def believe(
     precision = sum(weights)
     centre = sum(weight * math.log(value) for weight, value in zip(weights, measured, strict=True)) / precision
     if predicted is None:
-        return Belief(math.exp(centre), precision**-0.5)
+        return ThroughputPosterior(math.exp(centre), precision**-0.5)
     prior = max(predicted.spread, 1e-6) ** -2
     mean = (precision * centre + prior * math.log(predicted.throughput)) / (precision + prior)
-    return Belief(math.exp(mean), (precision + prior) ** -0.5)
+    return ThroughputPosterior(math.exp(mean), (precision + prior) ** -0.5)

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.noise import Belief, believe, pooled_noise, repeats_of, usual_noise
-from torchx_cubicml.advisor.surrogates.base import FEWEST_ELSEWHERE, JointSurrogate, TrainingData
-from torchx_cubicml.advisor.surrogates.select import learn
-from torchx_cubicml.advisor.surrogates.transfer_prior import cover
+from torchx_cubicml.advisor.noise import ThroughputPosterior, believe, median_noise, pooled_noise, repeated_measurements
+from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
+from torchx_cubicml.advisor.surrogates.select import fit_surrogate
+from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import (
     ConfigOutcome,
-    always_the_same,
+    constant_values,
     latest_observed,
     leaking_facts,
+    misreported_facts,
     narrowed,
-    not_as_requested,
+    outcomes_by_config,
     pinned_choices,
-    records_of,
     with_choices,
     with_observed_configs,
     without,
@@ -29,7 +29,7 @@ from torchx_cubicml.advisor.trial_data import (
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import ineffective_parameters
 from torchx_cubicml.predictors.features.rows import FactRows
-from torchx_cubicml.records.workload import comparable_trials, matches, under_way
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -71,7 +71,7 @@ def ranked(posterior: Posterior) -> RankedConfigs:
     return RankedConfigs(trusted=trusted, doubted=doubted) if trusted else RankedConfigs(trusted=doubted, doubted=())
 
 
-def as_recorded(posterior: Posterior, config: Config) -> Config:
+def with_pinned_choices(posterior: Posterior, config: Config) -> Config:
     """Return ``config`` as the posterior records it: parameters without effect have their one pinned choice."""
     pinned = {item.name: item.choices[0] for item in posterior.space.parameters if item.name in posterior.ineffective}
     return with_choices(config, pinned)
@@ -107,8 +107,8 @@ class Posterior:
     records: Mapping[Hashable, ConfigOutcome]
     n_trials: int
     noise: float
-    knowledge: Surrogate
-    taught_elsewhere: bool = False
+    surrogate: Surrogate
+    has_transfer_prior: bool = False
     advice: tuple[str, ...] = ()
 
     @classmethod
@@ -127,26 +127,28 @@ class Posterior:
         ``space`` is bound to ``workload``; ``predictor`` is as in ``TrainingData``, or the default where it is unknown.
         """
         trials = [trial.at(space.statistic) for trial in trials]
-        trials, advice = comparable_trials(under_way(trials, workload), workload)
+        trials, advice = comparable_trials(expire_lost_trials(trials, workload), workload)
         trials = with_observed_configs(trials, workload=workload, space=space)
-        own = [trial for trial in trials if matches(trial, workload)]
+        own = [trial for trial in trials if is_same_workload(trial, workload)]
         observed_as = {item.name: item.observe or item.name for item in space.parameters}
         observe = {item.name: item.observe for item in space.parameters if item.observe}
         idle = set(ineffective_parameters(own, observe=observe))
         leaking = leaking_facts(own, {*observed_as, *observed_as.values(), *workload})
-        own_leaking = leaking | not_as_requested(own, {k: v for k, v in observed_as.items() if k not in idle})
+        own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
         own_ids = {id(trial) for trial in own}
         cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in trials]
         latest = latest_observed(own)
         compared = [item.name for item in space.parameters if item.derive is None and item.name not in _SET_BY_BATCH]
         pinned = pinned_choices(space, current, idle)
         pinned_space = narrowed(space, pinned)
-        records = records_of(pinned_space, own, pinned)
+        records = outcomes_by_config(pinned_space, own, pinned)
         repeats = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
-        elsewhere = repeats_of((trial for trial in trials if id(trial) not in own_ids), objective=space.objective)
+        elsewhere = repeated_measurements(
+            (trial for trial in trials if id(trial) not in own_ids), objective=space.objective
+        )
         tuned = {item.name: item.choices for item in pinned_space.parameters if item.derive is None}
         data = TrainingData(
-            everything=cleaned,
+            all_trials=cleaned,
             own=[
                 trial
                 for trial, original in zip(cleaned, trials, strict=True)
@@ -156,7 +158,7 @@ class Posterior:
             observe=observe,
             compare=[*workload, *compared],
             tuned=tuned,
-            noise=usual_noise(repeats, elsewhere) if repeats else None,
+            noise=median_noise(repeats, elsewhere) if repeats else None,
             workload=workload,
             predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
         )
@@ -167,30 +169,30 @@ class Posterior:
             rows=FactRows(
                 pinned_space,
                 facts={**known, **space.facts, **workload},
-                instead=always_the_same(own, idle, observe),
+                instead=constant_values(own, idle, observe),
             ),
             records=records,
             n_trials=sum(trial.state.ended for trial in own),
             noise=pooled_noise(repeats, elsewhere),
-            knowledge=learn(data, rng=rng),
-            taught_elsewhere=_are_others_informative(
+            surrogate=fit_surrogate(data, rng=rng),
+            has_transfer_prior=_are_others_informative(
                 trials, own_ids, {name for name, each in data.tuned.items() if len(each) > 1}
             )
-            or cover(data.own),
+            or roofline_covers(data.own),
             advice=advice,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Forecast:
         """Return the surrogate's forecast of ``configs``."""
-        return self.knowledge.forecast(self._rows(configs))
+        return self.surrogate.forecast(self._rows(configs))
 
     def forecast_at(self, vectors: NDArray[np.intp]) -> Forecast:
         """Return the forecast of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
-        return self.knowledge.forecast(self.rows.at(vectors))
+        return self.surrogate.forecast(self.rows.at(vectors))
 
     def ensemble(self, *, one: bool) -> list[Self]:
         """Return one posterior per member of the surrogate's ensemble; see ``Surrogate.ensemble``."""
-        return [replace(self, knowledge=each) for each in self.knowledge.ensemble(one=one)]
+        return [replace(self, surrogate=each) for each in self.surrogate.ensemble(one=one)]
 
     def fantasize(self, configs: Sequence[Config]) -> Self:
         """Return the posterior as if ``configs`` were under way and measured at their means (fantasy observations)."""
@@ -204,13 +206,13 @@ class Posterior:
         relaunched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
         return replace(
             self,
-            knowledge=self.knowledge.fantasize(self._rows(configs)),
+            surrogate=self.surrogate.fantasize(self._rows(configs)),
             records={**under_way, **self.records, **relaunched},
         )
 
     def optimistic(self) -> Self:
         """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""
-        return replace(self, knowledge=self.knowledge.optimistic())
+        return replace(self, surrogate=self.surrogate.optimistic())
 
     def sample_function(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
         """Return ``forecast_at`` of one function sampled from the posterior (Thompson sample)."""
@@ -218,7 +220,7 @@ class Posterior:
         around = vectors_of(self.space, self.fastest(_FASTEST_VARIED))
         near = as_legal(self.space, np.vstack([moves.mixed(around, rng), moves.mutated(around, rng)]))
         anchors = np.vstack([near[np.sort(distinct_rows(near)[0])], drawn_rows(self.space, _RANDOM_ANCHORS, rng=rng)])
-        sampled = self.knowledge.sample_function(self.rows.at(anchors), rng=rng)
+        sampled = self.surrogate.sample_function(self.rows.at(anchors), rng=rng)
         return lambda vectors: sampled.forecast(self.rows.at(vectors))
 
     def sample(self, configs: Sequence[Config], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
@@ -226,8 +228,8 @@ class Posterior:
 
         Each config must be predicted or measured.
         """
-        if isinstance(self.knowledge, JointSurrogate):
-            return self.knowledge.sample(self._rows(configs), count=count, rng=rng)
+        if isinstance(self.surrogate, JointSurrogate):
+            return self.surrogate.sample(self._rows(configs), count=count, rng=rng)
         beliefs = self.beliefs(configs)
         means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
         spreads = np.array([belief.spread if belief else math.nan for belief in beliefs])
@@ -236,20 +238,20 @@ class Posterior:
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
         return [self.rows.of(config) for config in configs]
 
-    def beliefs(self, configs: Sequence[Config]) -> list[Belief | None]:
+    def beliefs(self, configs: Sequence[Config]) -> list[ThroughputPosterior | None]:
         """Return the posterior of each config after its own measurements; ``None`` where nothing is known of it."""
         if not configs:
             return []
-        forecast, is_joint = self.forecast(configs), isinstance(self.knowledge, JointSurrogate)
-        beliefs: list[Belief | None] = []
+        forecast, is_joint = self.forecast(configs), isinstance(self.surrogate, JointSurrogate)
+        beliefs: list[ThroughputPosterior | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
-            predicted = Belief(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
+            predicted = ThroughputPosterior(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
             record = self.records.get(identity(config))
             measurements = (record.measured, record.uncertainties) if record and not is_joint else ((), ())
             beliefs.append(believe(predicted, *measurements, noise=self.noise))
         return beliefs
 
-    def gains(self, configs: Sequence[Config], over: Config) -> list[Belief | None]:
+    def gains(self, configs: Sequence[Config], over: Config) -> list[ThroughputPosterior | None]:
         """Return the posterior ratio of each config's throughput to that of ``over``.
 
         ``None`` where either is unknown or ``over`` runs out of memory. Errors that two configs share cancel out, so
@@ -259,18 +261,21 @@ class Posterior:
         record = self.records.get(identity(over))
         if base is None or (record is not None and record.out_of_memory):
             return [None] * len(configs)
-        if isinstance(self.knowledge, JointSurrogate):
-            means, spreads = self.knowledge.ratios(self._rows(configs), self._rows([over])[0])
-            gains: list[Belief | None] = [
-                Belief(math.exp(mean), spread) for mean, spread in zip(means, spreads.tolist(), strict=True)
+        if isinstance(self.surrogate, JointSurrogate):
+            means, spreads = self.surrogate.ratios(self._rows(configs), self._rows([over])[0])
+            gains: list[ThroughputPosterior | None] = [
+                ThroughputPosterior(math.exp(mean), spread)
+                for mean, spread in zip(means, spreads.tolist(), strict=True)
             ]
         else:
             gains = [
-                Belief(belief.throughput / base.throughput, math.hypot(belief.spread, base.spread)) if belief else None
+                ThroughputPosterior(belief.throughput / base.throughput, math.hypot(belief.spread, base.spread))
+                if belief
+                else None
                 for belief in beliefs
             ]
         same = [identity(config) == identity(over) for config in configs]
-        return [Belief(1.0, 0.0) if is_same else gain for gain, is_same in zip(gains, same, strict=True)]
+        return [ThroughputPosterior(1.0, 0.0) if is_same else gain for gain, is_same in zip(gains, same, strict=True)]
 
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
@@ -284,21 +289,21 @@ class Posterior:
 
     def outliers(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
         """Return whether configs are outliers, slowed down by something else in each measurement, ``[n]``."""
-        return self.knowledge.outliers(self._rows(configs))
+        return self.surrogate.outliers(self._rows(configs))
 
-    def settled(self, config: Config) -> bool:
+    def is_decided(self, config: Config) -> bool:
         """Return whether ``config`` is decided: another launch of it would add nothing."""
         record = self.records.get(identity(config))
-        return record is not None and record.settled
+        return record is not None and record.is_decided
 
-    def erred(self, config: Config) -> bool:
+    def had_error(self, config: Config) -> bool:
         """Return whether a launch of ``config`` ever ended with an error or in an unknown state."""
         record = self.records.get(identity(config))
-        return record is not None and record.erred
+        return record is not None and record.had_error
 
-    def settled_rows(self) -> frozenset[bytes]:
+    def decided_rows(self) -> frozenset[bytes]:
         """Return the decided rows of choice indices, as ``ConfigOutcome.row``."""
-        return frozenset(record.row for record in self.records.values() if record.settled)
+        return frozenset(record.row for record in self.records.values() if record.is_decided)
 
     @property
     def n_tried(self) -> int:
@@ -314,7 +319,7 @@ class Posterior:
 def _are_others_informative(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
     """Return whether enough measured trials besides ``own`` have a value for each of ``names``."""
     informative = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
-    return sum(1 for _ in islice(informative, FEWEST_ELSEWHERE)) == FEWEST_ELSEWHERE
+    return sum(1 for _ in islice(informative, MIN_TRANSFER)) == MIN_TRANSFER
 
 
 def _has_config(trial: Trial, names: Collection[str]) -> bool:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.advisor.posterior import as_recorded, ranked
+from torchx_cubicml.advisor.posterior import ranked, with_pinned_choices
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.searchers.base import identity
 
@@ -45,7 +45,7 @@ class Alternative:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ParameterWorth:
+class ParameterSensitivity:
     """Sensitivity of the best config to one parameter.
 
     Args:
@@ -73,7 +73,7 @@ class ParameterWorth:
         return f"{self.name} {_value_text(self.value)}: {', '.join(parts) if parts else 'no other value is legal here'}"
 
 
-def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterWorth, ...]:
+def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterSensitivity, ...]:
     """Return the sensitivity to each parameter at ``winner``, the largest first.
 
     Each parameter is set to its other choices while all others stay fixed (derived ones follow). A per-layer value is
@@ -88,7 +88,7 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
     """
     posterior = study.posterior
     with one_thread():
-        best = ranked(posterior).trusted[:1] if winner is None else (as_recorded(posterior, winner),)
+        best = ranked(posterior).trusted[:1] if winner is None else (with_pinned_choices(posterior, winner),)
         if not posterior.measured() or best[0] not in posterior.space:
             return ()
         names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
@@ -96,7 +96,7 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
     return tuple(sorted(effects, key=_least_ratio))
 
 
-def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterWorth:
+def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterSensitivity:
     configs = list(_alternatives(posterior, best, name, current).values())
     gains = posterior.gains(configs, best) if configs else []
     fits = posterior.forecast(configs).fits.tolist() if configs else []
@@ -119,7 +119,7 @@ def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Conf
         )
     own = next((each for each in found if each.value == current.get(name)), None)
     alternatives = tuple(sorted(found, key=lambda each: -each.predicted))
-    return ParameterWorth(name=name, value=best[name], own=own, alternatives=alternatives)
+    return ParameterSensitivity(name=name, value=best[name], own=own, alternatives=alternatives)
 
 
 def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
@@ -172,7 +172,7 @@ def _sampled_choices(n_choices: int) -> list[int]:
     return sorted({*range(0, n_choices, stride), n_choices - 1})
 
 
-def _least_ratio(effect: ParameterWorth) -> float:
+def _least_ratio(effect: ParameterSensitivity) -> float:
     """Return the predicted ratio of the slowest alternative; 1 where there is none."""
     return min((each.predicted for each in effect.alternatives), default=1.0)
 

@@ -18,7 +18,7 @@ from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.noise import Belief
+    from torchx_cubicml.advisor.noise import ThroughputPosterior
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config, Workload
     from torchx_cubicml.searchers import Searcher
@@ -124,7 +124,7 @@ def best_known(
     workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
     space = space.bind(workload=workload, current=current)
     trials = list(trials)
-    if not any(trial.measurement is not None and matches(trial, workload) for trial in trials):
+    if not any(trial.measurement is not None and is_same_workload(trial, workload) for trial in trials):
         return None  # saves the time of a fit
     study = Study.of(space, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
     return study.best_known()
@@ -212,7 +212,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     return build_suggestions(posterior, sure[:1] or [unchanged], current)[0]
 
 
-def _is_claimed(gain: Belief) -> bool:
+def _is_claimed(gain: ThroughputPosterior) -> bool:
     """Return whether a gain is large enough to matter and surely more than noise."""
     return gain.throughput >= _MIN_GAIN and gain.quantile(1.0 - _CONFIDENCE) > 1.0
 
@@ -243,7 +243,7 @@ def _quick_searcher(posterior: Posterior) -> Searcher:
     return Evolution(start=tuple(posterior.fastest(_WARM_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
-def _untried_winner(posterior: Posterior, best: Belief, rng: np.random.Generator) -> Config | None:
+def _untried_winner(posterior: Posterior, best: ThroughputPosterior, rng: np.random.Generator) -> Config | None:
     """Return the untried config with the highest lower bound, if that is above ``best`` and the config surely fits."""
     if posterior.n_tried < _MIN_TRIED:
         return None
@@ -256,7 +256,7 @@ class _LowerBound:
     """Lower bound of the 98 % interval of untried configs that surely fit: a ``VectorScore``."""
 
     def __init__(self, posterior: Posterior) -> None:
-        self._posterior, self._decided_rows = posterior, posterior.settled_rows()
+        self._posterior, self._decided_rows = posterior, posterior.decided_rows()
 
     def __call__(self, configs: Sequence[Config]) -> NDArray[np.float64]:
         return self.of_vectors(vectors_of(self._posterior.space, configs))

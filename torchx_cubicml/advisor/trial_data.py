@@ -11,7 +11,7 @@ import numpy as np
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
 
 
-def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
+def nearest_trials(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[Trial]:
     """Return the ``count`` trials that share the most facts with ``workload``; of equally near ones the latest."""
     trials = list(trials)
     if len(trials) <= count:
@@ -36,20 +36,20 @@ def nearest(trials: Iterable[Trial], workload: Workload, *, count: int) -> list[
     return trials[-count:]
 
 
-def telling(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[Trial]:
-    """Return ``count`` informative trials ``nearest`` to ``workload``, at least half of them measured where possible.
+def informative_trials(trials: Sequence[Trial], workload: Workload, *, count: int) -> list[Trial]:
+    """Return ``count`` informative trials nearest to ``workload``, at least half of them measured where possible.
 
     Failed trials alone contain no throughput, however near they are.
     """
-    chosen = nearest(trials, workload, count=count)
+    chosen = nearest_trials(trials, workload, count=count)
     if 2 * sum(trial.measurement is not None for trial in chosen) >= len(chosen) or len(chosen) == len(trials):
         return chosen
-    measured = nearest((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
+    measured = nearest_trials((trial for trial in trials if trial.measurement is not None), workload, count=count // 2)
     others = (trial for trial in trials if trial.measurement is None)
-    return [*measured, *nearest(others, workload, count=count - len(measured))]
+    return [*measured, *nearest_trials(others, workload, count=count - len(measured))]
 
 
-def is_covered(workload: Workload, trials: Iterable[Trial]) -> bool:
+def are_facts_seen(workload: Workload, trials: Iterable[Trial]) -> bool:
     """Return whether trials of other workloads declare each fact of ``workload``, each fact in some trial."""
     unseen = set(workload.items())
     for other in {id(trial.workload): trial.workload for trial in trials}.values():
@@ -74,7 +74,7 @@ def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:
     return {name for name, distinct in values.items() if len(distinct) > 1 and name not in known | _ENVIRONMENT}
 
 
-def not_as_requested(own: Iterable[Trial], observed_as: Mapping[str, str]) -> set[str]:
+def misreported_facts(own: Iterable[Trial], observed_as: Mapping[str, str]) -> set[str]:
     """Return the facts observed with another value than requested, such as a batch split over ranks.
 
     A config not yet launched has only its requested values. The workload's own trials must be described by theirs, too.
@@ -87,7 +87,7 @@ def not_as_requested(own: Iterable[Trial], observed_as: Mapping[str, str]) -> se
     }
 
 
-def always_the_same(own: Iterable[Trial], names: set[str], observe: Mapping[str, str]) -> dict[str, Value]:
+def constant_values(own: Iterable[Trial], names: set[str], observe: Mapping[str, str]) -> dict[str, Value]:
     """Return the values of those of ``names`` that are constant in the workload's training rows."""
     values: defaultdict[str, set[Value]] = defaultdict(set)
     for trial in own if names else ():
@@ -133,7 +133,7 @@ def with_observed_configs(trials: Sequence[Trial], *, workload: Workload, space:
         for item in space.parameters
         if item.observe or item.name in STANDARD_PARAMETERS
     }
-    own = [trial for trial in trials if matches(trial, workload)]
+    own = [trial for trial in trials if is_same_workload(trial, workload)]
     bare = {id(trial) for trial in own if not trial.config}
     is_complete = len(observed_as) == len(space.parameters)
     if not bare or not is_complete or not all(_is_observed_as_requested(own, *pair) for pair in observed_as.items()):
@@ -189,17 +189,17 @@ class ConfigOutcome:
     failed: bool
     trial_ids: tuple[str, ...] = ()
     uncertainties: tuple[float, ...] = ()
-    erred: bool = False
+    had_error: bool = False
 
     @property
-    def settled(self) -> bool:
+    def is_decided(self) -> bool:
         """Whether it is decided: another launch of it would add nothing."""
         return bool(self.measured) or self.out_of_memory or self.open or self.failed
 
     @property
     def tried(self) -> bool:
         """Whether a launch of it ended in any way but by being broken off."""
-        return bool(self.measured) or self.out_of_memory or self.failed or self.erred
+        return bool(self.measured) or self.out_of_memory or self.failed or self.had_error
 
 
 def pinned_choices(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:
@@ -221,7 +221,9 @@ def narrowed(space: SearchSpace, pinned: Mapping[str, Scalar]) -> SearchSpace:
     return replace(space, parameters=tuple(kept))
 
 
-def records_of(space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]) -> dict[Hashable, ConfigOutcome]:
+def outcomes_by_config(
+    space: SearchSpace, own: Sequence[Trial], pinned: Mapping[str, Scalar]
+) -> dict[Hashable, ConfigOutcome]:
     """Return the outcome of each config of ``space`` that was launched, by its identity.
 
     Args:
@@ -269,7 +271,7 @@ def _outcome(config: Config, row: bytes, trials: Sequence[Trial], objective: str
         out_of_memory=any(trial.state is State.OUT_OF_MEMORY for trial in trials),
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(unmeasured),
-        erred=any(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured),
+        had_error=any(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured),
     )
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.launch.messages import doubt_text, rate_text, statistic_text
+from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
 from torchx_cubicml.records.trial import OBJECTIVES
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ def throughput_text(measurement: Measurement | None) -> str:
     rate = _rate(measurement, "{}") if measurement is not None else ""
     if measurement is None or not rate:
         return "-"
-    words = (rate, doubt_text(measurement.uncertainty), statistic_text(measurement.statistic))
+    words = (rate, interval_text(measurement.uncertainty), statistic_text(measurement.statistic))
     return " ".join(filter(None, words)) + (", not steady" if measurement.is_steady is False else "")
 
 

@@ -47,7 +47,7 @@ def run(args: argparse.Namespace) -> int:
     from torchx_cubicml.advisor import sensitivity
     from torchx_cubicml.errors import LaunchError
     from torchx_cubicml.launch import ComponentLaunch
-    from torchx_cubicml.launch.messages import set_in_job
+    from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.rewrite.rewriter import Options, rewrite
 
     if args.count < 1:
@@ -58,24 +58,25 @@ def run(args: argparse.Namespace) -> int:
     context = _read_context(component, args)
     study = _study(context, args.seed)
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
-    worths = sensitivity(study)
+    sensitivities = sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
         changed = rewritten.launch != component.launch
-        first = {"rewritten": changed, "command": next_command, "set_in_job": set_in_job(rewritten.launch)}
+        first = {"rewritten": changed, "command": next_command, "changes_in_job": changes_in_job(rewritten.launch)}
         print_json(
             {
                 "next": first,
                 "worth_trying": [
-                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
+                    {**item.to_json(), "command": command, "changes_in_job": in_job}
+                    for item, command, in_job in proposals
                 ],
-                "sensitivity": [asdict(worth) for worth in worths],
+                "sensitivity": [asdict(worth) for worth in sensitivities],
             }
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += [f"worth at the best config measured: {worth.told()}" for worth in worths]
+    lines += [f"worth at the best config measured: {worth.told()}" for worth in sensitivities]
     _print_text(shlex.join(next_command), lines, proposals, context.space)
     return 0
 
@@ -97,12 +98,12 @@ def _print_text(
 
 
 def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
-    from torchx_cubicml.launch.messages import doubt_text, rate_text, statistic_text
+    from torchx_cubicml.launch.messages import interval_text, rate_text, statistic_text
 
     def measured(each: NearTrial) -> str:
         words = (
             rate_text(each.throughput, space.objective),
-            doubt_text(each.uncertainty),
+            interval_text(each.uncertainty),
             statistic_text(space.statistic),
         )
         return " ".join(filter(None, words))
@@ -140,7 +141,7 @@ def _study(context: DecisionContext, seed: int) -> Study:
 def _with_commands(
     component: ComponentLaunch, context: DecisionContext, suggestions: Sequence[Suggestion], args: argparse.Namespace
 ) -> list[tuple[Suggestion, list[str], list[str]]]:
-    from torchx_cubicml.launch.messages import set_in_job
+    from torchx_cubicml.launch.messages import changes_in_job
     from torchx_cubicml.launch.place_config import place_config
     from torchx_cubicml.records.trial import Origin
     from torchx_cubicml.store import absolute_url
@@ -150,5 +151,5 @@ def _with_commands(
     for suggestion in suggestions:
         placed = place_config(component.launch, context.space, suggestion.config, store=store, origin=Origin.USER)
         command = ["torchx", "run", component.source.component, *component.arguments(placed.launch)]
-        rows.append((suggestion, command, set_in_job(placed.launch)))
+        rows.append((suggestion, command, changes_in_job(placed.launch)))
     return rows

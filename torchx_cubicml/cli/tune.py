@@ -188,7 +188,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
         console.print(
             f"that no other measured config is faster by more than a per cent is {result.confidence:.0%} sure"
         )
-    for worth in result.worths:
+    for worth in result.sensitivities:
         console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if claims_gain:

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.history import value_text
-from torchx_cubicml.launch.messages import doubt_text, statistic_text
+from torchx_cubicml.launch.messages import interval_text, statistic_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
@@ -59,7 +59,7 @@ def _range_text(repeats: Repeats) -> str:
 
 
 def _uncertainty_text(repeats: Repeats) -> str:
-    return doubt_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
+    return interval_text(median(repeats.uncertainties)) if repeats.uncertainties else ""
 
 
 def _count_text(repeats: Repeats) -> str:
@@ -146,7 +146,7 @@ def waiting_table(step: Waiting, space: SearchSpace) -> Table:
             pending.phase,
             _duration_text(pending.since_s),
         ]
-        measured = " ".join(filter(None, (_throughput_text(pending.measured), doubt_text(pending.uncertainty))))
+        measured = " ".join(filter(None, (_throughput_text(pending.measured), interval_text(pending.uncertainty))))
         table.add_row(*map(Text, [*cells, _throughput_text(pending.expected), measured]))
     return table
 
@@ -173,7 +173,7 @@ def _launching_line(step: Launching) -> str:
 def _ended_line(step: Ended, space: SearchSpace) -> str:
     from torchx_cubicml.cli.history import config_text
 
-    doubt = doubt_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
+    doubt = interval_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
     rate = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
     found = rate or f"{step.trial.state}"
     predicted = f" ({step.expected:,.0f} expected)" if step.throughput is not None and step.expected is not None else ""

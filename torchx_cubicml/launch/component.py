@@ -12,7 +12,7 @@ from torchx_cubicml.launch.bindings.argv import find_flag, looks_like_value, wri
 from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.role import RoleCommand, read_role
-from torchx_cubicml.launch.shell import ShellWord, keep_texts, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, respell, without_macro_escape
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class ComponentLaunch:
     """
 
     launch: Launch
-    not_recorded: str
+    why_not_recorded: str
     source: MaterializedComponent
     role: int = 0
     command: RoleCommand | None = None
@@ -80,7 +80,7 @@ class ComponentLaunch:
         commands, reasons = _read_roles(source.app)
         if not commands:
             reason = reasons[0] if reasons else "it has no role"
-            return cls(launch=Launch(program="", not_rewritten=reason), not_recorded=reason, source=source)
+            return cls(launch=Launch(program="", why_not_rewritten=reason), why_not_recorded=reason, source=source)
         role = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
         names = [source.app.roles[position].name for position in commands]
         several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"
@@ -89,7 +89,7 @@ class ComponentLaunch:
         if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
             launch = replace(launch, resizable=frozenset({"nnodes", "nproc_per_node"}))
         launch = replace(launch, mounted=_mounted(source.app.roles[role]))
-        return cls(launch=launch, not_recorded="", source=source, role=role, command=commands[role])
+        return cls(launch=launch, why_not_recorded="", source=source, role=role, command=commands[role])
 
     def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
         """Return the app: recorded with the arguments and variables of ``launch``, or as typed without a contract.
@@ -136,7 +136,7 @@ class ComponentLaunch:
             if target_args != self.launch.script_args:
                 raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
             target_args = launch.script_args
-        script_args = keep_texts(words, target_args, spell=self.command.as_typed)
+        script_args = respell(words, target_args, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
 
     def _fallback(self, target: Launch) -> str:

@@ -38,7 +38,7 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         RecordError: a value is larger than a record may hold.
     """
     if not launch.program:
-        raise LaunchError(f"the command starts no training: {launch.not_rewritten}")
+        raise LaunchError(f"the command starts no training: {launch.why_not_rewritten}")
     facts = _sizes_in_use(launch, space)
     for fact in space.workload:
         value = _read_fact(launch, fact, space)
@@ -159,7 +159,7 @@ def _query(parameter: Parameter, space: SearchSpace, count: int | None) -> Bindi
         choices=parameter.choices,
         default=default,
         count=count,
-        may_be_idle=parameter.when is not None,
+        is_conditional=parameter.when is not None,
         flags=_declared_flags(space),
     )
 

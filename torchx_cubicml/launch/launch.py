@@ -47,7 +47,7 @@ class Launch:
     device: str = ""
     scheduler: str = ""
     mounted: tuple[str, ...] = ()
-    not_rewritten: str = ""
+    why_not_rewritten: str = ""
 
 
 def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None) -> Workload:

@@ -50,7 +50,7 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
     return rows
 
 
-def set_in_job(launch: Launch) -> list[str]:
+def changes_in_job(launch: Launch) -> list[str]:
     """Return the changes of a launch that no command line can express: keys of config files, and hooks.
 
     >>> from torchx_cubicml.launch import Launch
@@ -86,7 +86,7 @@ def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
     return [f"    {name:<{width}}  {text}" for name, text in rows]
 
 
-def as_gain(prediction: Mapping[str, float | None]) -> str:
+def gain_text(prediction: Mapping[str, float | None]) -> str:
     """Return a predicted gain with its 80 % interval, in per cent of the user's own config.
 
     >>> as_gain({"gain": 1.234, "gain_low": 1.1, "gain_high": 1.38})
@@ -108,7 +108,7 @@ def rate_text(value: float, objective: str) -> str:
     return f"{value:,.0f} tokens/s" if objective == OBJECTIVES[0] else f"{value:,.1f} samples/s"
 
 
-def doubt_text(uncertainty: float) -> str:
+def interval_text(uncertainty: float) -> str:
     """Return the 90 % interval around a throughput; empty if the uncertainty is unknown or negligible.
 
     >>> doubt_text(0.024), doubt_text(0.75), doubt_text(0.001)

@@ -60,7 +60,7 @@ os.execvp(typed[0], typed)
 """
 
 
-def guarded_arguments(
+def fallback_arguments(
     *,
     python: Sequence[str],
     picks_python: bool,
@@ -111,13 +111,13 @@ _PYTHON_OF_TORCHRUN = (
 )
 
 
-def guarded_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
+def fallback_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[str, str]) -> str:
     """Return a POSIX shell line that runs ``wrapped`` if ``probe`` finds the recorder, else ``typed``.
 
     Either command replaces the shell, so that a scheduler's signals still reach the launcher.
 
     Args:
-        probe: result of ``probe_of``.
+        probe: result of ``probe_condition``.
         wrapped: shell text of the recorded command.
         typed: shell text of the user's own command.
         variables: environment variables of the recorded command that differ from the user's own.
@@ -150,7 +150,7 @@ def check_variables(names: Iterable[str]) -> None:
         raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
 
 
-def probe_of(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
+def probe_condition(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
     """Return the start of a shell ``if`` that tests whether the job's Python can load the recorder.
 
     Args:

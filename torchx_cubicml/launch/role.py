@@ -9,18 +9,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.recorder_fallback import guarded_arguments, guarded_line, probe_of
+from torchx_cubicml.launch.recorder_fallback import fallback_arguments, fallback_line, probe_condition
 from torchx_cubicml.launch.shell import (
     ShellWord,
     join,
-    keep_texts,
     quote,
+    respell,
     split_line,
     with_macro_escape,
     without_macro_escape,
     word_of_argument,
 )
-from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, take_apart
+from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, parse_command
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -93,7 +93,7 @@ class RoleCommand:
             nnodes=nnodes if known else None,
             nproc_per_node=nproc,
             device=device,
-            not_rewritten=obstacle or self._obstacle(),
+            why_not_rewritten=obstacle or self._obstacle(),
         )
 
     def wrapped(
@@ -113,10 +113,12 @@ class RoleCommand:
             return self._wrapped_without_shell(script_args, variables)
         parts, words = self.parts, self.words
         python = join(words[parts.python]) if parts.python is not None else ""
-        probe = probe_of(torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun)
+        probe = probe_condition(
+            torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun
+        )
         program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
-        arguments = keep_texts(self.script_words, script_args, spell=self._quote)
-        line = guarded_line(
+        arguments = respell(self.script_words, script_args, spell=self._quote)
+        line = fallback_line(
             probe=probe,
             wrapped=" ".join([*program, *arguments]),
             typed=fallback or join(words),
@@ -135,8 +137,8 @@ class RoleCommand:
         python = parts.python if parts.python is not None else slice(0, 1)
         texts = [word.text for word in words]
         argument_words = [replace(word, text=_argument(word)) for word in self.script_words]
-        arguments = keep_texts(argument_words, script_args, spell=self.as_typed)
-        guard = guarded_arguments(
+        arguments = respell(argument_words, script_args, spell=self.as_typed)
+        guard = fallback_arguments(
             python=texts[python],
             picks_python=parts.picks_python,
             wrapped=[*texts[: parts.head_stop], *self._recorder(), with_macro_escape(parts.program), *arguments],
@@ -155,7 +157,7 @@ class RoleCommand:
     def unrecorded(self, script_args: Sequence[str]) -> str:
         """Return shell text of the command with other program arguments, and without the recorder."""
         head = [word.text for word in self.words[: self.parts.args_start]]
-        return " ".join([*head, *keep_texts(self.script_words, script_args, spell=self._quote)])
+        return " ".join([*head, *respell(self.script_words, script_args, spell=self._quote)])
 
     def _quote(self, value: str) -> str:
         return quote(with_macro_escape(value) if self.is_torchrun else value)
@@ -186,7 +188,7 @@ def read_role(role: Role) -> RoleCommand:
         words = split_line(args[1])
     else:
         words = [ShellWord(value=entrypoint, text=quote(entrypoint)), *map(word_of_argument, args)]
-    parts = take_apart([word.value for word in words])
+    parts = parse_command([word.value for word in words])
     replicas, least = int(role.num_replicas), role.min_replicas
     elastic = [f"the number of nodes ({least}:{replicas})"] if least is not None and least != replicas else []
     left_open = parts.left_open or " and ".join(elastic)

@@ -100,7 +100,7 @@ def join(words: Iterable[ShellWord]) -> str:
     return " ".join(word.text for word in words)
 
 
-def keep_texts(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
+def respell(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
     """Return texts for ``values``: values already among ``words`` keep their text, and ``spell`` writes the others.
 
     >>> keep_texts(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)

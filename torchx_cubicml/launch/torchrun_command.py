@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.launch import Launch
-from torchx_cubicml.launch.shell import ShellWord, keep_texts, with_macro_escape, without_macro_escape
+from torchx_cubicml.launch.shell import ShellWord, respell, with_macro_escape, without_macro_escape
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -69,7 +69,7 @@ class LaunchCommand:
     left_open: str = ""
 
 
-def take_apart(words: Sequence[str]) -> LaunchCommand:
+def parse_command(words: Sequence[str]) -> LaunchCommand:
     """Parse a launch command.
 
     Raises:
@@ -233,7 +233,7 @@ class TorchrunLaunch:
             LaunchError: the command starts no script or module that can be recorded.
         """
         preset = _options_from_env(env)
-        parts = take_apart(["torchrun", *preset, *args])
+        parts = parse_command(["torchrun", *preset, *args])
         return cls(args=tuple(args), parts=_shift(parts, by=1 + len(preset)), env=env)
 
     @property
@@ -250,7 +250,7 @@ class TorchrunLaunch:
             nnodes=parts.nnodes if known else None,
             nproc_per_node=parts.nproc_per_node,
             resizable=frozenset({"nproc_per_node"} if known and parts.nnodes == 1 else ()),
-            not_rewritten=f"{parts.left_open} is decided only when the job starts" if parts.left_open else "",
+            why_not_rewritten=f"{parts.left_open} is decided only when the job starts" if parts.left_open else "",
         )
 
     def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:
@@ -273,7 +273,7 @@ class TorchrunLaunch:
             "--",
             *(["-m"] if parts.is_module else []),
             parts.program,
-            *keep_texts(self._script_words, script_args, spell=with_macro_escape),
+            *respell(self._script_words, script_args, spell=with_macro_escape),
         ]
 
     def python(self, *, torchrun_python: Sequence[str]) -> tuple[str, ...]:

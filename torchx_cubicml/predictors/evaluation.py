@@ -12,7 +12,7 @@ import numpy as np
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History, training_row
-from torchx_cubicml.predictors.splits import SplitRequest, held_out
+from torchx_cubicml.predictors.splits import SplitRequest, make_splits
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
     """
     _check_name(predictor)
     request = SplitRequest(split=split, max_world_size=max_world_size, large=large, seed=seed)
-    splits, description = held_out(trials, request)
+    splits, description = make_splits(trials, request)
     cards: list[ReportCard] = []
     errors: list[RecordError] = []
     for train, test in splits:
@@ -155,7 +155,7 @@ def learning_curve(
     trials = list(trials)
     taus_by_count: defaultdict[int, list[float]] = defaultdict(list)
     for seed in range(seeds):
-        ((train, test),), description = held_out(trials, SplitRequest(seed=seed))
+        ((train, test),), description = make_splits(trials, SplitRequest(seed=seed))
         measured = [trial for trial in train if _outcome(trial, objective)]
         unmeasured = [trial for trial in train if not _outcome(trial, objective)]
         if len(measured) < _CURVE[0]:

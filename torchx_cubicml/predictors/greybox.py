@@ -21,9 +21,9 @@ from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, pr
 from torchx_cubicml.predictors.roofline.predictor import (
     Roofline,
     variance_of_modes,
-    widened,
+    widen_spread,
 )
-from torchx_cubicml.predictors.threads import on_all_cores, one_thread
+from torchx_cubicml.predictors.threads import map_parallel, one_thread
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -69,14 +69,14 @@ class Greybox:
             return self._without_formulas(features)
         # The intermediate arrays of a small chunk stay in the processor's cache.
         chunks = [features[start : start + _CHUNK] for start in range(0, max(len(features), 1), _CHUNK)]
-        parts = on_all_cores(self._predict, chunks) if len(chunks) > _MOST_SERIAL else list(map(self._predict, chunks))
+        parts = map_parallel(self._predict, chunks) if len(chunks) > _MOST_SERIAL else list(map(self._predict, chunks))
         return Prediction(
             throughput=np.concatenate([part.throughput for part in parts]),
             spread=np.concatenate([part.spread for part in parts]),
         )
 
     def _predict(self, features: NDArray[np.float64]) -> Prediction:
-        estimate = self.roofline_.outline(features)
+        estimate = self.roofline_.estimate(features)
         covered = estimate.covered
         throughput, spread = np.empty(len(features)), np.empty(len(features))
         if covered.any():
@@ -98,7 +98,7 @@ class Greybox:
             return self.roofline_.predict(features)
         correction, deviation = self.forest_.predict(self._inputs(features, estimate))
         logarithm = estimate.logarithm + correction * np.exp(-estimate.beyond / _FADE)
-        spread = widened(self.scale_ * self._raw_spread(estimate, deviation), estimate)
+        spread = widen_spread(self.scale_ * self._raw_spread(estimate, deviation), estimate)
         return Prediction.at(logarithm, spread)
 
     def _without_formulas(self, features: NDArray[np.float64]) -> Prediction:
@@ -108,7 +108,7 @@ class Greybox:
 
     def _fit_trees(self, history: History) -> None:
         rows = history.measured
-        estimate = self.roofline_.outline(rows.features)
+        estimate = self.roofline_.estimate(rows.features)
         rows = rows.rows(estimate.covered)
         self.inputs_ = Inputs.of(rows.features, history.columns.categorical)
         residuals = rows.logarithm - estimate.logarithm
@@ -117,7 +117,11 @@ class Greybox:
             inputs, np.clip(residuals, -_CLIP, _CLIP), n_trees=self.n_trees, seed=self.seed_, sample_weight=rows.weights
         )
         correction, deviation = self.forest_.out_of_bag(inputs)
-        loo_residuals = residuals if self.roofline_.levels_ is None else self.roofline_.levels_.trend.leave_one_out
+        loo_residuals = (
+            residuals
+            if self.roofline_.category_offsets_ is None
+            else self.roofline_.category_offsets_.trend.leave_one_out
+        )
         errors = np.abs(loo_residuals - correction) * np.sqrt(1.0 + _FITTED_CONSTANTS / len(residuals))
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(estimate, deviation), rows.uncertainty))
 
@@ -125,6 +129,6 @@ class Greybox:
         return np.hstack([self.inputs_.dense(features), estimate.traits])
 
     def _raw_spread(self, estimate: RooflineEstimate, deviation: NDArray[np.float64]) -> NDArray[np.float64]:
-        prior = prior_variance(self.roofline_.n_sure_)
+        prior = prior_variance(self.roofline_.effective_n_)
         # The disagreement of the trees already contains part of the uncertainty about the mode.
         return np.asarray(np.sqrt(NOISE_FLOOR**2 + prior + deviation**2 + 0.5 * variance_of_modes(estimate)))

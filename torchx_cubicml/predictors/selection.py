@@ -14,7 +14,7 @@ import numpy as np
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.evaluation import evaluate
-from torchx_cubicml.store.predictor_choice import add_choice, latest_choice
+from torchx_cubicml.store.predictor_choice import append_choice, latest_choice
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -82,7 +82,7 @@ def save_choice(url: str, choice: PredictorChoice) -> None:
     Raises:
         StoreError: the store cannot be written.
     """
-    add_choice(url, choice.name, why={"tau": choice.taus, "n_measured": choice.n_measured})
+    append_choice(url, choice.name, why={"tau": choice.taus, "n_measured": choice.n_measured})
 
 
 def load_choice(url: str) -> str:

@@ -41,7 +41,7 @@ class SplitRequest:
 Split: TypeAlias = "tuple[list[Trial], list[Trial]]"
 
 
-def held_out(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+def make_splits(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Split], str]:
     """Return pairs of known and held-out trials, and a description of the split in words.
 
     Args:
@@ -58,13 +58,13 @@ def held_out(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Split
     return SPLITS[request.split](ended, request)
 
 
-def at_random(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+def split_randomly(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
     """Return a random split with four fifths known."""
     known = np.random.default_rng(request.seed).permutation(len(trials)) < _TRAIN_SHARE * len(trials)
     return [_split(trials, known.tolist())], "a random fifth held out"
 
 
-def by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
+def split_by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
     """Return a split with the earlier four fifths known; equal times are never split, undated trials are left out."""
     dated = [trial for trial in trials if trial.started_at]
     if not dated:
@@ -85,7 +85,7 @@ def _latest_cut(times: Sequence[str]) -> str:
     return cut if cut > times[0] else next((time for time in times if time > cut), cut)
 
 
-def by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
+def split_by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list[Split], str]:
     """Return a split with the smaller jobs known, and ``large`` of the larger."""
     sized = [(trial, size) for trial in trials if isinstance(size := trial.fact("world_size"), int)]
     if not sized:
@@ -105,7 +105,7 @@ def _without_note(count: int, lacking: str) -> str:
     return f" ({count} without {lacking} left aside)" if count else ""
 
 
-def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
+def split_by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
     """Return leave-one-workload-out splits."""
     groups: defaultdict[str, list[int]] = defaultdict(list)
     for index, trial in enumerate(trials):
@@ -129,10 +129,10 @@ def by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[S
 
 
 SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], str]]] = {
-    "random": at_random,
-    "time": by_time,
-    "scale": by_scale,
-    "workload": by_workload,
+    "random": split_randomly,
+    "time": split_by_time,
+    "scale": split_by_scale,
+    "workload": split_by_workload,
 }
 """Name of a split -> function that makes it."""
 

@@ -116,7 +116,7 @@ _libraries = _Libraries()
 _this_thread = _Thread()
 
 
-def on_all_cores(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
+def map_parallel(work: Callable[[_Item], _Result], items: Sequence[_Item]) -> list[_Result]:
     """Return the results of ``work`` on each item, in their order, computed on the usable cores, at most four.
 
     The first item is worked on alone, so that state which all of them need is computed once. Threads pay off where

@@ -39,7 +39,7 @@ The groups of FSDP shard over all ranks, or within replicated groups. ``recorder
 so on.
 """
 
-FLAG_MEANINGS: dict[str, str] = {
+FLAG_ALIASES: dict[str, str] = {
     "batch_size": "micro_batch_size",
     "micro_batch_size": "micro_batch_size",
     "per_device_batch_size": "micro_batch_size",
@@ -166,7 +166,7 @@ _COLUMN_ALIASES = {
 }  # fmt: skip
 _STANDARD_BY_ALIAS = {
     # A ``batch_size`` flag is per rank; a column of that name may not be.
-    **{word: name for word, name in FLAG_MEANINGS.items() if word != "batch_size"},
+    **{word: name for word, name in FLAG_ALIASES.items() if word != "batch_size"},
     **{word: name for name, words in _COLUMN_ALIASES.items() for word in words},
 }
 

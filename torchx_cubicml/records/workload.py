@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial, Value, Workload
 
 
-def matches(trial: Trial, workload: Workload) -> bool:
+def is_same_workload(trial: Trial, workload: Workload) -> bool:
     """Return whether every fact of ``workload`` equals the trial's fact of that name."""
     declared = trial.workload
     for name, value in workload.items():
@@ -70,7 +70,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     (1, ('1 launch left out: the latest had device H100, not A100',))
     """
     kept, lines = list(trials), []
-    own = [trial for trial in kept if matches(trial, workload)]
+    own = [trial for trial in kept if is_same_workload(trial, workload)]
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
@@ -90,7 +90,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     return kept, tuple(lines)
 
 
-def under_way(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
+def expire_lost_trials(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     """Expire the lost trials of ``workload`` (those planned or running for too long), and return the trials.
 
     A lost running trial becomes an infrastructure failure; a lost plan is dropped. The limit is a day, or four times
@@ -99,11 +99,11 @@ def under_way(trials: Iterable[Trial], workload: Workload) -> list[Trial]:
     >>> from torchx_cubicml.records.trial import Trial
     >>> plan = Trial(trial_id="a", workload={}, config={}, state=State.PLANNED, started_at="2026-01-01T00:00:00+00:00")
     >>> fresh = replace(plan, trial_id="b", started_at="2026-01-03T00:00:00+00:00")
-    >>> [trial.trial_id for trial in under_way([plan, fresh], {})]
+    >>> [trial.trial_id for trial in expire_lost_trials([plan, fresh], {})]
     ['b']
     """
     trials = list(trials)
-    own = [trial for trial in trials if matches(trial, workload)]
+    own = [trial for trial in trials if is_same_workload(trial, workload)]
     newest = max((_time(text) or 0.0 for trial in trials for text in (trial.started_at, trial.ended_at)), default=0.0)
     limit_s = max(_MIN_LIMIT_S, _LIMIT_FACTOR * max(map(_duration_s, own), default=0.0))
     waiting = ((trial, _time(trial.started_at)) for trial in own if not trial.state.ended)

@@ -147,7 +147,7 @@ def _choices(config: Config, case: DecisionContext) -> list[int] | None:
     """Return a config as positions in the user's lists of choices; ``None`` for the user's own config."""
     if all(name in case.current and same_value(value, case.current[name]) for name, value in config.items()):
         return None
-    bound = case.held_space().bind(workload=case.workload, current=case.current)
+    bound = case.frozen_space().bind(workload=case.workload, current=case.current)
     return list(bound.encode(config))
 
 
@@ -177,7 +177,7 @@ def _config(choices: object, case: DecisionContext) -> Config:
         return case.current
     if not isinstance(choices, list) or not all(type(index) is int and index >= 0 for index in choices):
         raise TypeError("choices are positions")
-    config = case.held_space().bind(workload=case.workload, current=case.current).decode(choices)
+    config = case.frozen_space().bind(workload=case.workload, current=case.current).decode(choices)
     if config is None:
         raise ValueError("the config is not legal")
     return config

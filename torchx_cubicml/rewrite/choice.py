@@ -11,18 +11,18 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.rewrite.rules import (
-    batch_may_slip,
-    changed_batch,
+    batch_change_reason,
+    can_change_batch,
     comparable,
     expected_device_hours,
     explored_device_hours,
     explores,
     held,
     hold,
-    keeping_batch,
     rejection_reason,
+    with_fixed_batch,
 )
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ class DecisionContext:
     trials: Sequence[Trial] = ()
     predictor: str = ""
 
-    def held_space(self) -> SearchSpace:
+    def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed has only its current value."""
         return hold(self.space, self.current, held(self.space))
 
@@ -79,7 +79,7 @@ class Choice:
 
 
 def advise(case: DecisionContext) -> Suggestion | None:
-    """Return the incumbent among the configs that an ordinary launch may run; ``judge`` must check it.
+    """Return the incumbent among the configs that an ordinary launch may run; ``apply_rules`` must check it.
 
     Only trials that ended or were measured count: a launch in flight has no effect before its first measurement.
 
@@ -90,8 +90,8 @@ def advise(case: DecisionContext) -> Suggestion | None:
         return None
     from torchx_cubicml.advisor import best_known
 
-    space = case.held_space()
-    informative = filter(has_shown_something, case.trials)
+    space = case.frozen_space()
+    informative = filter(is_informative, case.trials)
     trials = comparable(informative, space, workload=case.workload, current=case.current)
 
     def known(space: SearchSpace) -> Suggestion | None:
@@ -100,17 +100,17 @@ def advise(case: DecisionContext) -> Suggestion | None:
     best = known(space)
     if best is None or not _changed_batch(case, _from_own_literals(case, space, best.config)):
         return best
-    kept = known(keeping_batch(space, workload=case.workload, current=case.current))
+    kept = known(with_fixed_batch(space, workload=case.workload, current=case.current))
     return best if kept is None or _is_own(case, kept.config) else kept
 
 
-def judge(case: DecisionContext, suggestion: Suggestion) -> Choice:
+def apply_rules(case: DecisionContext, suggestion: Suggestion) -> Choice:
     """Turn a suggestion into a choice under the user's rules; the trials of the case are not used.
 
     Raises:
         LaunchError: the suggested config may not run.
     """
-    config = _from_own_literals(case, case.held_space(), suggestion.config)
+    config = _from_own_literals(case, case.frozen_space(), suggestion.config)
     same = "nothing known is faster than your own config" if config is case.current else ""
     why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
@@ -144,10 +144,10 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
 
 def n_launched(case: DecisionContext) -> int:
     """Return the number of known launches of the workload, those in flight included."""
-    return sum(matches(trial, case.workload) for trial in case.trials)
+    return sum(is_same_workload(trial, case.workload) for trial in case.trials)
 
 
-def has_shown_something(trial: Trial) -> bool:
+def is_informative(trial: Trial) -> bool:
     """Return whether a trial has ended or was measured."""
     return trial.state.ended or trial.measurement is not None
 
@@ -161,10 +161,10 @@ def is_program_measured(case: DecisionContext) -> bool:
 def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
-    space = case.held_space()
+    space = case.frozen_space()
     trials = comparable(case.trials, space, workload=case.workload, current=case.current)
-    if batch_may_slip(case.space, workload=case.workload, current=case.current):
-        space = keeping_batch(space, workload=case.workload, current=case.current)
+    if can_change_batch(case.space, workload=case.workload, current=case.current):
+        space = with_fixed_batch(space, workload=case.workload, current=case.current)
     found = suggest(
         space,
         workload=case.workload,
@@ -183,7 +183,7 @@ def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
 
 
 def _changed_batch(case: DecisionContext, config: Config) -> str:
-    return changed_batch(case.space, workload=case.workload, current=case.current, config=config)
+    return batch_change_reason(case.space, workload=case.workload, current=case.current, config=config)
 
 
 def _is_own(case: DecisionContext, suggested: Config) -> bool:

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.workload import comparable_trials, matches, under_way
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, keep, recall
-from torchx_cubicml.rewrite.choice import advise, explore, has_shown_something, is_program_measured, judge, n_launched
+from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_informative, is_program_measured, n_launched
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.deadline import read_within, within
-from torchx_cubicml.store.fingerprint import fingerprint_of, still_holds
+from torchx_cubicml.store.deadline import read_with_deadline, within
+from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.predictor_choice import latest_choice
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
@@ -65,7 +65,7 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
     Raises:
         StoreError: the store cannot be read, or not in time.
         SpaceError: see ``advise``.
-        LaunchError: see ``judge``; or choosing took too long.
+        LaunchError: see ``apply_rules``; or choosing took too long.
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
     kept = recall(path, case) if path is not None else None
@@ -76,10 +76,10 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
             if unchanged != kept:
                 keep(path, unchanged, case)
             return _decision(unchanged, case)
-    reading = read_within(url, deadline_s=limits.read_s, cache=limits.cache)
+    reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits))
     chosen = within(limits.think_s, lambda: _choose(case, kept, now), what="choosing a config")
-    fresh = replace(chosen.kept, store=fingerprint_of(reading.shelves), warnings=reading.warnings)
+    fresh = replace(chosen.kept, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
         keep(path, fresh, case)
     if chosen.explored is not None:
@@ -102,8 +102,8 @@ def _choose(case: DecisionContext, kept: CachedSuggestion | None, now: datetime)
         unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
         return _Chosen(kept=replace(unknown, predictor=case.predictor))
     explored, note = explore(case, now=now)
-    own = [trial for trial in under_way(case.trials, case.workload) if matches(trial, case.workload)]
-    own = [trial for trial in own if has_shown_something(trial)]
+    own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
+    own = [trial for trial in own if is_informative(trial)]
     shown = digest(own)
     if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
         return _Chosen(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
@@ -120,7 +120,7 @@ def _choose(case: DecisionContext, kept: CachedSuggestion | None, now: datetime)
 
 
 def _decision(kept: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
-    choice = judge(case, kept.suggestion) if kept.suggestion is not None else None
+    choice = apply_rules(case, kept.suggestion) if kept.suggestion is not None else None
     return Decision(choice=choice, lines=(*first_few(kept.warnings), *kept.lines, *filter(None, [note])))
 
 
@@ -136,7 +136,7 @@ def _unchanged(kept: CachedSuggestion, url: str, limits: DecisionLimits) -> Cach
     """Return the cached suggestion if the store and its chosen predictor have not changed since, else ``None``."""
     store = TrialStore(url)
     try:
-        now = within(limits.read_s, lambda: still_holds(store.folder, kept.store), what="listing")
+        now = within(limits.read_s, lambda: refresh_if_unchanged(store.folder, kept.store), what="listing")
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {limits.read_s:g} s") from None
     return None if now is None or _chosen_predictor(url, limits) != kept.predictor else replace(kept, store=now)

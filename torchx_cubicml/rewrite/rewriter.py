@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Self, TypeVar
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
-from torchx_cubicml.launch.messages import aligned, as_gain, change_rows, doubt_text, statistic_text, told
+from torchx_cubicml.launch.messages import aligned, change_rows, gain_text, interval_text, statistic_text, told
 from torchx_cubicml.launch.place_config import RewrittenLaunch, with_files
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import not_permitted, refuse_other_batch
+from torchx_cubicml.rewrite.rules import check_batch_size, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ class Options:
     flags: str = "--"
 
     @classmethod
-    def settled(cls, *, space: str = "", store: str = "", mode: str = "", flags: str = "--") -> Self:
+    def resolved(cls, *, space: str = "", store: str = "", mode: str = "", flags: str = "--") -> Self:
         """Fill empty options from ``.torchxconfig``, then from the environment."""
         from torchx.runner.config import load_sections
 
@@ -112,8 +112,8 @@ def _with_fallback(step: Callable[[], _T], fallback: Callable[[str], _T]) -> _T:
 
 def _app(source: MaterializedComponent, options: Options) -> tuple[AppDef, tuple[str, ...]]:
     component = ComponentLaunch.of(source)
-    if component.not_recorded:
-        raise LaunchError(component.not_recorded)
+    if component.why_not_recorded:
+        raise LaunchError(component.why_not_recorded)
     scheduler = _with_fallback(scheduler_of_process, lambda _: "")
     rewritten = rewrite(replace(component.launch, scheduler=scheduler), options)
     return component.build(rewritten.launch, rewritten.contract), rewritten.lines
@@ -180,9 +180,9 @@ def _with_config(recorded: RewrittenLaunch, options: Options, mode: str) -> Rewr
 
 def _rewritten(read: RewrittenLaunch, contract: Contract, space: SearchSpace, options: Options) -> RewrittenLaunch:
     launch, workload, current = read.launch, contract.workload, contract.config
-    if launch.not_rewritten:
-        raise LaunchError(launch.not_rewritten)
-    refuse_other_batch(workload=workload, current=current)
+    if launch.why_not_rewritten:
+        raise LaunchError(launch.why_not_rewritten)
+    check_batch_size(workload=workload, current=current)
     read = read.telling(*map(_not_permitted_line, not_permitted(space)))
     from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
@@ -219,12 +219,12 @@ def _with_block(
 ) -> RewrittenLaunch:
     suggestion, rows = choice.suggestion, change_rows(space, current, choice.config)
     gain = {name: getattr(suggestion, name) for name in ("gain", "gain_low", "gain_high")}
-    doubt = doubt_text(suggestion.doubt)
+    doubt = interval_text(suggestion.doubt)
     rows = [
         *rows,
         (
             f"predicted gain {statistic_text(space.statistic)}".rstrip(),
-            as_gain(gain) if suggestion.throughput is not None else "unknown, which is why it is tried",
+            gain_text(gain) if suggestion.throughput is not None else "unknown, which is why it is tried",
         ),
         *([("measured", f"{doubt} at the surest launch of each config")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
@@ -233,8 +233,8 @@ def _with_block(
     why = (
         f"from what {known} of this workload showed" if choice.origin is Origin.REWRITE else f"to learn: {known} known"
     )
-    headed = changed.telling(f"arguments rewritten, {why}")
-    return replace(headed, lines=(*headed.lines, *aligned(rows)))
+    with_heading = changed.telling(f"arguments rewritten, {why}")
+    return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 
 
 def _not_permitted_line(name: str) -> str:

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
 from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_MEANINGS
+from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -46,7 +46,7 @@ def changes_training(parameter: Parameter) -> bool:
     flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
     of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
     names = {parameter.name, parameter.observe, *of_flags}
-    return any(FLAG_MEANINGS.get(name, name) in CHANGES_TRAINING for name in names)
+    return any(FLAG_ALIASES.get(name, name) in CHANGES_TRAINING for name in names)
 
 
 def not_permitted(space: SearchSpace) -> tuple[str, ...]:
@@ -78,14 +78,16 @@ def hold(space: SearchSpace, current: Config, names: Collection[str]) -> SearchS
     return replace(space, parameters=tuple(parameters), workload=tuple(facts), constraints=tuple(constraints))
 
 
-def comparable(trials: Iterable[Trial], held_space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
+def comparable(
+    trials: Iterable[Trial], frozen_space: SearchSpace, *, workload: Workload, current: Config
+) -> list[Trial]:
     """Leave out trials of this workload that differ from ``current`` in a parameter that the held space fixes."""
-    tuned = {parameter.name for parameter in held_space.parameters}
+    tuned = {parameter.name for parameter in frozen_space.parameters}
     fixed = [name for name in current if name not in tuned]
-    return [trial for trial in trials if not matches(trial, workload) or _alike(trial.config, current, fixed)]
+    return [trial for trial in trials if not is_same_workload(trial, workload) or _alike(trial.config, current, fixed)]
 
 
-def refuse_other_batch(*, workload: Workload, current: Config) -> None:
+def check_batch_size(*, workload: Workload, current: Config) -> None:
     """Check that the space file and the command agree on the global batch size.
 
     Raises:
@@ -97,7 +99,7 @@ def refuse_other_batch(*, workload: Workload, current: Config) -> None:
         raise LaunchError(f"the space file states a global batch size of {stated}, and the command has {computed}")
 
 
-def changed_batch(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
+def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
     """Return a message if ``config`` changes the global batch size without permission; empty if it does not."""
     if _may_change_batch(space, current, config):
         return ""
@@ -111,14 +113,14 @@ def changed_batch(space: SearchSpace, *, workload: Workload, current: Config, co
     )
 
 
-def batch_may_slip(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
+def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
     """Return whether legal configs can change the command's global batch size although that is not permitted."""
     kept = any(item.name == "gradient_accumulation_steps" and item.derive is not None for item in space.parameters)
     permitted = any(item.changes_training and item.name in _IN_BATCH for item in space.parameters)
     return not (kept or permitted) and computed_global_batch_size(workload=workload, current=current) is not None
 
 
-def keeping_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
+def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config) -> SearchSpace:
     """Constrain the space to configs with the command's global batch size."""
     known = {"dp_degree", *workload, *current}
     factors = [name for name in ("micro_batch_size", "gradient_accumulation_steps", "dp_degree") if name in known]
@@ -169,7 +171,7 @@ def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetim
 
 def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
     """Return the most device hours of any ended launch of a workload; 0 if none is known."""
-    own = [trial for trial in trials if matches(trial, workload)]
+    own = [trial for trial in trials if is_same_workload(trial, workload)]
     return max(((_hours(trial, None) or 0.0) * _devices(trial) for trial in own), default=0.0)
 
 

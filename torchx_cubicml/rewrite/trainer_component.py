@@ -36,7 +36,7 @@ def trainer_app(
     words = [component_name(), *program]
     for name, value in job.items():
         words += [f"-{name}" if len(name) == 1 else f"--{name}", _text(value)] if value is not None else []
-    options = Options.settled(**{name: value or "" for name, value in ours.items()})
+    options = Options.resolved(**{name: value or "" for name, value in ours.items()})
     try:
         return rewrite_component([*words, *(["--", *args] if args else [])], options)
     except LaunchError as error:

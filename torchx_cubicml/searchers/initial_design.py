@@ -15,7 +15,7 @@ import numpy as np
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.searchers.neighbourhood import ladder
+from torchx_cubicml.searchers.neighbourhood import ascending_choices
 from torchx_cubicml.space.encoding import drawn_rows
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def first_batch(space: SearchSpace, *, current: Config, best: Config | None = No
     return list(_decoded(space, points))
 
 
-def screens(space: SearchSpace) -> bool:
+def uses_screening(space: SearchSpace) -> bool:
     """Return whether the bound ``space`` uses a screening design: many parameters, none with layers."""
     return _use_screening(_factors(space.dimensions))
 
@@ -89,7 +89,9 @@ class _Factor:
 def _factors(dimensions: Iterable[Dimension]) -> dict[str, _Factor]:
     factors: dict[str, _Factor] = {}
     for index, dimension in enumerate(dimensions):
-        factor = factors.setdefault(dimension.parameter, _Factor(dimension.parameter, [], dimension, ladder(dimension)))
+        factor = factors.setdefault(
+            dimension.parameter, _Factor(dimension.parameter, [], dimension, ascending_choices(dimension))
+        )
         factor.indices.append(index)
     return {name: factor for name, factor in factors.items() if len(factor.choices) > 1}
 

@@ -34,7 +34,7 @@ class Neighbourhood:
             groups[dimension.parameter].append(index)
         self.groups = [np.array(group) for group in groups.values() if (self.sizes[group] > 1).any()]
         self.layered = [group for group in self.groups if len(group) > 1]
-        self._orders = [ladder(dimension) for dimension in dimensions]
+        self._orders = [ascending_choices(dimension) for dimension in dimensions]
         self._neighbour_choices = [
             [self._choices_near(index, choice) for choice in range(size)] for index, size in enumerate(self.sizes)
         ]
@@ -141,7 +141,7 @@ def _runs(n_rows: int, n_layers: int, rng: np.random.Generator) -> NDArray[np.bo
     return np.asarray((layer >= ends[:, :1]) & (layer < ends[:, 1:]), dtype=np.bool_)
 
 
-def ladder(dimension: Dimension) -> list[int] | None:
+def ascending_choices(dimension: Dimension) -> list[int] | None:
     """Return the choice indices of a numeric dimension in ascending order; ``None`` where a choice is no number."""
     choices = dimension.choices
     if all(isinstance(choice, int | float) and not isinstance(choice, bool) for choice in choices):

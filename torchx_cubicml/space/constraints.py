@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import truth
-from torchx_cubicml.space.decision_diagram import Symbolic, postponed
+from torchx_cubicml.space.decision_diagram import Symbolic, symbolic_result
 from torchx_cubicml.space.expression import Expression, parse_expression
 
 if TYPE_CHECKING:
@@ -71,14 +71,14 @@ class Conditional:
         counts = self.counts(values)
         if isinstance(counts, Symbolic):
             then = Symbolic(self.name) if self.derive is not None else values[self.chosen]
-            return postponed("when", counts, then) or counts
+            return symbolic_result("when", counts, then) or counts
         if not counts:
             return self.idle
         return values[self.chosen] if self.derive is None else self.derive.evaluate_partly(values)
 
 
 @dataclass(frozen=True, slots=True)
-class OneIdleChoice:
+class IdleCanonicalChoice:
     """Rule that allows an idle parameter its first choice only, so that each config is counted and drawn once.
 
     Args:
@@ -118,7 +118,7 @@ class OneIdleChoice:
 
 Derivation: TypeAlias = Expression | Conditional
 
-ALWAYS_THERE = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "global_batch_size")
+PREDEFINED_NAMES = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "global_batch_size")
 """Names that every expression can read without declaring them; ``nnodes`` and ``nproc_per_node`` only if known."""
 
 NOT_DATA_PARALLEL = ("tp_degree", "pp_degree", "cp_degree")
@@ -138,7 +138,7 @@ class Rule:
         reads: free parameters that it depends on, directly or through derivations.
     """
 
-    expression: Derivation | OneIdleChoice
+    expression: Derivation | IdleCanonicalChoice
     derives: str
     before: tuple[tuple[str, Derivation], ...]
     reads: frozenset[str]
@@ -164,7 +164,7 @@ class Rule:
         return None if last is None else (*undecided, last)
 
     def _last_residual(self, values: Mapping[str, Value | Symbolic]) -> Hashable | None:
-        if isinstance(self.expression, OneIdleChoice):
+        if isinstance(self.expression, IdleCanonicalChoice):
             return self.expression.residual(values)
         value = self.expression.evaluate_partly(values)
         if isinstance(value, Symbolic):
@@ -183,7 +183,7 @@ class Rule:
             return str(error)
 
     def _last_broken(self, values: Mapping[str, Value]) -> str | None:
-        if isinstance(self.expression, OneIdleChoice):
+        if isinstance(self.expression, IdleCanonicalChoice):
             name = self.expression.conditional.name
             return f"{name} is idle and has another than its first choice" if self.expression.broken(values) else None
         if self.derives:
@@ -191,7 +191,7 @@ class Rule:
             return None
         if isinstance(self.expression, Conditional) or self.expression.holds(values):
             return None
-        return does_not_hold(self.expression, values)
+        return violation_text(self.expression, values)
 
 
 def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]) -> Value:
@@ -211,7 +211,7 @@ def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]
     return value
 
 
-def does_not_hold(constraint: Expression, values: Mapping[str, Value]) -> str:
+def violation_text(constraint: Expression, values: Mapping[str, Value]) -> str:
     """Return the message on a broken constraint, with its values."""
     return f"{constraint.where}: {constraint.source!r} does not hold{_values_suffix(constraint, values)}"
 
@@ -245,7 +245,7 @@ def make_idle_rules(first: Mapping[str, Value], derivations: Mapping[str, Deriva
     """
     make = _RuleMaker(first, derivations)
     chosen = [item for item in derivations.values() if isinstance(item, Conditional) and item.derive is None]
-    return [make.rule(OneIdleChoice(item, first[item.chosen]), item.names) for item in chosen]
+    return [make.rule(IdleCanonicalChoice(item, first[item.chosen]), item.names) for item in chosen]
 
 
 class _RuleMaker:
@@ -254,7 +254,7 @@ class _RuleMaker:
     def __init__(self, free: Iterable[str], derivations: Mapping[str, Derivation]) -> None:
         self._free, self._order = frozenset(free), in_dependency_order(derivations)
 
-    def rule(self, expression: Derivation | OneIdleChoice, names: Iterable[str], derives: str = "") -> Rule:
+    def rule(self, expression: Derivation | IdleCanonicalChoice, names: Iterable[str], derives: str = "") -> Rule:
         needed = set(names)
         for name in reversed(self._order):
             if name in needed:

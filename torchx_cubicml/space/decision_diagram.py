@@ -44,7 +44,7 @@ class _Folded:
     others: tuple[Hashable, ...]
 
 
-def postponed(operation: str, *operands: object) -> Symbolic | None:
+def symbolic_result(operation: str, *operands: object) -> Symbolic | None:
     """Return the symbolic result if an operand is unknown, else ``None``.
 
     >>> x = Symbolic("x", whole=True)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import ARITHMETIC, FUNCTIONS, RELATIONS, UNARY, bounded, calculate, number, truth
-from torchx_cubicml.space.decision_diagram import Symbolic, postponed
+from torchx_cubicml.space.decision_diagram import Symbolic, symbolic_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -202,7 +202,7 @@ def _compile_binary(node: ast.BinOp, depth: int) -> _Evaluate:
 
     def run(values: _Values) -> Operand:
         first, second = left(values), right(values)
-        unknown = postponed(operation.__name__, first, second)
+        unknown = symbolic_result(operation.__name__, first, second)
         return unknown or calculate(operation, number(first, text), number(second, text), text=text)
 
     return run
@@ -216,7 +216,7 @@ def _compile_unary(node: ast.UnaryOp, depth: int) -> _Evaluate:
 
     def run(values: _Values) -> Operand:
         value = operand(values)
-        return postponed(name, value) or apply(value, text)
+        return symbolic_result(name, value) or apply(value, text)
 
     return run
 
@@ -279,7 +279,7 @@ def _compared(relation: type[ast.cmpop], left: Operand, right: Operand, text: st
         if RELATIONS[ast.In](left, right.entries, text):
             return relation is ast.In
         right = Symbolic(right.list_name)  # no known entry decides, so they need not be in the key
-    return postponed(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
+    return symbolic_result(relation.__name__, left, right) or RELATIONS[relation](left, right, text)
 
 
 def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *known: Operand) -> Symbolic:
@@ -290,7 +290,7 @@ def _postponed_from(rest: Sequence[_Evaluate], values: _Values, name: str, *know
             operands.append(evaluate(values))
         except SpaceError:
             operands.append(None)
-    return postponed(name, *operands) or Symbolic(name)
+    return symbolic_result(name, *operands) or Symbolic(name)
 
 
 def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
@@ -306,7 +306,7 @@ def _compile_call(node: ast.Call, depth: int) -> _Evaluate:
         given = [argument(values) for argument in arguments]
         try:
             given = [_best_so_far(name, item, text) for item in given] if len(given) == 1 else given
-            return postponed(name, *given) or function(given, text)
+            return symbolic_result(name, *given) or function(given, text)
         except (ValueError, OverflowError) as error:
             raise error if isinstance(error, SpaceError) else SpaceError(f"`{text:.60}`: {error}") from None
 

@@ -11,13 +11,13 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
     NOT_DATA_PARALLEL,
-    OneIdleChoice,
+    IdleCanonicalChoice,
     derived_value,
-    does_not_hold,
     dp_degree_expression,
     in_dependency_order,
     make_idle_rules,
     make_rules,
+    violation_text,
 )
 from torchx_cubicml.space.decision_diagram import Check, Symbolic
 from torchx_cubicml.space.enumeration import LegalChoices
@@ -128,7 +128,7 @@ class LegalConfigs:
                 values[name] = derived_value(name, derivation, values)
             for constraint in self._constraints:
                 if not constraint.holds(values):
-                    return does_not_hold(constraint, values)
+                    return violation_text(constraint, values)
         except SpaceError as error:
             return str(error)
         return None
@@ -312,7 +312,7 @@ def _check_names(expressions: Sequence[Derivation], known: set[str], *, chosen: 
 
 
 def _described(rule: Rule) -> str:
-    if isinstance(rule.expression, OneIdleChoice):
+    if isinstance(rule.expression, IdleCanonicalChoice):
         return rule.expression.conditional.source
     if rule.derives:
         return f"{rule.derives} = {rule.expression.source}"

@@ -62,8 +62,8 @@ class Binding:
     key: tuple[str, ...] = ()
     file_default: Scalar | None = None
     file_words: tuple[tuple[Scalar, str], ...] = ()
-    flag_counts_more: bool = False
-    file_must_leave_open: bool = False
+    flag_overrides_file: bool = False
+    file_must_be_auto: bool = False
     implied: bool = False
 
 

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
 EVENTS = "events"
 MAX_OBJECT_BYTES = 1024 * 1024  # an event takes a few hundred bytes; more is an accident or an attack
-NO_SHELVES: Mapping[str, Directory] = MappingProxyType({})
+NO_DIRECTORIES: Mapping[str, Directory] = MappingProxyType({})
 
 
 def never() -> bool:
@@ -48,14 +48,16 @@ class Listing:
         unopened: paths of segments left unopened for lack of time; their objects are not listed.
     """
 
-    shelves: Mapping[str, Directory]
+    directories: Mapping[str, Directory]
     too_large: frozenset[str] = frozenset()
     problems: tuple[str, ...] = ()
     unopened: tuple[str, ...] = ()
 
     def places(self) -> list[str]:
         """Return the paths of the objects, sorted by name and so by the writers' clocks."""
-        found = ((name, f"{directory.place}/{name}") for directory in self.shelves.values() for name in directory.names)
+        found = (
+            (name, f"{directory.place}/{name}") for directory in self.directories.values() for name in directory.names
+        )
         return [place for _, place in sorted((name.rsplit("/", 1)[-1], place) for name, place in found)]
 
 
@@ -75,7 +77,7 @@ class Backend(Protocol):
         """
 
     def list_objects(
-        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+        self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
         """List every object published by now, at any depth; a store that does not exist yet is empty.
 

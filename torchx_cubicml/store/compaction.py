@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError, StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.segments import SUFFIX, encode_segment, line_of
+from torchx_cubicml.store.segments import SUFFIX, encode_line, encode_segment
 from torchx_cubicml.store.trial_store import decode_event
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def compact(store: TrialStore, *, before: str) -> CompactionResult:
             lost.
     """
     n_events = n_segments = 0
-    directories = [*store.folder.list_objects().shelves.values()]
+    directories = [*store.folder.list_objects().directories.values()]
     segments = [directory for directory in directories if directory.place.endswith(SUFFIX)]
     SystemRandom().shuffle(directories)  # two compactions that start together take different days
     for directory in directories:
@@ -138,6 +138,6 @@ def _is_same_event(written: bytes | Exception, original: bytes | Exception) -> b
 def _is_compactable(name: str, content: bytes) -> bool:
     """Return whether an object is an event that survives the round trip through a segment."""
     try:
-        return name.isascii() and name.isprintable() and _is_same_event(line_of(content), content)
+        return name.isascii() and name.isprintable() and _is_same_event(encode_line(content), content)
     except (ValueError, RecursionError):  # not JSON, or nested too deep for any reader
         return False

@@ -60,16 +60,16 @@ def read_trials(url: str, *, deadline_s: float = 5.0) -> tuple[list[Trial], tupl
 
     Args:
         url: URL as ``TrialStore`` accepts it.
-        deadline_s: see ``read_within``.
+        deadline_s: see ``read_with_deadline``.
 
     Raises:
         StoreError: the store cannot be reached or read, or not before the deadline.
     """
-    reading = read_within(url, deadline_s=deadline_s)
+    reading = read_with_deadline(url, deadline_s=deadline_s)
     return reading.trials, reading.warnings
 
 
-def read_within(url: str, *, deadline_s: float, cache: Path | None = None) -> StoreSnapshot:
+def read_with_deadline(url: str, *, deadline_s: float, cache: Path | None = None) -> StoreSnapshot:
     """Read a store under a deadline and return its snapshot.
 
     Args:

@@ -18,12 +18,12 @@ Fingerprint: TypeAlias = "dict[str, tuple[int | None, str]]"
 """Path of each folder -> its stamp, and a digest of the names in it."""
 
 
-def fingerprint_of(shelves: Mapping[str, Directory]) -> Fingerprint:
+def fingerprint_of(directories: Mapping[str, Directory]) -> Fingerprint:
     """Return the fingerprint of a store, which differs from that of any other set of objects."""
-    return {place: (directory.stamp, _digest(directory)) for place, directory in shelves.items()}
+    return {place: (directory.stamp, _digest(directory)) for place, directory in directories.items()}
 
 
-def still_holds(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None:
+def refresh_if_unchanged(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None:
     """Return the fingerprint with current stamps if the store holds the same objects, else ``None``.
 
     Raises:
@@ -37,14 +37,14 @@ def still_holds(folder: Backend, fingerprint: Fingerprint) -> Fingerprint | None
         for place, (stamp, _) in fingerprint.items()
     }
     listing = folder.list_objects(known, lambda: True)  # an unknown segment is change enough; no need to open it
-    shelves = listing.shelves
-    if listing.unopened or shelves.keys() != fingerprint.keys():
+    directories = listing.directories
+    if listing.unopened or directories.keys() != fingerprint.keys():
         return None
     digests = {
         place: fingerprint[place][1] if directory is known[place] else _digest(directory)
-        for place, directory in shelves.items()
+        for place, directory in directories.items()
     }
-    now = {place: (directory.stamp, digests[place]) for place, directory in shelves.items()}
+    now = {place: (directory.stamp, digests[place]) for place, directory in directories.items()}
     return now if all(digest == fingerprint[place][1] for place, digest in digests.items()) else None
 
 

@@ -51,19 +51,21 @@ def ids_of(event: Event) -> set[str]:
     return {event.trial_id, event.launch_id} - {""}
 
 
-def by_name(place: str) -> tuple[str, str]:
+def path_sort_key(place: str) -> tuple[str, str]:
     """Return the sort key of a path: its file name, which begins with the writer's clock, then the path."""
     return place.rsplit("/", 1)[-1], place
 
 
-def in_order(families: Iterable[EventGroup]) -> list[Trial]:
+def trials_in_order(families: Iterable[EventGroup]) -> list[Trial]:
     """Return all trials in the order that folding all events at once would give."""
     found = [pair for group in families for pair in zip(group.firsts, group.trials, strict=True)]
-    found.sort(key=lambda pair: by_name(pair[0]))
+    found.sort(key=lambda pair: path_sort_key(pair[0]))
     return [trial for _, trial in found]
 
 
-def joined(events: Mapping[str, Event], families: Mapping[int, EventGroup]) -> list[tuple[set[int], list[str]]]:
+def connected_components(
+    events: Mapping[str, Event], families: Mapping[int, EventGroup]
+) -> list[tuple[set[int], list[str]]]:
     """Merge new events with known groups (union-find); return the group numbers and new paths of each component.
 
     Args:
@@ -106,7 +108,7 @@ def _first_path(trial: Trial, events: Sequence[tuple[str, Event]]) -> str:
             for place, event in events
             if (event.trial_id == trial.trial_id if event.trial_id else event.launch_id in plans)
         ),
-        key=by_name,
+        key=path_sort_key,
     )
 
 
@@ -126,14 +128,14 @@ class StoreIndex:
         refused: path of an object that is no event -> cause.
     """
 
-    shelves: Mapping[str, Directory] = field(default_factory=dict)
+    directories: Mapping[str, Directory] = field(default_factory=dict)
     numbers: dict[str, list[int]] = field(default_factory=dict)
     families: dict[int, EventGroup] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def of(self, place: str) -> dict[str, int]:
         """Return name -> group number of the objects in one folder."""
-        directory = self.shelves.get(place)
+        directory = self.directories.get(place)
         return dict(zip(directory.names, self.numbers[place], strict=True)) if directory is not None else {}
 
 
@@ -157,7 +159,7 @@ def save_index(path: Path, url: str, known: StoreIndex) -> None:
     """Write the index for the next reader."""
     families = list(known.families.values())
     number_of = {number: index for index, number in enumerate(known.families)} | {UNREAD: UNREAD, REFUSED: REFUSED}
-    shelves = [
+    directories = [
         [
             directory.place,
             directory.stamp,
@@ -165,12 +167,12 @@ def save_index(path: Path, url: str, known: StoreIndex) -> None:
             directory.names,
             [number_of[number] for number in known.numbers[directory.place]],
         ]
-        for directory in known.shelves.values()
+        for directory in known.directories.values()
     ]
     payload = {
         "format": FORMAT,
         "url": url,
-        "shelves": shelves,
+        "shelves": directories,
         "refused": known.refused,
         "families": [[len(group.trials), group.firsts, _other_ids(group)] for group in families],
         "table": to_table(trial for group in families for trial in group.trials),
@@ -183,13 +185,13 @@ def _from_json(payload: Mapping[str, object]) -> StoreIndex:
     if not isinstance(table, dict) or not isinstance(refused, dict):
         raise TypeError("the cache is damaged")
     families = _groups_from_json(_rows(payload["families"]), from_table(table))
-    shelves, numbers = {}, {}
+    directories, numbers = {}, {}
     for place, stamp, folders, names, of_names in _rows(payload["shelves"]):
-        shelves[place] = Directory(place=place, stamp=stamp, folders=_strings(folders), names=_strings(names))
+        directories[place] = Directory(place=place, stamp=stamp, folders=_strings(folders), names=_strings(names))
         numbers[place] = of_names
         if len(names) != len(of_names) or not families.keys() | {UNREAD, REFUSED} >= set(of_names):
             raise ValueError("the cache is damaged")
-    return StoreIndex(shelves=shelves, numbers=numbers, families=families, refused=refused)
+    return StoreIndex(directories=directories, numbers=numbers, families=families, refused=refused)
 
 
 def _groups_from_json(rows: list[list[Any]], trials: list[Trial]) -> dict[int, EventGroup]:

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import StoreError
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Directory, Listing, is_object, never
+from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_DIRECTORIES, Directory, Listing, is_object, never
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 
 if TYPE_CHECKING:
@@ -47,10 +47,10 @@ class LocalBackend:
             raise StoreError(f"store {self._root} cannot be written: {error}") from error
 
     def list_objects(
-        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+        self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
         """Walk the folders; links to folders are not followed."""
-        shelves: dict[str, Directory] = {}
+        directories: dict[str, Directory] = {}
         problems: list[str] = []
         events = str(self._root / EVENTS)
         folders = [events]
@@ -65,12 +65,12 @@ class LocalBackend:
                     raise StoreError(f"store {self._root} cannot be read: {error}") from error
                 problems.append(f"{folder} ({error.strerror})")
                 continue
-            shelves[folder] = directory
+            directories[folder] = directory
             folders += directory.folders
         # After the events: an object compacted meanwhile is seen in at least one of the two listings.
         segments = self._listed_segments(known, out_of_time)
         return Listing(
-            shelves={**shelves, **segments.shelves},
+            directories={**directories, **segments.directories},
             problems=(*problems, *segments.problems),
             unopened=segments.unopened,
         )
@@ -81,10 +81,10 @@ class LocalBackend:
             directory = _list_segments(root, known.get(root))
             found = self._segments.listed(directory.folders, known, out_of_time)
         except FileNotFoundError:
-            return Listing(shelves={})  # never compacted
+            return Listing(directories={})  # never compacted
         except OSError as error:
-            return Listing(shelves={}, problems=(f"{root} ({error.strerror})",))
-        return replace(found, shelves={root: directory, **found.shelves})
+            return Listing(directories={}, problems=(f"{root} ({error.strerror})",))
+        return replace(found, directories={root: directory, **found.directories})
 
     def read(self, places: Sequence[str], *, follows: bool = True) -> Iterator[tuple[str, bytes | Exception]]:
         """Read the files one by one."""

@@ -19,7 +19,7 @@ _SCHEMA = 1
 _MAX_NAME_LENGTH = 64
 
 
-def add_choice(url: str, name: str, *, why: Mapping[str, object]) -> None:
+def append_choice(url: str, name: str, *, why: Mapping[str, object]) -> None:
     """Record the predictor chosen for the store at ``url``; the latest choice counts.
 
     Args:

@@ -14,15 +14,15 @@ from torchx_cubicml.store.index_cache import (
     UNREAD,
     EventGroup,
     StoreIndex,
-    by_name,
     cache_path,
-    in_order,
-    joined,
+    connected_components,
     load_index,
+    path_sort_key,
     save_index,
+    trials_in_order,
 )
 from torchx_cubicml.store.segments import segment_of
-from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, told_skipped
+from torchx_cubicml.store.trial_store import TOO_LARGE, decode_event, skipped_warnings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Mapping, Sequence
@@ -49,7 +49,7 @@ class StoreSnapshot:
 
     trials: list[Trial]
     warnings: tuple[str, ...]
-    shelves: Mapping[str, Directory]
+    directories: Mapping[str, Directory]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +74,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     """
     path = cache_path(cache, store.url) if cache is not None else None
     known = load_index(path, store.url) if path is not None else StoreIndex()
-    listing = store.folder.list_objects(known.shelves, out_of_time)
+    listing = store.folder.list_objects(known.directories, out_of_time)
     known, changes = _compare(known, listing)
     reader = _Reader(store, known, out_of_time)
     reader.update(changes)
@@ -92,7 +92,9 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
     skipped += [f"{place} ({why})" for place, why in sorted((known.refused | reader.failed).items())]
     return StoreSnapshot(
-        trials=in_order(known.families.values()), warnings=told_skipped(store.url, skipped), shelves=known.shelves
+        trials=trials_in_order(known.families.values()),
+        warnings=skipped_warnings(store.url, skipped),
+        directories=known.directories,
     )
 
 
@@ -100,8 +102,8 @@ def _compare(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]
     """Compare the index with a listing; return the index of the objects that remain, and the changes."""
     changes = _Changes()
     numbers: dict[str, list[int]] = {}
-    for place, directory in listing.shelves.items():
-        before = known.shelves.get(place)
+    for place, directory in listing.directories.items():
+        before = known.directories.get(place)
         if before is not None and before.names == directory.names:
             numbers[place] = known.numbers[place]
         else:
@@ -111,18 +113,18 @@ def _compare(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]
         if UNREAD in numbers[place]:
             unread = (name for name, number in zip(directory.names, numbers[place], strict=True) if number == UNREAD)
             changes.places += [f"{place}/{name}" for name in unread]
-    for place in known.shelves.keys() - listing.shelves.keys():
+    for place in known.directories.keys() - listing.directories.keys():
         changes.left.update(known.numbers[place])
     changes.left -= {UNREAD, REFUSED}
-    changes.places = sorted(set(changes.places) - listing.too_large, key=by_name)
+    changes.places = sorted(set(changes.places) - listing.too_large, key=path_sort_key)
     refused = {place: why for place, why in known.refused.items() if _is_listed(listing, place)}
     families = dict(known.families)
-    return StoreIndex(shelves=listing.shelves, numbers=numbers, families=families, refused=refused), changes
+    return StoreIndex(directories=listing.directories, numbers=numbers, families=families, refused=refused), changes
 
 
 def _is_listed(listing: Listing, place: str) -> bool:
     folder, _, name = place.rpartition("/")
-    return folder in listing.shelves and name in listing.shelves[folder].names
+    return folder in listing.directories and name in listing.directories[folder].names
 
 
 class _Reader:
@@ -146,10 +148,10 @@ class _Reader:
         """Read the new objects, and fold the groups that changed."""
         numbered: dict[str, int] = {}
         added = self._read(changes.places, numbered, until=self._out_of_time)
-        groups = joined(added, self._known.families)
+        groups = connected_components(added, self._known.families)
         groups += [({number}, []) for number in changes.left.difference(*(numbers for numbers, _ in groups))]
         places = self._paths_of_groups(set().union(*(numbers for numbers, _ in groups)))
-        reread = self._read(sorted(set().union(*places.values()), key=by_name), numbered, until=lambda: False)
+        reread = self._read(sorted(set().union(*places.values()), key=path_sort_key), numbered, until=lambda: False)
         for numbers, new in groups:
             events = {place: added[place] for place in new}
             for number in numbers:
@@ -157,7 +159,9 @@ class _Reader:
                 self._known.families.pop(number, None)
             if events:
                 own = next(self._next)
-                self._known.families[own] = EventGroup.of(sorted(events.items(), key=lambda item: by_name(item[0])))
+                self._known.families[own] = EventGroup.of(
+                    sorted(events.items(), key=lambda item: path_sort_key(item[0]))
+                )
                 numbered |= dict.fromkeys(events, own)
         self._assign_numbers(numbered)
 
@@ -182,7 +186,7 @@ class _Reader:
     def _paths_of_groups(self, families: Collection[int]) -> dict[int, set[str]]:
         places: dict[int, set[str]] = {number: set() for number in families}
         for folder, numbers in self._known.numbers.items() if families else ():
-            for name, number in zip(self._known.shelves[folder].names, numbers, strict=True):
+            for name, number in zip(self._known.directories[folder].names, numbers, strict=True):
                 if number in places:
                     places[number].add(f"{folder}/{name}")
         return places
@@ -193,6 +197,6 @@ class _Reader:
             folder, _, name = place.rpartition("/")
             of_folders[folder][name] = number
         for folder, numbers in of_folders.items():
-            names, before = self._known.shelves[folder].names, self._known.numbers[folder]
+            names, before = self._known.directories[folder].names, self._known.numbers[folder]
             pairs = zip(names, before, strict=True)
             self._known.numbers[folder] = [numbers.get(name, number) for name, number in pairs]

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_SHELVES, Directory, Listing, is_object, never
+from torchx_cubicml.store.backend import EVENTS, MAX_OBJECT_BYTES, NO_DIRECTORIES, Directory, Listing, is_object, never
 from torchx_cubicml.store.segments import MAX_SEGMENT_BYTES, SEGMENTS, Segments, is_segment, segment_of
 from torchx_cubicml.store.url import OBJECT_PROTOCOLS
 
@@ -66,7 +66,7 @@ class RemoteBackend:
                     system.rm_file(place)
 
     def list_objects(
-        self, known: Mapping[str, Directory] = NO_SHELVES, out_of_time: Callable[[], bool] = never
+        self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never
     ) -> Listing:
         """List without fsspec's caches, as other processes write to the same store; folders have no stamps."""
         infos, problems = self._infos(EVENTS)
@@ -75,7 +75,7 @@ class RemoteBackend:
         places, unlisted = self._segment_places()
         segments = self._segments.listed(places, known, out_of_time)
         return Listing(
-            shelves={**_group_by_folder(sizes), **segments.shelves},
+            directories={**_group_by_folder(sizes), **segments.directories},
             too_large=too_large,
             problems=(*problems, *unlisted, *segments.problems),
             unopened=segments.unopened,

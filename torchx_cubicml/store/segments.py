@@ -42,11 +42,11 @@ def encode_segment(objects: Mapping[str, bytes]) -> bytes:
     """
     import gzip  # imported late: no launch writes a segment
 
-    lines = (name.encode("ascii") + b"\t" + line_of(content) + b"\n" for name, content in objects.items())
+    lines = (name.encode("ascii") + b"\t" + encode_line(content) + b"\n" for name, content in objects.items())
     return gzip.compress(b"".join(lines), mtime=0)
 
 
-def line_of(content: bytes) -> bytes:
+def encode_line(content: bytes) -> bytes:
     """Return an event as its line in a segment: compact JSON.
 
     Raises:
@@ -120,7 +120,7 @@ class Segments:
                 except (OSError, StoreError, RecordError) as error:
                     problems.append(f"{place} ({error})")
             size = min(2 * size, _MAX_FETCHED) if time.monotonic() - start < _QUICK_S else size
-        return Listing(shelves=directories, problems=tuple(problems), unopened=tuple(unknown))
+        return Listing(directories=directories, problems=tuple(problems), unopened=tuple(unknown))
 
     def content(self, place: str) -> bytes | Exception:
         """Return the object at a path within a segment, or the error that prevents reading it."""

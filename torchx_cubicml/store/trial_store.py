@@ -38,7 +38,7 @@ class TrialStore:
     def __init__(self, url: str) -> None:
         self._url = absolute_url(url)
         self._warnings: tuple[str, ...] = ()
-        self._folder = open_folder(self._url)
+        self._folder = open_backend(self._url)
 
     @property
     def url(self) -> str:
@@ -92,7 +92,7 @@ class TrialStore:
                 yield decode_event(content)
             except RecordError as error:
                 skipped.append(f"{place} ({error})")
-        self._warnings = told_skipped(self._url, skipped)
+        self._warnings = skipped_warnings(self._url, skipped)
 
     def __iter__(self) -> Iterator[Trial]:
         """Yield every trial.
@@ -103,7 +103,7 @@ class TrialStore:
         yield from fold_events(self.events())
 
 
-def open_folder(url: str) -> Backend:
+def open_backend(url: str) -> Backend:
     """Return the storage backend for an absolute URL.
 
     Raises:
@@ -153,7 +153,7 @@ def _places(listing: Listing, skipped: list[str]) -> list[str]:
     return [place for place in listing.places() if place not in listing.too_large]
 
 
-def told_skipped(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
+def skipped_warnings(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
     """Return one warning that names some of the skipped objects; none where nothing was skipped."""
     if not skipped:
         return ()

@@ -91,7 +91,7 @@ class Budget:
             return _launches_within(self.device_hours - spent.device_hours, spent.launch_device_hours)
         return parallel * _launches_within((self.hours or 0.0) - spent.hours, spent.launch_hours)
 
-    def is_used_up(self, spent: Spent) -> bool:
+    def is_exhausted(self, spent: Spent) -> bool:
         """Return whether launches in flight must be cancelled because the budget of hours is spent."""
         if self.device_hours is not None:
             return spent.used_device_hours >= self.device_hours
@@ -102,7 +102,7 @@ class Budget:
             return f"{self.launches} launches"
         return f"{self.device_hours:g} gpu-hours" if self.device_hours is not None else f"{self.hours:g} hours"
 
-    def told_left(self, spent: Spent) -> str:
+    def describe_remaining(self, spent: Spent) -> str:
         """Describe the remaining budget in words."""
         if self.launches is not None:
             return f"{max(0, self.launches - spent.launches)} of {self.launches} launches left"

@@ -30,9 +30,9 @@ class Prefetch:
     """
 
     request: TuneRequest
-    thought_s: float = 0.0
+    compute_s: float = 0.0
     suggestion: Suggestion | None = None
-    has_thought: bool = False
+    is_computed: bool = False
 
     def pays(self, *, launches_left: int, usual_run_s: float) -> bool:
         """Return whether to compute the next suggestion now.
@@ -44,21 +44,21 @@ class Prefetch:
         request = self.request
         searching = launches_left > 2 * request.repeats_made + request.parallel
         needs_all_results = request.rounds or request.target_gain is not None or request.stop_under is not None
-        if request.parallel == 1 or needs_all_results or not searching or self.has_thought:
+        if request.parallel == 1 or needs_all_results or not searching or self.is_computed:
             return False
-        return self.thought_s * request.parallel > _SHARE * usual_run_s > 0
+        return self.compute_s * request.parallel > _SHARE * usual_run_s > 0
 
     def keep(self, suggestion: Suggestion | None) -> None:
         """Store a prefetched suggestion; ``None`` if the next launch is not a search."""
-        self.suggestion, self.has_thought = suggestion, True
+        self.suggestion, self.is_computed = suggestion, True
 
     def hear(self, finished: FinishedLaunch) -> None:
         """Drop the suggestion if a launch ended without a measurement."""
         if finished.trial.state is not State.COMPLETED or finished.trial.measurement is None:
             self.suggestion = None
-        self.has_thought = self.suggestion is not None
+        self.is_computed = self.suggestion is not None
 
     def take(self, *, launches_left: int) -> Suggestion | None:
         """Return the prefetched suggestion once; ``None`` if a fresh one is needed."""
-        suggestion, self.suggestion, self.has_thought = self.suggestion, None, False
+        suggestion, self.suggestion, self.is_computed = self.suggestion, None, False
         return suggestion if launches_left > 2 * self.request.repeats_made else None

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES
-from torchx_cubicml.store.trial_store import open_folder
+from torchx_cubicml.store.trial_store import open_backend
 from torchx_cubicml.tuner.polling import NewObjects, StoreRetry
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class Journal:
 
     def __init__(self, store_url: str, retry: StoreRetry | None = None) -> None:
         self._retry = retry or StoreRetry()
-        self._folder = open_folder(f"{store_url.rstrip('/')}/{_FOLDER}")
+        self._folder = open_backend(f"{store_url.rstrip('/')}/{_FOLDER}")
         self._new_objects = NewObjects(self._folder)
         self._notes: list[Note] = []
 

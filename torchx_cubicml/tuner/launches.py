@@ -11,7 +11,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch, end_state_of, state_by_trial
-from torchx_cubicml.tuner.patience import pause_s
+from torchx_cubicml.tuner.patience import poll_interval_s
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
 from torchx_cubicml.tuner.state import Cost
@@ -58,7 +58,7 @@ class PendingLaunches:
             The pending launch, or the finished one if the scheduler refuses it.
 
         Raises:
-            KeyboardInterrupt: the user interrupts; ``end_all`` then closes the launch.
+            KeyboardInterrupt: the user interrupts; ``cancel_all`` then closes the launch.
         """
         launch_id = self._tune_state.next_launch_id()
         placed = place_config(
@@ -111,12 +111,12 @@ class PendingLaunches:
             if not pending.given_up:
                 self._poll(pending)
         if any(pending.ended is not None for pending in due):
-            self._tune_state.ledger.refresh()
+            self._tune_state.trial_log.refresh()
         for pending in due:
             if pending.ended is not None and self._is_final(pending, *pending.ended):
                 yield self._finish(pending, pending.ended[0])
 
-    def next_look_s(self) -> float:
+    def next_poll_s(self) -> float:
         """Return the seconds until the next poll of a job is due."""
         now = self._clock.now()
         return min(((pending.look_at - now).total_seconds() for pending in self.under_way), default=0.0)
@@ -126,14 +126,14 @@ class PendingLaunches:
         now = self._clock.now()
         return [ran_s for pending in self.under_way if (ran_s := pending.ran_s(now)) is not None]
 
-    def cancellation(self, pending: PendingLaunch, state: State, reason: str) -> None:
+    def cancel(self, pending: PendingLaunch, state: State, reason: str) -> None:
         """Cancel a launch; ``state`` and ``reason`` are recorded when its job is gone."""
         if pending.cancellation is None and pending.ended is None:
             pending.cancellation = Cancellation(state=state, reason=reason, since=self._clock.now())
             pending.look_at = self._clock.now()
         self._request_cancel(pending)
 
-    def end_all(self, reason: str) -> None:
+    def cancel_all(self, reason: str) -> None:
         """Cancel all launches and close their trials at once."""
         for pending in list(self.under_way):
             if pending.handle and pending.ended is None:
@@ -146,7 +146,7 @@ class PendingLaunches:
 
     def _poll(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
-        trial = self._tune_state.ledger.of_launch(pending.launch_id)
+        trial = self._tune_state.trial_log.of_launch(pending.launch_id)
         state = self._jobs.look(pending.handle) if pending.handle else state_by_trial(trial)
         pending.state = state
         if state.phase is JobPhase.ENDED:
@@ -173,7 +173,9 @@ class PendingLaunches:
         if state.phase is JobPhase.RUNNING and pending.running_since is None:
             pending.running_since = now
         elif state.phase is JobPhase.QUEUED and pending.running_since is not None:
-            ended_at = self._tune_state.ledger.last_event_at(pending.launch_id) if trial and trial.state.ended else None
+            ended_at = (
+                self._tune_state.trial_log.last_event_at(pending.launch_id) if trial and trial.state.ended else None
+            )
             pending.ran_before_s += max(0.0, (min(ended_at or now, now) - pending.running_since).total_seconds())
             pending.running_since, pending.requeued_at = None, now
 
@@ -185,7 +187,7 @@ class PendingLaunches:
         age_s = (now - pending.since).total_seconds()
         eager = self._jobs.is_local or pending.ended is not None or pending.cancellation is not None
         usual_run_s = self._tune_state.usual_run_s() if pending.running_since is not None else None
-        pending.look_at = now + timedelta(seconds=pause_s(age_s, eager=eager, usual_s=usual_run_s))
+        pending.look_at = now + timedelta(seconds=poll_interval_s(age_s, eager=eager, usual_s=usual_run_s))
         return True
 
     def _give_up(self, pending: PendingLaunch, why: str) -> None:
@@ -196,11 +198,11 @@ class PendingLaunches:
         request = self._prepared.request
         if pending.running_since is not None:
             if (pending.ran_s(now) or 0.0) > request.trial_timeout_s:
-                self.cancellation(pending, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
+                self.cancel(pending, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
         elif (now - pending.since).total_seconds() > request.queue_timeout_s:
             why = f" ({pending.state.why})" if pending.state is not None and pending.state.why else ""
             reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
-            self.cancellation(pending, State.INFRASTRUCTURE, reason)
+            self.cancel(pending, State.INFRASTRUCTURE, reason)
 
     def _request_cancel(self, pending: PendingLaunch) -> None:
         now = self._clock.now()
@@ -210,7 +212,7 @@ class PendingLaunches:
 
     def _is_final(self, pending: PendingLaunch, state: JobState, since: datetime) -> bool:
         """Return whether the trial's end is recorded, or the time to record it is over."""
-        trial = self._tune_state.ledger.of_launch(pending.launch_id)
+        trial = self._tune_state.trial_log.of_launch(pending.launch_id)
         started = trial is not None and trial.state is not State.PLANNED
         if trial is not None and trial.state.ended:
             cut_off = trial.state in {State.UNKNOWN, State.INFRASTRUCTURE} and pending.cancellation is None
@@ -220,7 +222,7 @@ class PendingLaunches:
     def _finish(self, pending: PendingLaunch, state: JobState) -> FinishedLaunch:
         """Record the end and the cost of a launch whose job is over."""
         tune_state = self._tune_state
-        tune_state.ledger.refresh()
+        tune_state.trial_log.refresh()
         trial = self._trial(pending)
         lines = self._jobs.last_lines(pending.handle, self._role()) if pending.handle else ()
         end_state = end_state_of(pending, state, trial, out_of_memory=self._is_out_of_memory(pending, state, lines))
@@ -248,16 +250,16 @@ class PendingLaunches:
 
     def _cost(self, pending: PendingLaunch) -> Cost:
         """Return run time and queue time; for a launch that ended unobserved, by the job's own clock."""
-        ledger, now = self._tune_state.ledger, self._clock.now()
+        trial_log, now = self._tune_state.trial_log, self._clock.now()
         run_s, end = pending.ran_s(now), now
         if run_s is None:
-            attempts = ledger.attempts(pending.launch_id)
-            end = ledger.last_event_at(pending.launch_id) or now
+            attempts = trial_log.attempts(pending.launch_id)
+            end = trial_log.last_event_at(pending.launch_id) or now
             run_s = sum((last - first).total_seconds() for first, last in attempts)
         return Cost(run_s=run_s, queue_s=max(0.0, (end - pending.submitted_at).total_seconds() - run_s))
 
     def _trial(self, pending: PendingLaunch) -> Trial:
-        trial = self._tune_state.ledger.of_launch(pending.launch_id)
+        trial = self._tune_state.trial_log.of_launch(pending.launch_id)
         if trial is None:
             raise LaunchError(f"the launch {pending.launch_id} is missing from the store")
         return trial

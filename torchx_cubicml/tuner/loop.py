@@ -14,7 +14,7 @@ from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.tuner.foresight import Prefetch
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
@@ -22,12 +22,12 @@ from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.plan import next_launch, snapshot_of, winner_of
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
-from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, glance, throughput_of
+from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, progress_of, throughput_of
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
 from torchx_cubicml.tuner.state import TuneState
-from torchx_cubicml.tuner.stopping import early_stop_reason, refuse_to_go_on
+from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason
 from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
@@ -77,8 +77,8 @@ def tune(
     lease = Lease.take(journal, request, clock, space_text=Path(request.space).read_text(encoding="utf-8"))
     try:
         with runner:
-            ledger = TrialLog(prepared.store_url, retry, statistic=prepared.space.statistic)
-            tune_state = TuneState(lease.tune_id, ledger, journal, clock)
+            trial_log = TrialLog(prepared.store_url, retry, statistic=prepared.space.statistic)
+            tune_state = TuneState(lease.tune_id, trial_log, journal, clock)
             yield from _Loop(prepared, tune_state, runner, clock, advisor or StudyProposer.serving(prepared)).run(
                 resumed=lease.resumed
             )
@@ -124,13 +124,13 @@ class _Loop:
         except interruptions():
             self._tune_state.hurry()
             with suppress(StoreError):  # the jobs are cancelled first; a resumed tune polls them
-                self._pending.end_all("interrupted by the user")
+                self._pending.cancel_all("interrupted by the user")
             raise
         except StoreError:
             raise
         except CubicMLError as error:
             with suppress(StoreError):  # the error itself is raised in any case
-                self._pending.end_all("the tune ended")
+                self._pending.cancel_all("the tune ended")
                 self._tune_state.finished({"error": str(error)})
             raise
         result = self._result()
@@ -152,7 +152,7 @@ class _Loop:
             self._stop_early()
             self._prefetch_next()
             if self._pending.under_way:
-                yield glance(self._prepared, self._tune_state, self._pending, spent=self._spent(), best=self._best)
+                yield progress_of(self._prepared, self._tune_state, self._pending, spent=self._spent(), best=self._best)
             self._sleep()
 
     def _refill(self) -> Iterator[Step]:
@@ -177,7 +177,7 @@ class _Loop:
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
         started = self._clock.now()
-        self._tune_state.ledger.refresh()
+        self._tune_state.trial_log.refresh()
         planned = next_launch(
             self._prepared,
             self._trials(),
@@ -185,7 +185,7 @@ class _Loop:
             known=self._tune_state.others(),
             advisor=self._advisor,
         )
-        self._prefetch.thought_s = (self._clock.now() - started).total_seconds()
+        self._prefetch.compute_s = (self._clock.now() - started).total_seconds()
         return planned
 
     def _trials(self) -> list[Trial]:
@@ -194,7 +194,7 @@ class _Loop:
         They are known not to be lost, however long they queue. A requeued job whose ranks have recorded an end is set
         back to running.
         """
-        found = [self._tune_state.ledger.of_launch(pending.launch_id) for pending in self._pending.under_way]
+        found = [self._tune_state.trial_log.of_launch(pending.launch_id) for pending in self._pending.under_way]
         now = self._tune_state.now().isoformat()
         replaced = {
             trial.trial_id: replace(trial, started_at=now) for trial in found if trial and not trial.state.ended
@@ -204,7 +204,7 @@ class _Loop:
             for trial in found
             if trial is not None and trial.state in {State.INFRASTRUCTURE, State.UNKNOWN}
         }
-        return [replaced.get(trial.trial_id, trial) for trial in self._tune_state.ledger.trials()]
+        return [replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials()]
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
@@ -219,11 +219,11 @@ class _Loop:
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None
             and trial.trial_id != finished.trial.trial_id
-            and matches(trial, self._prepared.workload)
-            for trial in self._tune_state.ledger.trials()
+            and is_same_workload(trial, self._prepared.workload)
+            for trial in self._tune_state.trial_log.trials()
         )
         baseline = config_key(self._prepared.current)
-        refuse_to_go_on(
+        check_abort(
             self._prepared,
             finished,
             self._tune_state.settled_trials(),
@@ -236,30 +236,30 @@ class _Loop:
 
     def _enforce_budget(self) -> None:
         budget = self._prepared.request.budget
-        if budget.is_used_up(self._spent()):
+        if budget.is_exhausted(self._spent()):
             for pending in self._pending.under_way:
-                self._pending.cancellation(pending, State.STOPPED_EARLY, f"the budget of {budget} was spent")
+                self._pending.cancel(pending, State.STOPPED_EARLY, f"the budget of {budget} was spent")
 
     def _stop_early(self) -> None:
         now = self._clock.now()
         if (now - self._store_read_at).total_seconds() < _STORE_EVERY_S:
             return
         self._store_read_at = now
-        self._tune_state.ledger.refresh()
+        self._tune_state.trial_log.refresh()
         candidates = [
             pending for pending in self._pending.under_way if pending.purpose == "search" and not pending.cancellation
         ]
         for pending in candidates:
-            trial = self._tune_state.ledger.of_launch(pending.launch_id)
+            trial = self._tune_state.trial_log.of_launch(pending.launch_id)
             if trial is None or trial.state is not State.RUNNING or trial.measurement is None:
                 continue
             others = [other for other in self._tune_state.own_trials() if other.launch_id != pending.launch_id]
             why = early_stop_reason(trial, others, objective=self._prepared.space.objective)
             if why:
-                self._pending.cancellation(pending, State.STOPPED_EARLY, why)
+                self._pending.cancel(pending, State.STOPPED_EARLY, why)
 
     def _sleep(self) -> None:
-        self._clock.sleep(max(_POLL_S, self._pending.next_look_s()))
+        self._clock.sleep(max(_POLL_S, self._pending.next_poll_s()))
         if (self._clock.now() - self._heartbeat_at).total_seconds() >= ALIVE_EVERY_S:
             self._heartbeat_at = self._clock.now()
             self._tune_state.alive()
@@ -279,8 +279,8 @@ class _Loop:
         return throughput_of(trial, self._prepared.space.objective)
 
     def _result(self) -> TuneResult:
-        self._tune_state.ledger.refresh()
-        trials = self._tune_state.ledger.trials()
+        self._tune_state.trial_log.refresh()
+        trials = self._tune_state.trial_log.trials()
         best, comparison = winner_of(self._prepared, trials, known=self._tune_state.others(), advisor=self._advisor)
         report = FinalReport()
         if best is not None:
@@ -294,7 +294,7 @@ class _Loop:
             command=_command(self._prepared, best) if best is not None else (),
             tune_id=self._tune_state.tune_id,
             confidence=report.confidence,
-            worths=report.worths,
+            sensitivities=report.sensitivities,
         )
 
 

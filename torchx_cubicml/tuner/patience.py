@@ -9,7 +9,7 @@ _SOON_SHARE = 0.01  # the same, at an age between the shortest and the longest e
 _SPREAD = 0.1  # by which a run time may lie outside the range of earlier ones
 
 
-def pause_s(age_s: float, *, eager: bool, usual_s: tuple[float, float] | None) -> float:
+def poll_interval_s(age_s: float, *, eager: bool, usual_s: tuple[float, float] | None) -> float:
     """Return the poll interval of a job in seconds.
 
     Args:

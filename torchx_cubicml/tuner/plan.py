@@ -12,7 +12,7 @@ from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.records.workload import comparable_trials, matches, under_way
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
@@ -42,12 +42,12 @@ class Evidence:
     @classmethod
     def of(cls, prepared: Prepared, trials: Sequence[Trial], known: frozenset[str]) -> Evidence:
         """Sort the trials into groups; ``known`` holds the ids of the trials from before this tune."""
-        comparable, _ = comparable_trials(under_way(trials, prepared.workload), prepared.workload)
-        of_workload = [trial for trial in comparable if matches(trial, prepared.workload)]
+        comparable, _ = comparable_trials(expire_lost_trials(trials, prepared.workload), prepared.workload)
+        of_workload = [trial for trial in comparable if is_same_workload(trial, prepared.workload)]
         return cls(
             before=tuple(trial for trial in of_workload if trial.trial_id in known),
             own=tuple(sorted((t for t in of_workload if t.trial_id not in known), key=lambda t: t.started_at)),
-            elsewhere=tuple(trial for trial in comparable if not matches(trial, prepared.workload)),
+            elsewhere=tuple(trial for trial in comparable if not is_same_workload(trial, prepared.workload)),
         )
 
     def measured(self, config: Config, objective: str, *, chosen: bool) -> tuple[Measurement, ...]:

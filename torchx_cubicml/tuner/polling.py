@@ -70,12 +70,12 @@ class NewObjects:
             StoreError: the folder cannot be reached.
         """
         listing = self._folder.list_objects(self._directories)
-        for path, directory in listing.shelves.items():
+        for path, directory in listing.directories.items():
             before = self._directories.get(path)
             if before is None or before.names != directory.names:
                 seen = set(before.names) if before is not None else set()
                 self._unread.update(f"{path}/{name}" for name in directory.names if name not in seen)
-        self._directories = listing.shelves
+        self._directories = listing.directories
         self._unread -= listing.too_large
         for path, content in self._folder.read(sorted(self._unread, key=lambda path: path.rpartition("/")[2])):
             if not isinstance(content, Exception):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from datetime import datetime
 
-    from torchx_cubicml.advisor import ParameterWorth, Suggestion
+    from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
     from torchx_cubicml.records.trial import Config, Trial
     from torchx_cubicml.tuner.budget import Spent
     from torchx_cubicml.tuner.comparison import Comparison
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner.state import TuneState
 
 
-def glance(
+def progress_of(
     prepared: Prepared, tune_state: TuneState, pending_launches: PendingLaunches, *, spent: Spent, best: Trial | None
 ) -> Waiting:
     """Build the progress report of a waiting tune; ``best`` is the fastest trial so far."""
@@ -28,12 +28,12 @@ def glance(
     waves = (left + len(pending_launches.under_way)) / parallel
     return Waiting(
         in_flight=tuple(
-            _in_flight(pending, now, tune_state.ledger.of_launch(pending.launch_id), objective)
+            _in_flight(pending, now, tune_state.trial_log.of_launch(pending.launch_id), objective)
             for pending in pending_launches.under_way
         ),
         best=throughput_of(best, objective),
         best_config=best.config if best is not None else None,
-        budget_left=budget.told_left(spent),
+        budget_left=budget.describe_remaining(spent),
         time_left_s=waves * spent.launch_hours * 3600 if spent.launch_hours else None,
     )
 
@@ -136,7 +136,7 @@ class TuneResult:
     command: tuple[str, ...]
     tune_id: str = ""
     confidence: float | None = None
-    worths: tuple[ParameterWorth, ...] = ()
+    sensitivities: tuple[ParameterSensitivity, ...] = ()
 
 
 Step = Begun | Launching | Ended | Waiting | TuneResult

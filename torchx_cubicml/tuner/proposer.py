@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol, Self
 
 from torchx_cubicml.advisor import DEFAULT_METHOD, ProposalMethod, Study, expected_gain, sensitivity, verdict
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import ParameterWorth
+    from torchx_cubicml.advisor import ParameterSensitivity
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config, Trial, Workload
     from torchx_cubicml.space import SearchSpace
@@ -28,7 +28,7 @@ class FinalReport:
     """
 
     confidence: float | None = None
-    worths: tuple[ParameterWorth, ...] = ()
+    sensitivities: tuple[ParameterSensitivity, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,9 @@ class StudyProposer:
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         """See ``Proposer``."""
-        if not any(trial.measurement is not None and matches(trial, snapshot.workload) for trial in snapshot.trials):
+        if not any(
+            trial.measurement is not None and is_same_workload(trial, snapshot.workload) for trial in snapshot.trials
+        ):
             return None  # saves the time of fitting a surrogate
         return self._study_of(snapshot).best_known()
 
@@ -115,7 +117,7 @@ class StudyProposer:
         study = self._study_of(snapshot)
         found = verdict(study, winner=winner)
         return FinalReport(
-            confidence=found.confidence if found is not None else None, worths=sensitivity(study, winner=winner)
+            confidence=found.confidence if found is not None else None, sensitivities=sensitivity(study, winner=winner)
         )
 
     def _study_of(self, snapshot: Snapshot) -> Study:

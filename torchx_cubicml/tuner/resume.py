@@ -39,7 +39,7 @@ def adopt_all(pending_launches: PendingLaunches, tune_state: TuneState, jobs: Jo
         if not lost or (clock.now() - started >= wait and not jobs.submitting(lost)):
             break
         clock.sleep(_POLL_S)
-        tune_state.ledger.refresh()
+        tune_state.trial_log.refresh()
     for launch_id in lost:
         pending_launches.drop(launch_id, NEVER_MADE)
     return len(pending_launches.under_way)
@@ -58,10 +58,10 @@ def _adopt_submitted(pending_launches: PendingLaunches, tune_state: TuneState, j
 
 
 def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch:
-    plan = tune_state.ledger.planned(launch_id)
+    plan = tune_state.trial_log.planned(launch_id)
     planned_at = instant(plan.time) if plan is not None else None
     submitted_at = planned_at or tune_state.now()
-    attempts = tune_state.ledger.attempts(launch_id)
+    attempts = tune_state.trial_log.attempts(launch_id)
     return PendingLaunch(
         launch_id=launch_id,
         number=tune_state.number(launch_id),
@@ -75,5 +75,5 @@ def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> Pendi
 
 
 def _has_started(tune_state: TuneState, launch_id: str) -> bool:
-    trial = tune_state.ledger.of_launch(launch_id)
+    trial = tune_state.trial_log.of_launch(launch_id)
     return trial is not None and trial.state is not State.PLANNED

@@ -50,8 +50,8 @@ class TuneState:
         clock: clock for the times of events and notes.
     """
 
-    def __init__(self, tune_id: str, ledger: TrialLog, journal: Journal, clock: Clock) -> None:
-        self.ledger = ledger
+    def __init__(self, tune_id: str, trial_log: TrialLog, journal: Journal, clock: Clock) -> None:
+        self.trial_log = trial_log
         self.tune_id = tune_id
         self._prefix = launch_prefix(tune_id)
         self._journal = journal
@@ -66,8 +66,8 @@ class TuneState:
         for note in journal.read():
             if note.tune_id == tune_id:
                 self._apply(note)
-        ledger.refresh()
-        self._planned.update(ledger.launches(self._prefix))
+        trial_log.refresh()
+        self._planned.update(trial_log.launches(self._prefix))
 
     def next_launch_id(self) -> str:
         """Return the id of the next launch; it is unique, as only one process at a time leads a tune."""
@@ -86,7 +86,7 @@ class TuneState:
             StoreError: the store cannot be written; the launch must not be submitted.
         """
         self._planned.add(launch_id)
-        self.ledger.append(
+        self.trial_log.append(
             Event(
                 kind=EventKind.PLANNED,
                 launch_id=launch_id,
@@ -114,7 +114,7 @@ class TuneState:
 
     def hurry(self) -> None:
         """Stop retrying a store that does not answer."""
-        self.ledger.patience.hurry()
+        self.trial_log.retry.hurry()
 
     def finished(self, facts: Mapping[str, object]) -> None:
         """Write to the journal that the tune is over, and its result; it is not resumed any more."""
@@ -122,9 +122,9 @@ class TuneState:
 
     def end(self, launch_id: str, state: State, reason: str) -> None:
         """Write the end event of a launch to the store, in place of its job."""
-        trial = self.ledger.of_launch(launch_id)
+        trial = self.trial_log.of_launch(launch_id)
         has_no_trial_id = trial is None or trial.trial_id == launch_id
-        self.ledger.append(
+        self.trial_log.append(
             Event(
                 kind=EventKind.ENDED,
                 trial_id="" if has_no_trial_id or trial is None else trial.trial_id,
@@ -136,7 +136,7 @@ class TuneState:
                 reason=reason,
             )
         )
-        self.ledger.refresh()
+        self.trial_log.refresh()
 
     def open_launches(self) -> list[str]:
         """Return the ids of the launches that are planned but not settled, in order."""
@@ -158,18 +158,18 @@ class TuneState:
 
     def own_trials(self) -> list[Trial]:
         """Return the trials of this tune in the order of their launches."""
-        found = [self.ledger.of_launch(launch_id) for launch_id in sorted(self._planned)]
+        found = [self.trial_log.of_launch(launch_id) for launch_id in sorted(self._planned)]
         return [trial for trial in found if trial is not None]
 
     def others(self) -> frozenset[str]:
         """Return the ids of all trials that do not belong to this tune."""
         return frozenset(
-            trial.trial_id for trial in self.ledger.trials() if not trial.launch_id.startswith(self._prefix)
+            trial.trial_id for trial in self.trial_log.trials() if not trial.launch_id.startswith(self._prefix)
         )
 
     def settled_trials(self) -> list[Trial]:
         """Return the trials of this tune's launches that are over, in the order of their ends."""
-        found = [self.ledger.of_launch(launch_id) for launch_id in self._settled]
+        found = [self.trial_log.of_launch(launch_id) for launch_id in self._settled]
         return [trial for trial in found if trial is not None]
 
     def spent(self, world_size: int, running_s: Sequence[float] = ()) -> Spent:

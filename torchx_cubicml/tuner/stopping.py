@@ -33,7 +33,7 @@ _DIAGNOSIS = {
 }
 
 
-def refuse_to_go_on(
+def check_abort(
     prepared: Prepared, finished: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
 ) -> None:
     """Abort a tune if no launch can be measured, or one kind of failure repeats.

@@ -30,8 +30,8 @@ class TrialLog:
         statistic: statistic of the step times from which throughputs are computed; see ``Measurement.at``.
     """
 
-    def __init__(self, store_url: str, patience: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
-        self.patience = patience or StoreRetry()
+    def __init__(self, store_url: str, retry: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
+        self.retry = retry or StoreRetry()
         self._statistic = statistic
         self._store = TrialStore(store_url)
         self._new_objects = NewObjects(self._store.folder)
@@ -45,7 +45,7 @@ class TrialLog:
         Raises:
             StoreError: the store cannot be written.
         """
-        self.patience.write(lambda: self._store.append(event))
+        self.retry.write(lambda: self._store.append(event))
 
     def refresh(self) -> None:
         """Read the new events.
@@ -53,7 +53,7 @@ class TrialLog:
         Raises:
             StoreError: the store cannot be read.
         """
-        self.patience.read(self._read_new)
+        self.retry.read(self._read_new)
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import suggest
-from torchx_cubicml.advisor.surrogates.transfer_prior import cover
+from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.records.trial import Config, Trial
@@ -56,7 +56,7 @@ def ran(config: Config) -> Trial:
     ids=["a transformer", "nothing measured", "none fitted", "facts are missing", "a value per layer"],
 )
 def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], told: bool) -> None:
-    assert cover(trials) is told
+    assert roofline_covers(trials) is told
 
 
 @pytest.mark.parametrize("n_known", [1, 4])

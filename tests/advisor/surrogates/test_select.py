@@ -9,9 +9,9 @@ import pytest
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate, GeometricMeanEnsemble
 from torchx_cubicml.advisor.surrogates.per_workload import PerWorkloadSurrogate
-from torchx_cubicml.advisor.surrogates.select import learn
-from torchx_cubicml.advisor.surrogates.transfer_prior import taught_by
-from torchx_cubicml.advisor.trial_data import nearest, telling
+from torchx_cubicml.advisor.surrogates.select import fit_surrogate
+from torchx_cubicml.advisor.surrogates.transfer_prior import fit_cached_predictor
+from torchx_cubicml.advisor.trial_data import informative_trials, nearest_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, Prediction
 from torchx_cubicml.predictors.boosting import Boosting
 from torchx_cubicml.predictors.features.history import History
@@ -28,7 +28,7 @@ WORKLOAD = {"program": "a.py", "world_size": 1}
 def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> TrainingData:
     """The trials of one workload, none of them repeated."""
     return TrainingData(
-        everything=trials,
+        all_trials=trials,
         own=trials,
         objective="tokens_per_second",
         observe={},
@@ -46,7 +46,7 @@ def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.
 
 def knowledge_of(own: list[Trial], others: list[Trial]) -> Surrogate:
     lesson = TrainingData(
-        everything=[*own, *others],
+        all_trials=[*own, *others],
         own=own,
         objective="tokens_per_second",
         observe={},
@@ -54,7 +54,7 @@ def knowledge_of(own: list[Trial], others: list[Trial]) -> Surrogate:
         tuned={"batch": (1, 2, 4, 8, 16), "kind": ("a", "b")},
         noise=None,
     )
-    return learn(lesson, rng=np.random.default_rng(0))
+    return fit_surrogate(lesson, rng=np.random.default_rng(0))
 
 
 def row(batch: int, kind: str) -> dict[str, object]:
@@ -71,36 +71,36 @@ def test_a_workload_hardly_measured_is_told_by_all() -> None:
 
 
 def test_three_measurements_speak_for_themselves() -> None:
-    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
-    assert isinstance(knowledge, PerWorkloadSurrogate)
-    assert isinstance(knowledge, JointSurrogate)
-    assert knowledge.elsewhere is None
-    assert np.exp(knowledge.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
+    surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
+    assert isinstance(surrogate, PerWorkloadSurrogate)
+    assert isinstance(surrogate, JointSurrogate)
+    assert surrogate.prior is None
+    assert np.exp(surrogate.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
 
 
 def test_what_others_teach_remains_where_it_helps() -> None:
     own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
-    knowledge = knowledge_of(own, ELSEWHERE)
-    assert isinstance(knowledge, PerWorkloadSurrogate)
-    assert knowledge.elsewhere is not None
+    surrogate = knowledge_of(own, ELSEWHERE)
+    assert isinstance(surrogate, PerWorkloadSurrogate)
+    assert surrogate.prior is not None
     # Kind b was never launched here.
-    assert np.exp(knowledge.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
+    assert np.exp(surrogate.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
 
 
 def test_what_others_teach_is_dropped_where_it_misleads() -> None:
     rng = np.random.default_rng(0)
     misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
-    knowledge = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
-    assert isinstance(knowledge, PerWorkloadSurrogate)
-    assert knowledge.elsewhere is None
+    surrogate = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
+    assert isinstance(surrogate, PerWorkloadSurrogate)
+    assert surrogate.prior is None
 
 
 def test_believing_takes_the_doubt_of_a_row() -> None:
-    knowledge = knowledge_of([ran(1), ran(2), ran(4)], [])
-    (before,) = knowledge.forecast([row(16, "b")]).spread
-    (after,) = knowledge.fantasize([row(16, "b")]).forecast([row(16, "b")]).spread
+    surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
+    (before,) = surrogate.forecast([row(16, "b")]).spread
+    (after,) = surrogate.fantasize([row(16, "b")]).forecast([row(16, "b")]).spread
     assert after < 0.5 * before
-    assert knowledge.fantasize([]) is knowledge
+    assert surrogate.fantasize([]) is surrogate
 
 
 def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
@@ -114,30 +114,30 @@ def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
         for day in range(1, 11)
         for facts in kinds
     ]
-    found = nearest(reversed(trials), workload, count=15)
-    assert found == nearest(trials, workload, count=15)
+    found = nearest_trials(reversed(trials), workload, count=15)
+    assert found == nearest_trials(trials, workload, count=15)
     assert [trial.workload for trial in found].count(workload) == 10
     assert sorted(trial.config["batch"] for trial in found if trial.workload == kinds[1]) == [6, 7, 8, 9, 10]
-    assert nearest(trials, workload, count=40) == trials
+    assert nearest_trials(trials, workload, count=40) == trials
 
 
 def test_failures_however_near_leave_room_for_what_was_measured() -> None:
     workload: dict[str, Value] = {"program": "a.py"}
     slow = [Trial.completed(workload={}, config={"batch": each}, tokens_per_second=1.0) for each in range(30)]
     lost = [Trial.infeasible(workload=workload, config={"batch": each}) for each in range(100)]
-    found = telling([*slow, *lost], workload, count=40)
+    found = informative_trials([*slow, *lost], workload, count=40)
     assert [trial.measurement is not None for trial in found].count(True) == 20
     assert len(found) == 40
-    assert telling([*slow[:3], *lost], workload, count=40)[:3] == slow[:3]
-    assert telling([*slow, *lost], workload, count=200) == [*slow, *lost]
+    assert informative_trials([*slow[:3], *lost], workload, count=40)[:3] == slow[:3]
+    assert informative_trials([*slow, *lost], workload, count=200) == [*slow, *lost]
 
 
 @pytest.mark.parametrize(("n_own", "asked"), [(0, True), (2, True), (301, False)])
 def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
     own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
-    knowledge = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
-    assert isinstance(knowledge, CrossWorkloadSurrogate)
-    assert bool(knowledge.others) is asked
+    surrogate = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
+    assert isinstance(surrogate, CrossWorkloadSurrogate)
+    assert bool(surrogate.others) is asked
 
 
 @pytest.mark.parametrize(
@@ -152,12 +152,12 @@ def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: 
     ]
     seen = [replace(trial, workload={"program": "a.py", "world_size": 2}) for trial in ELSEWHERE]
     lesson = replace(lesson_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
-    lesson = replace(lesson, everything=[trial for trial in lesson.everything if trial.workload != lesson.workload])
-    knowledge = learn(lesson, rng=np.random.default_rng(0))
-    ensemble = knowledge.ensemble(one=one)
+    lesson = replace(lesson, all_trials=[trial for trial in lesson.all_trials if trial.workload != lesson.workload])
+    surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
+    ensemble = surrogate.ensemble(one=one)
     assert len(ensemble) == count
     told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
-    alone = knowledge.forecast([row(2, "a"), row(16, "b")]).logarithm
+    alone = surrogate.forecast([row(2, "a"), row(16, "b")]).logarithm
     assert (told[0] == alone).all() == (program == "c.py")
 
 
@@ -178,7 +178,7 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
 
 def test_a_chosen_predictor_is_not_outvoted() -> None:
     lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
-    (told,) = learn(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
+    (told,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
     assert isinstance(told, CrossWorkloadSurrogate)
     assert isinstance(told.predictor, Boosting)
 
@@ -187,11 +187,11 @@ def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked
     history, more = (
         History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
     )
-    first = taught_by(history, DEFAULT_PREDICTOR)
-    assert taught_by(history, DEFAULT_PREDICTOR) is first
-    assert taught_by(more, DEFAULT_PREDICTOR) is not first
-    assert taught_by(history, "boosting") is not first
-    again = taught_by(history, DEFAULT_PREDICTOR)
+    first = fit_cached_predictor(history, DEFAULT_PREDICTOR)
+    assert fit_cached_predictor(history, DEFAULT_PREDICTOR) is first
+    assert fit_cached_predictor(more, DEFAULT_PREDICTOR) is not first
+    assert fit_cached_predictor(history, "boosting") is not first
+    again = fit_cached_predictor(history, DEFAULT_PREDICTOR)
     assert again is not first  # which was forgotten meanwhile
     assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
 
@@ -204,7 +204,7 @@ def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
     trials = [measured(1), measured(2), measured(3)]
     tuned = {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")}
     lesson = lesson_of(trials, tuned)
-    sober = learn(lesson, rng=np.random.default_rng(0))
+    sober = fit_surrogate(lesson, rng=np.random.default_rng(0))
     untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
     assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
     assert sober.optimistic().forecast(untried).logarithm[0] > np.log(105.0)
@@ -224,11 +224,11 @@ def test_a_search_hopes_that_memory_buys_speed() -> None:
         "activation_checkpointing": ("full", "none"),
     }
     lesson = lesson_of(trials, tuned)
-    knowledge = learn(lesson, rng=np.random.default_rng(0))
+    surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
     asked = [
         {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))
     ]
-    assert knowledge.forecast(asked).logarithm == pytest.approx([np.log(100.0)] * 3, abs=0.02)
-    sharded_less, not_sharded, kept = knowledge.optimistic().forecast(asked).logarithm
+    assert surrogate.forecast(asked).logarithm == pytest.approx([np.log(100.0)] * 3, abs=0.02)
+    sharded_less, not_sharded, kept = surrogate.optimistic().forecast(asked).logarithm
     assert np.log(101.0) < sharded_less < not_sharded
     assert kept > np.log(101.0)

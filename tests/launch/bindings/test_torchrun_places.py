@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.cubicrun import plan_of
+from torchx_cubicml.cubicrun import plan_launch
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, FilePatch, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
 from torchx_cubicml.store import TrialStore
@@ -56,7 +56,7 @@ def fill(folder: Path, *, nprocs: tuple[int, ...], workload: dict[str, Value]) -
 
 def plan(folder: Path, space: str, *options: str) -> tuple[list[str], Contract, str]:
     (folder / "space.toml").write_text(space)
-    made = plan_of({"space": "space.toml"}, [*options, *ARGS])
+    made = plan_launch({"space": "space.toml"}, [*options, *ARGS])
     return list(made.args), decode_contract(made.env[CONTRACT_VARIABLE]), "\n".join(made.lines)
 
 

@@ -6,7 +6,7 @@ from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch import ComponentLaunch, Launch, TorchrunLaunch, read_config, write_config
 from torchx_cubicml.launch.torchrun_command import with_option
 from torchx_cubicml.records.contract import Contract
-from torchx_cubicml.rewrite.rules import batch_may_slip, keeping_batch
+from torchx_cubicml.rewrite.rules import can_change_batch, with_fixed_batch
 from torchx_cubicml.space import SearchSpace, computed_global_batch_size
 from torchx_cubicml.space.toml import parse_space
 
@@ -146,8 +146,8 @@ def test_a_size_that_only_the_job_knows_is_told() -> None:
 def test_without_derived_accumulation_only_configs_of_the_same_batch_are_left() -> None:
     launch, sizes = component("-j", "1x2").launch, space(derived=False)
     workload, own = read_config(launch, sizes)
-    assert batch_may_slip(sizes, workload=workload, current=own)
-    kept = keeping_batch(sizes, workload=workload, current=own).bind(workload=workload, current=own)
+    assert can_change_batch(sizes, workload=workload, current=own)
+    kept = with_fixed_batch(sizes, workload=workload, current=own).bind(workload=workload, current=own)
     batches = {computed_global_batch_size(workload=workload, current=config) for config in kept.configs()}
     assert batches == {16}
     assert {config["world_size"] for config in kept.configs()} == {1, 2, 4, 8}

@@ -13,7 +13,7 @@ from torchx_cubicml.predictors.features.history import (
     training_row,
 )
 from torchx_cubicml.records.trial import Measurement, State, Trial
-from torchx_cubicml.records.workload import matches
+from torchx_cubicml.records.workload import is_same_workload
 
 WORKLOAD = {"program": "train.py", "world_size": 2, "n_layers": 2}
 
@@ -174,15 +174,15 @@ class TestIneffectiveParameters:
 class TestMatches:
     def test_every_fact_must_be_known_and_alike(self) -> None:
         trial = trial_of({"tp_degree": 2}, observed={"device": "cpu"})
-        assert matches(trial, WORKLOAD)
-        assert matches(trial, {"world_size": 2.0, "device": "cpu", "tp_degree": 2})
-        assert matches(trial, {})
-        assert not matches(trial, {**WORKLOAD, "world_size": 4})
-        assert not matches(trial, {**WORKLOAD, "seq_len": 128})
-        assert not matches(trial, {"world_size": "2"})
+        assert is_same_workload(trial, WORKLOAD)
+        assert is_same_workload(trial, {"world_size": 2.0, "device": "cpu", "tp_degree": 2})
+        assert is_same_workload(trial, {})
+        assert not is_same_workload(trial, {**WORKLOAD, "world_size": 4})
+        assert not is_same_workload(trial, {**WORKLOAD, "seq_len": 128})
+        assert not is_same_workload(trial, {"world_size": "2"})
 
     def test_true_is_not_one(self) -> None:
-        assert not matches(trial_of({"compile": True}), {"compile": 1})
+        assert not is_same_workload(trial_of({"compile": True}), {"compile": 1})
 
 
 class TestConfigKey:

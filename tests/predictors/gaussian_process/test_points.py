@@ -55,7 +55,7 @@ def test_sizes_of_layers_are_weights_and_no_feature() -> None:
 
 def test_points_can_be_joined() -> None:
     points = placed(ROWS, ROWS)
-    joined = points.and_then(points)
+    joined = points.concatenate(points)
     assert len(joined) == 4
     np.testing.assert_array_equal(joined.shares[0][2:], points.shares[0])
 

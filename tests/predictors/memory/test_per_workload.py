@@ -147,8 +147,8 @@ def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
     words = ["".join(name[0] for name in row["sharding_strategy"]) for row in history.rows]
     needed = [need(word, row["micro_batch_size"]) for word, row in zip(words, history.rows, strict=True)]
     wall = WorkloadFeasibility(tuned=TUNED).fit(replace(history, peak_memory_gib=np.array(needed)))
-    assert wall.knows_peaks_
-    assert not WorkloadFeasibility(tuned=TUNED).fit(history).knows_peaks_
+    assert wall.has_peaks_
+    assert not WorkloadFeasibility(tuned=TUNED).fit(history).has_peaks_
     asked = [config("FFFFFFFF", batch) for batch in (4, 16)] + [config("SSSSFFFF", batch) for batch in (13, 14, 15)]
     empty, roomy, *nearer = wall.memory_pressure(history.columns.encode(asked))[:, 0]
     assert empty == roomy == 0.0
@@ -207,7 +207,7 @@ def test_what_is_feared_to_fail_makes_its_like_risky_too() -> None:
     wall, history = wall_of([mixed(seed) for seed in range(12) if mixed(seed)["batch"] < 128], largest=128)
     first, like = ({"batch": 128, "decode": name, "workers": 2, "pin": False} for name in "ab")
     modest = {**like, "batch": 8}
-    feared = wall.fearing(history.columns.encode([{**WORKLOAD, **first}]))
+    feared = wall.fantasize_failures(history.columns.encode([{**WORKLOAD, **first}]))
     before, after = (asked_of(each, history, first, like, modest) for each in (wall, feared))
     assert after[0] < 0.7 * before[0]
     assert after[1] < 0.9 * before[1]

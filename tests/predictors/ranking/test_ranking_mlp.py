@@ -6,8 +6,8 @@ import torch
 
 from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.predictors.features.history import History
-from torchx_cubicml.predictors.ranking.mlp import RankingMLP, RisingCurve
-from torchx_cubicml.predictors.ranking.networks import AMSGrad, RankingSettings, ranking_loss, teach
+from torchx_cubicml.predictors.ranking.mlp import IsotonicCurve, RankingMLP
+from torchx_cubicml.predictors.ranking.networks import AMSGrad, RankingSettings, ranking_loss, train_networks
 from torchx_cubicml.predictors.ranking.one_hot import OneHot
 from torchx_cubicml.records.trial import Trial
 
@@ -93,10 +93,10 @@ def test_categories_missing_values_and_layers() -> None:
     rows = [{"word": "a", "seen": True, "layers": ("x", "y")}, {"word": "b", "layers": ("y", "y")}, {"word": "a"}]
     columns = Columns.from_rows(rows)
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(2, 4))
-    by_name = {columns.names[item.index]: item for item in one_hot.sets}
-    assert by_name["seen"].missing
-    assert by_name["word"].weight == 1.0
-    assert by_name["layers[0]"].weight == by_name["layers[1]"].weight == pytest.approx(0.5**0.5)
+    path_sort_key = {columns.names[item.index]: item for item in one_hot.sets}
+    assert path_sort_key["seen"].missing
+    assert path_sort_key["word"].weight == 1.0
+    assert path_sort_key["layers[0]"].weight == path_sort_key["layers[1]"].weight == pytest.approx(0.5**0.5)
     unknown = one_hot.encode(columns.encode([{"word": "c", "seen": True, "layers": ("z", "z")}]))
     start = sum(item.width for item in one_hot.sets if columns.names[item.index] < "word")
     assert unknown[0, start : start + 2].tolist() == [0.0, 0.0]
@@ -112,20 +112,20 @@ def test_columns_that_are_alike_have_no_indicator() -> None:
 
 def test_the_curve_rises_through_what_was_measured(rng: np.random.Generator) -> None:
     scores = rng.normal(size=200)
-    curve = RisingCurve.through(scores, 2.0 * scores + 0.1 * rng.normal(size=200), np.ones(200))
+    curve = IsotonicCurve.through(scores, 2.0 * scores + 0.1 * rng.normal(size=200), np.ones(200))
     asked = np.linspace(-6.0, 6.0, 500)
     assert (np.diff(curve(asked)) > 0).all()
     np.testing.assert_allclose(curve(asked), 2.0 * asked, atol=0.3)
 
 
 def test_the_curve_pools_what_falls() -> None:
-    curve = RisingCurve.through(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]), np.ones(4))
+    curve = IsotonicCurve.through(np.array([0.0, 1.0, 2.0, 3.0]), np.array([0.0, 2.0, 1.0, 3.0]), np.ones(4))
     assert curve.scores.tolist() == [0.0, 1.5, 3.0]
     assert curve.values.tolist() == [0.0, 1.5, 3.0]
 
 
 def test_scores_that_tell_nothing_give_the_mean() -> None:
-    curve = RisingCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
+    curve = IsotonicCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
     assert curve(np.array([0.0])).tolist() == pytest.approx([2.5])
     assert curve(np.array([1.0])) > curve(np.array([0.0]))
 
@@ -135,7 +135,7 @@ def test_each_network_learns_from_its_bag_alone(rng: np.random.Generator) -> Non
     settings = RankingSettings(networks=4, epochs=60, dropout=0.0)
     bags = np.ones((4, 8))
     bags[0, 4:] = 0.0
-    scores = teach(inputs, target, bags, settings=settings, seed=0).scores(inputs)
+    scores = train_networks(inputs, target, bags, settings=settings, seed=0).scores(inputs)
     assert (np.diff(scores[:, 1:], axis=0) > 0).all()
     assert (np.diff(scores[:4, 0]) > 0).all()
     assert not (np.diff(scores[:, 0]) > 0).all()

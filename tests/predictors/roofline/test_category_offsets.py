@@ -28,13 +28,13 @@ def history(speeds: dict[str, float], *, count: int = 60, noise: float = 0.02) -
 def test_devices_that_no_data_sheet_names_have_levels_of_their_own() -> None:
     known = history(SPEEDS)
     fitted = Roofline().fit(known, rng=np.random.default_rng(0))
-    assert fitted.levels_ is not None
+    assert fitted.category_offsets_ is not None
     predicted = fitted.predict(known.features).throughput
     assert np.median(np.abs(np.log(predicted / known.throughput))) < 0.05
 
 
 def test_without_a_difference_there_are_no_levels() -> None:
-    assert Roofline().fit(history(dict.fromkeys(SPEEDS, 1.0)), rng=np.random.default_rng(0)).levels_ is None
+    assert Roofline().fit(history(dict.fromkeys(SPEEDS, 1.0)), rng=np.random.default_rng(0)).category_offsets_ is None
 
 
 @pytest.mark.parametrize("device", ["chip-four", "GB300"])

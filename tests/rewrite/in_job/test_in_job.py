@@ -169,7 +169,7 @@ def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.Monke
     from torchx_cubicml.rewrite.in_job.decider import Agreement
 
     for _ in range(5):
-        Agreement(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).come()
+        Agreement(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).join()
     all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks came in time")
 
 

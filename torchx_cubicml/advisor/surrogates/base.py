@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Scalar, Trial, Value, Workload
 
 
-MOST_LEARNED = 1000  # trials that trees are fitted to: users wait, and the nearest are the most informative
-FEWEST_ELSEWHERE = 20  # measured trials of other workloads required to predict how configs compare
-FEWEST_OWN = 3  # measurements of a workload from which its own process is more accurate than trees over all workloads
+MAX_TRIALS = 1000  # trials that trees are fitted to: users wait, and the nearest are the most informative
+MIN_TRANSFER = 20  # measured trials of other workloads required to predict how configs compare
+MIN_OWN = 3  # measurements of a workload from which its own process is more accurate than trees over all workloads
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -40,7 +40,7 @@ class TrainingData:
         predictor: name of the method fitted to all workloads, in ``PREDICTORS``.
     """
 
-    everything: Sequence[Trial]
+    all_trials: Sequence[Trial]
     own: Sequence[Trial]
     objective: str
     observe: Mapping[str, str]

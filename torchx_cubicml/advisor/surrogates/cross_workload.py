@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import FEWEST_OWN, MOST_LEARNED, Forecast
-from torchx_cubicml.advisor.trial_data import is_covered, telling
+from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN, Forecast
+from torchx_cubicml.advisor.trial_data import are_facts_seen, informative_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.predictors.features.rows import encoded
+from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.greybox import Greybox
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR
 
@@ -79,8 +79,8 @@ class CrossWorkloadSurrogate:
     @classmethod
     def of(cls, data: TrainingData, *, rng: np.random.Generator) -> Self:
         """Return the surrogate fitted to all trials."""
-        has_own = sum(trial.measurement is not None for trial in data.own) >= FEWEST_OWN
-        trials = telling(data.everything, data.workload, count=MOST_LEARNED)
+        has_own = sum(trial.measurement is not None for trial in data.own) >= MIN_OWN
+        trials = informative_trials(data.all_trials, data.workload, count=MAX_TRIALS)
         history = data.history(trials)
         return cls(
             history=history,
@@ -88,12 +88,12 @@ class CrossWorkloadSurrogate:
             feasibility=CrossWorkloadFeasibility(compare=data.compare).fit(history, rng=rng),
             noise=data.noise or NOISE_FLOOR,
             others=() if has_own else tuple(name for name in ENSEMBLE if name != data.predictor),
-            agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and is_covered(data.workload, trials),
+            agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and are_facts_seen(data.workload, trials),
         )
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return the forecast of ``rows``; see ``Forecaster``."""
-        features = encoded(self.history.columns, rows)
+        features = encode_rows(self.history.columns, rows)
         prediction = self.predictor.predict(features)
         # The predictor's spread includes measurement noise; the forecast's is of the true value alone.
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))

@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.surrogates.base import Forecast
-from torchx_cubicml.predictors.features.rows import encoded
-from torchx_cubicml.predictors.gaussian_process.process import drawn_from
+from torchx_cubicml.predictors.features.rows import encode_rows
+from torchx_cubicml.predictors.gaussian_process.process import sample_normal
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -33,29 +33,29 @@ class PerWorkloadSurrogate:
 
     Args:
         history: training trials.
-        process: of the logarithm of throughput, or of its ratio to ``elsewhere``.
+        process: of the logarithm of throughput, or of its ratio to ``prior``.
         memory: probability to fit.
-        elsewhere: prior mean of the process; ``None`` where it does not raise the evidence.
-        hopeful: the process with an optimistic prior mean, for ``optimistic``; ``None`` where there is none.
+        prior: prior mean of the process; ``None`` where it does not raise the evidence.
+        fit_optimistic: fits the process with an optimistic prior mean; ``None`` where there is none.
     """
 
     history: History
     process: GaussianProcess
     memory: WorkloadFeasibility | CrossWorkloadFeasibility
-    elsewhere: TransferPrior | None = None
-    hopeful: GaussianProcess | None = None
+    prior: TransferPrior | None = None
+    fit_optimistic: Callable[[], GaussianProcess] | None = None
 
     def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
         """Return the forecast of ``rows``; see ``Forecaster``."""
-        features = encoded(self.history.columns, rows)
+        features = encode_rows(self.history.columns, rows)
         logarithm, spread = self.process.latent(features)
-        if self.elsewhere is not None:
-            logarithm = logarithm + self.elsewhere.logarithms(rows)
+        if self.prior is not None:
+            logarithm = logarithm + self.prior.logarithms(rows)
         return Forecast(logarithm=logarithm, spread=spread, fits=self.memory.probability(features, rows))
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return whether rows are outliers, ``[n]``; see ``Surrogate``."""
-        return self.process.outliers(encoded(self.history.columns, rows))
+        return self.process.outliers(encode_rows(self.history.columns, rows))
 
     def ensemble(self, *, one: bool) -> list[Surrogate]:
         """Return this surrogate alone: with measurements of its own the workload needs no other."""
@@ -69,10 +69,12 @@ class PerWorkloadSurrogate:
         """
         if not rows:
             return self
-        features = encoded(self.history.columns, rows)
+        features = encode_rows(self.history.columns, rows)
         risky = features[self.memory.probability(features, rows) < _LIKELY_TO_FIT]
         memory = (
-            self.memory.fearing(risky) if isinstance(self.memory, WorkloadFeasibility) and len(risky) else self.memory
+            self.memory.fantasize_failures(risky)
+            if isinstance(self.memory, WorkloadFeasibility) and len(risky)
+            else self.memory
         )
         return replace(self, process=self.process.fantasize(features), memory=memory)
 
@@ -81,24 +83,26 @@ class PerWorkloadSurrogate:
 
         Larger micro batches have less overhead, and choices that take more memory are faster.
         """
-        return self if self.hopeful is None else replace(self, process=self.hopeful, hopeful=None)
+        if self.fit_optimistic is None:
+            return self
+        return replace(self, process=self.fit_optimistic(), fit_optimistic=None)
 
     def sample_function(self, rows: Sequence[Mapping[str, Value]], *, rng: np.random.Generator) -> Forecaster:
         """Return a Thompson sample drawn at ``rows``; see ``Surrogate``."""
-        return replace(self, process=self.process.sample_function(encoded(self.history.columns, rows), rng=rng))
+        return replace(self, process=self.process.sample_function(encode_rows(self.history.columns, rows), rng=rng))
 
     def sample(
         self, rows: Sequence[Mapping[str, Value]], *, count: int, rng: np.random.Generator
     ) -> NDArray[np.float64]:
         """Return joint samples over all likely shares of noise, ``[count, n]``; see ``JointSurrogate``."""
-        features = encoded(self.history.columns, rows)
-        prior_mean = self.elsewhere.logarithms(rows) if self.elsewhere is not None else np.zeros(len(rows))
-        alternatives = self.process.alternatives(features)
-        probabilities = np.array([probability for probability, _, _ in alternatives])
+        features = encode_rows(self.history.columns, rows)
+        prior_mean = self.prior.logarithms(rows) if self.prior is not None else np.zeros(len(rows))
+        posterior_mixture = self.process.posterior_mixture(features)
+        probabilities = np.array([probability for probability, _, _ in posterior_mixture])
         counts = rng.multinomial(count, probabilities / probabilities.sum()).tolist()
         samples = [
-            drawn_from(mean, covariance, count=each, rng=rng)
-            for each, (_, mean, covariance) in zip(counts, alternatives, strict=True)
+            sample_normal(mean, covariance, count=each, rng=rng)
+            for each, (_, mean, covariance) in zip(counts, posterior_mixture, strict=True)
         ]
         return np.vstack(samples) + prior_mean
 
@@ -106,13 +110,13 @@ class PerWorkloadSurrogate:
         self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return mean and standard deviation of log ratios over all likely shares of noise; see ``JointSurrogate``."""
-        features = encoded(self.history.columns, [*rows, over])
-        prior_mean = self.elsewhere.logarithms([*rows, over]) if self.elsewhere is not None else np.zeros(len(rows) + 1)
+        features = encode_rows(self.history.columns, [*rows, over])
+        prior_mean = self.prior.logarithms([*rows, over]) if self.prior is not None else np.zeros(len(rows) + 1)
         first_moment: NDArray[np.float64] = np.zeros(len(rows))
         second_moment: NDArray[np.float64] = np.zeros(len(rows))
-        alternatives = self.process.alternatives(features)
-        total = sum(probability for probability, _, _ in alternatives)
-        for probability, mean, covariance in alternatives:
+        posterior_mixture = self.process.posterior_mixture(features)
+        total = sum(probability for probability, _, _ in posterior_mixture)
+        for probability, mean, covariance in posterior_mixture:
             gain = (mean + prior_mean)[:-1] - (mean + prior_mean)[-1]
             variance = np.diag(covariance)[:-1] + covariance[-1, -1] - 2.0 * covariance[:-1, -1]
             first_moment += probability / total * gain

@@ -13,13 +13,18 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import FEWEST_ELSEWHERE, FEWEST_OWN, MOST_LEARNED
+from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN, MIN_TRANSFER
 from torchx_cubicml.advisor.surrogates.cross_workload import CrossWorkloadSurrogate
 from torchx_cubicml.advisor.surrogates.per_workload import PerWorkloadSurrogate
-from torchx_cubicml.advisor.surrogates.transfer_prior import TransferPrior, calibrated, cover, taught_by
-from torchx_cubicml.advisor.trial_data import nearest
+from torchx_cubicml.advisor.surrogates.transfer_prior import (
+    TransferPrior,
+    calibrated_roofline,
+    fit_cached_predictor,
+    roofline_covers,
+)
+from torchx_cubicml.advisor.trial_data import nearest_trials
 from torchx_cubicml.predictors import CrossWorkloadFeasibility
-from torchx_cubicml.predictors.gaussian_process.prior_mean import USUAL
+from torchx_cubicml.predictors.gaussian_process.prior_mean import PRIOR_MEAN_PARAMETERS
 from torchx_cubicml.predictors.gaussian_process.process import GaussianProcess
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
@@ -29,32 +34,35 @@ if TYPE_CHECKING:
 _MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
 
 
-def learn(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
+def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     """Fit the surrogate of one workload's configs to its training data."""
-    if not FEWEST_OWN <= sum(trial.measurement is not None for trial in data.own) <= _MAX_OWN:
+    if not MIN_OWN <= sum(trial.measurement is not None for trial in data.own) <= _MAX_OWN:
         return CrossWorkloadSurrogate.of(data, rng=rng)
     own = data.own_history()
-    if int(np.isfinite(own.throughput).sum()) < FEWEST_OWN:  # measured in another unit
+    if int(np.isfinite(own.throughput).sum()) < MIN_OWN:  # measured in another unit
         return CrossWorkloadSurrogate.of(data, rng=rng)
     own_ids = {id(trial) for trial in data.own}
-    of_others = (trial for trial in data.everything if id(trial) not in own_ids and trial.measurement is not None)
-    others = data.history(nearest(of_others, data.workload, count=MOST_LEARNED))
+    of_others = (trial for trial in data.all_trials if id(trial) not in own_ids and trial.measurement is not None)
+    others = data.history(nearest_trials(of_others, data.workload, count=MAX_TRIALS))
     own_feasibility = WorkloadFeasibility(compare=data.compare, tuned=data.tuned).fit(own)
     feasibility: WorkloadFeasibility | CrossWorkloadFeasibility = own_feasibility
-    memory_pressure = own_feasibility.memory_pressure if own_feasibility.knows_peaks_ else None
+    memory_pressure = own_feasibility.memory_pressure if own_feasibility.has_peaks_ else None
     make = partial(GaussianProcess, tuned=data.tuned, noise=data.noise, memory_pressure=memory_pressure)
     process = make().fit(own, rng=rng)
     prior = None
-    if int(np.isfinite(others.throughput).sum()) >= FEWEST_ELSEWHERE:
-        prior = TransferPrior(others, taught_by(others, data.predictor))
-    elif cover(data.own):
-        prior = TransferPrior(own, calibrated(own, rng=rng))
+    if int(np.isfinite(others.throughput).sum()) >= MIN_TRANSFER:
+        prior = TransferPrior(others, fit_cached_predictor(others, data.predictor))
+    elif roofline_covers(data.own):
+        prior = TransferPrior(own, calibrated_roofline(own, rng=rng))
         feasibility = CrossWorkloadFeasibility(compare=data.compare).fit(own, rng=rng)
     if prior is not None:
         relative = replace(own, throughput=own.throughput / np.exp(prior.logarithms(own.rows)))
         with_prior = make().fit(relative, rng=rng)
         process, prior = (with_prior, prior) if with_prior.evidence_ > process.evidence_ else (process, None)
-    hopeful = None
-    if prior is None and USUAL & data.tuned.keys():
-        hopeful = make(hopeful=True).fit(own, rng=rng)
-    return PerWorkloadSurrogate(history=own, process=process, memory=feasibility, elsewhere=prior, hopeful=hopeful)
+    optimistic = None
+    if prior is None and PRIOR_MEAN_PARAMETERS & data.tuned.keys():
+        # Only a search needs this fit, so an ordinary launch does not wait for it.
+        optimistic = partial(make(optimistic=True).fit, own, rng=np.random.default_rng(int(rng.integers(2**31))))
+    return PerWorkloadSurrogate(
+        history=own, process=process, memory=feasibility, prior=prior, fit_optimistic=optimistic
+    )

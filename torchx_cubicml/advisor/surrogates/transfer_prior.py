@@ -11,7 +11,7 @@ import numpy as np
 
 from torchx_cubicml.predictors import PREDICTORS
 from torchx_cubicml.predictors.features.history import training_row
-from torchx_cubicml.predictors.features.rows import encoded
+from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.roofline import Roofline
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial, Value
 
 
-def cover(trials: Iterable[Trial]) -> bool:
+def roofline_covers(trials: Iterable[Trial]) -> bool:
     """Return whether the roofline model predicts the configs of ``trials``, all of one workload.
 
     At least one must be measured. Each measured trial must have every fact that a transformer's step time depends on,
@@ -37,7 +37,7 @@ def cover(trials: Iterable[Trial]) -> bool:
     return bool((memory > 0).all())
 
 
-def calibrated(own: History, *, rng: np.random.Generator) -> Predictor:
+def calibrated_roofline(own: History, *, rng: np.random.Generator) -> Predictor:
     """Return the roofline model, calibrated on a workload's own trials."""
     return PREDICTORS["roofline"]().fit(own, rng=rng)
 
@@ -45,7 +45,7 @@ def calibrated(own: History, *, rng: np.random.Generator) -> Predictor:
 _CACHE_SIZE = 2  # fitted predictors: enough for a program that alternates between two workloads
 
 
-def taught_by(history: History, name: str) -> Predictor:
+def fit_cached_predictor(history: History, name: str) -> Predictor:
     """Return the predictor called ``name`` fitted on ``history``, from a cache of the latest fits.
 
     The cache key is the content of the table, and the fit has a fixed seed. Equal tables therefore give equal
@@ -86,7 +86,7 @@ class TransferPrior:
 
     def logarithms(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return logarithms of throughput predicted by the prior, ``[n]``; each row is computed once."""
-        features = encoded(self._history.columns, rows)
+        features = encode_rows(self._history.columns, rows)
         keys = [row.tobytes() for row in features]
         missing = {key: index for index, key in enumerate(keys) if key not in self._cache}
         if missing:

@@ -6,7 +6,7 @@ import json
 import re
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.cli.starter.toml_text import headed, one_line, toml
+from torchx_cubicml.cli.starter.toml_text import one_line, toml, with_heading
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import read_config
 from torchx_cubicml.launch.bindings.argv import flags_in
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.trainers import Trainer
 
 
-def recognised(launch: Launch, source: str) -> Trainer | None:
+def detect_trainer(launch: Launch, source: str) -> Trainer | None:
     """Return the trainer whose table matches the command; ``None`` where no table does.
 
     Args:
@@ -62,7 +62,7 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> st
     header = [f"# Accumulation follows, so that the global batch, and so the training, stays as it is ({scope})."]
     parameters = ["[parameters]", *proposed, *commented]
     sections = [[f"trainer = {json.dumps(trainer.name)} # whose table says where these stand"], header + parameters]
-    return headed(launch.program, sections[0], [*sections[1:], list(tune)])
+    return with_heading(launch.program, sections[0], [*sections[1:], list(tune)])
 
 
 def _proposal(trainer: Trainer, launch: Launch, name: str) -> str:

@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.starter.from_files import keys_in_files
 from torchx_cubicml.cli.starter.from_help import MAX_HELP, FlagHelp, parse_help
-from torchx_cubicml.cli.starter.from_trainer import recognised, trainer_text
+from torchx_cubicml.cli.starter.from_trainer import detect_trainer, trainer_text
 from torchx_cubicml.cli.starter.toml_text import ScriptFlag, starter_text, tune_lines
 from torchx_cubicml.launch.bindings.argv import find_flag, flags_in, looks_like_value
 from torchx_cubicml.launch.bindings.spelling import number, switch_value
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.space import BindingKind
-from torchx_cubicml.space.trainers import FLAG_MEANINGS, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
+from torchx_cubicml.space.trainers import FLAG_ALIASES, NOT_OUTPUT_WORDS, OUTPUT_WORDS, TRAINERS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Sequence
@@ -51,7 +51,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         meanings.add(flag.meaning)
     uses_wandb = any("wandb" in word.lower() for word in (*flags_in(launch.script_args), *launch.env))
     source = _source(launch)[0]
-    trainer = recognised(launch, source)
+    trainer = detect_trainer(launch, source)
     if trainer is not None:
         outputs = _with_outputs([flag for flag in flags if flag.destination], trainer) + _outputs_in_files(launch)
         text = trainer_text(trainer, launch, tune=tune_lines(outputs, uses_wandb=uses_wandb))
@@ -142,7 +142,7 @@ def _unredirected_keys(launch: Launch, space: SearchSpace) -> list[str]:
 
 def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, used_meanings: set[str]) -> ScriptFlag:
     present = _typed_value(name, args)
-    meaning = FLAG_MEANINGS.get(_normalized(name), "")
+    meaning = FLAG_ALIASES.get(_normalized(name), "")
     destination = _may_be_destination(name, present) and bool(present) and not _RESUME.search(_normalized(name))
     if described is None:
         return ScriptFlag(
@@ -168,7 +168,7 @@ def _known_flag(name: str, args: Sequence[str], described: FlagHelp | None, *, u
 def _known_key(file: str, key: str, text: str, *, used_meanings: set[str]) -> ScriptFlag | None:
     """Return a key of a config file by the meaning of its last name; ``None`` for an unknown or repeated meaning."""
     last = key.rpartition(".")[2]
-    meaning = FLAG_MEANINGS.get(_normalized(last), "")
+    meaning = FLAG_ALIASES.get(_normalized(last), "")
     if meaning and meaning not in used_meanings:
         used_meanings.add(meaning)
         return ScriptFlag(name=key, file=file, meaning=meaning, present=text)
@@ -231,7 +231,7 @@ def _normalized(name: str) -> str:
 
 def _may_be_destination(name: str, value: str | None) -> bool:
     normalized = _normalized(name)
-    if normalized in FLAG_MEANINGS or normalized in _TUNED or normalized.startswith("no_") or value is None:
+    if normalized in FLAG_ALIASES or normalized in _TUNED or normalized.startswith("no_") or value is None:
         return False
     words = f"_{normalized}_"
     is_output_name = any(f"_{word}_" in words for word in OUTPUT_WORDS)

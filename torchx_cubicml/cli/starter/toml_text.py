@@ -84,10 +84,12 @@ def starter_text(
         tune_lines(destinations, uses_wandb=uses_wandb),
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
-    return headed(program, [], sections, counts_tokens=counts_tokens)
+    return with_heading(program, [], sections, counts_tokens=counts_tokens)
 
 
-def headed(program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True) -> str:
+def with_heading(
+    program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True
+) -> str:
     """Return the text of a starter file, with its heading.
 
     Args:

@@ -28,7 +28,7 @@ class BindingQuery:
     choices: tuple[Scalar, ...] = ()
     default: Value | None = None
     count: int | None = None
-    may_be_idle: bool = False
+    is_conditional: bool = False
     flags: frozenset[str] = frozenset()
 
 

@@ -67,7 +67,7 @@ class ConfigFileBinding:
         Raises:
             LaunchError: the file sets a value of its own, which would contradict the flag.
         """
-        if not binding.file_must_leave_open or not self.is_named(launch, binding):
+        if not binding.file_must_be_auto or not self.is_named(launch, binding):
             return
         stated = _stated_value(launch, binding)
         if stated not in {None, LEFT_OPEN}:

@@ -223,7 +223,7 @@ class FlagBinding:
         """Return the launch with another value, written in the form that the user chose."""
         flag_query = _flag_query(launch, binding, query)
         if self._is_left_to_file(launch, binding, query):
-            if not binding.flag_counts_more:
+            if not binding.flag_overrides_file:
                 return _FILE_BINDING.write(launch, binding, query, value)
             flag_query = replace(flag_query, default=None, absent=None)  # the file's value is not the flag's default
         _FILE_BINDING.refuse_beside_flag(launch, binding, query)
@@ -231,7 +231,7 @@ class FlagBinding:
         return replace(launch, script_args=_with_companions(args, binding, flag_query, value))
 
     def _is_left_to_file(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
-        if not binding.file or binding.file_must_leave_open or not _FILE_BINDING.is_named(launch, binding):
+        if not binding.file or binding.file_must_be_auto or not _FILE_BINDING.is_named(launch, binding):
             return False
         return not is_stated(launch.script_args, _flag_query(launch, binding, query))
 
@@ -266,7 +266,7 @@ def _flag_query(launch: Launch, binding: Binding, query: BindingQuery) -> FlagQu
         aliases=binding.aliases,
         words=binding.words,
         bare=binding.bare,
-        absent=default if query.may_be_idle else omitted,
+        absent=default if query.is_conditional else omitted,
         elsewhere=elsewhere,
     )
 

@@ -145,11 +145,11 @@ class VectorRows(Sequence[Mapping[str, Value]]):
             self._rows_cache = [self[index] for index in range(len(self))]
         return iter(self._rows_cache)
 
-    def encoded(self, columns: Columns) -> NDArray[np.float64]:
+    def encode_rows(self, columns: Columns) -> NDArray[np.float64]:
         """Return the features, float64 ``[n, n_columns]``."""
         return self._source.encoder(columns).encode(self._vectors)
 
 
-def encoded(columns: Columns, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
+def encode_rows(columns: Columns, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
     """Return the features of ``rows`` by ``columns``, float64 ``[n, n_columns]``; vectorised for ``VectorRows``."""
-    return rows.encoded(columns) if isinstance(rows, VectorRows) else columns.encode(rows)
+    return rows.encode_rows(columns) if isinstance(rows, VectorRows) else columns.encode(rows)

@@ -238,7 +238,7 @@ class Sample:
     own_noise: NDArray[np.float64]
 
 
-def most_probable(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
+def fit_map(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Kernel, float]:
     """Return the MAP kernel that a random hill climb finds, and the log of its posterior density."""
     shifts = np.zeros(len(prior.medians))
     if len(sample.rest) < 3:

@@ -119,7 +119,7 @@ class EncodedConfigs:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def and_then(self, other: EncodedConfigs) -> EncodedConfigs:
+    def concatenate(self, other: EncodedConfigs) -> EncodedConfigs:
         """Return these rows followed by those of ``other``."""
         return EncodedConfigs(
             numbers=np.vstack([self.numbers, other.numbers]),

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 _PER_BATCH = 0.3  # log throughput per log micro batch
 _PER_MEMORY_RANK = 0.1  # log throughput per memory rank, of all layers together
 _MEMORY_FOR_SPEED = frozenset({"sharding_strategy", "activation_checkpointing"})
-USUAL = _MEMORY_FOR_SPEED | {BATCH}
+PRIOR_MEAN_PARAMETERS = _MEMORY_FOR_SPEED | {BATCH}
 """Parameters that the prior mean depends on."""
 
 

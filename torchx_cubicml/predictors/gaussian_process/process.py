@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
-from torchx_cubicml.predictors.gaussian_process.kernel import Prior, Sample, most_probable
+from torchx_cubicml.predictors.gaussian_process.kernel import Prior, Sample, fit_map
 from torchx_cubicml.predictors.gaussian_process.outliers import LOG_CHANCE, find_outliers
 from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder
 from torchx_cubicml.predictors.gaussian_process.prior_mean import PriorMean
@@ -54,7 +54,7 @@ class GaussianProcess:
         tuned: parameters that candidates may vary -> their choices, so that one that never varied is not left out.
         noise: standard deviation of the logarithm of a measurement, estimated from repeats, beyond the uncertainty
             that its run reported; ``None`` without repeats.
-        hopeful: whether to use the optimistic prior mean (``prior_mean``).
+        optimistic: whether to use the optimistic prior mean (``prior_mean``).
         memory_pressure: returns the nearness of encoded rows to the memory limit, ``[n, 1]``, where that is known.
     """
 
@@ -63,12 +63,12 @@ class GaussianProcess:
         *,
         tuned: Mapping[str, Sequence[Scalar]] | None = None,
         noise: float | None = None,
-        hopeful: bool = False,
+        optimistic: bool = False,
         memory_pressure: Callable[[NDArray[np.float64]], NDArray[np.float64]] | None = None,
     ) -> None:
         self.tuned = dict(tuned or {})
         self.noise = noise
-        self.hopeful = hopeful
+        self.optimistic = optimistic
         self.memory_pressure = memory_pressure
 
     def fit(self, history: History, *, rng: np.random.Generator) -> Self:
@@ -80,7 +80,7 @@ class GaussianProcess:
                 rows = rows.rows(np.sort(rng.permutation(len(rows))[:_MOST_ROWS]))
             with one_thread():
                 self.places_ = ConfigEncoder.of(history.features, history.columns, tuned=self.tuned)
-                self.prior_mean_ = PriorMean.of(self.places_, history.columns) if self.hopeful else None
+                self.prior_mean_ = PriorMean.of(self.places_, history.columns) if self.optimistic else None
                 self._fit_trusted(rows, rng)
         return self
 
@@ -128,7 +128,7 @@ class GaussianProcess:
         self.own_noise_ = (rows.uncertainty / self.scale_) ** 2
         self.prior_noise_ = (self.noise or _NOISE) / self.scale_
         prior = self._prior(rows.features)
-        self.kernel_, log_posterior = most_probable(prior, Sample(self.points_, self.rest_, self.own_noise_), rng)
+        self.kernel_, log_posterior = fit_map(prior, Sample(self.points_, self.rest_, self.own_noise_), rng)
         self.evidence_ = log_posterior - len(target) * math.log(self.scale_)
         self._condition()
 
@@ -203,9 +203,9 @@ class GaussianProcess:
 
     def sample(self, features: NDArray[np.float64], *, count: int, rng: np.random.Generator) -> NDArray[np.float64]:
         """Return joint posterior samples of the logarithms of the true throughputs of few rows, ``[count, n]``."""
-        return drawn_from(*self.joint(features), count=count, rng=rng)
+        return sample_normal(*self.joint(features), count=count, rng=rng)
 
-    def alternatives(
+    def posterior_mixture(
         self, features: NDArray[np.float64]
     ) -> list[tuple[float, NDArray[np.float64], NDArray[np.float64]]]:
         """Return probability, mean ``[n]`` and covariance ``[n, n]`` of few rows for each likely share of noise.
@@ -269,7 +269,7 @@ class GaussianProcess:
     def _conditioned_on(self, features: NDArray[np.float64], logarithms: NDArray[np.float64]) -> Self:
         conditioned = copy(self)
         points = self._points(features)
-        conditioned.points_ = self.points_.and_then(points)
+        conditioned.points_ = self.points_.concatenate(points)
         conditioned.rest_ = np.concatenate(
             [self.rest_, (logarithms - self._prior_mean_at(points) - self.centre_) / self.scale_]
         )
@@ -278,7 +278,7 @@ class GaussianProcess:
         return conditioned
 
 
-def drawn_from(
+def sample_normal(
     mean: NDArray[np.float64], covariance: NDArray[np.float64], *, count: int, rng: np.random.Generator
 ) -> NDArray[np.float64]:
     """Return samples from a multivariate normal, ``[count, n]``."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN_CAUSE_WEIGHT = 0.6  # of a failure of unknown cause, if other trials are known to have run out of memory
 _GIB = 2.0**30
-N_GROWING = 2 + N_GROUPS  # leading columns of ``ratios``, which never decrease with the micro batch
+N_MONOTONIC = 2 + N_GROUPS  # leading columns of ``ratios``, which never decrease with the micro batch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -78,7 +78,7 @@ class Outcomes:
         return len(self.fitted)
 
     @property
-    def of_each_kind(self) -> int:
+    def smaller_class_size(self) -> int:
         """Size of the smaller class: trials that ran, or trials that did not."""
         return int(min(self.fitted.sum(), (1.0 - self.fitted).sum()))
 
@@ -152,7 +152,7 @@ class CrossWorkloadFeasibility:
         self.median_memory_rank_ = float(np.median(outcomes.memory_rank))
         design = self._design(outcomes.features, outcomes.memory_rank)
         self.weights_, self.covariance_ = _logistic(design, outcomes.fitted, outcomes.trust)
-        if outcomes.of_each_kind >= _FEWEST_FOR_TREES and self.inputs_.width:
+        if outcomes.smaller_class_size >= _FEWEST_FOR_TREES and self.inputs_.width:
             names = history.columns.names
             self.is_batch_ = [names[column] == BATCH for column in self.inputs_.numeric]
             self.trees_ = self._trees(outcomes, seed)
@@ -208,8 +208,8 @@ class CrossWorkloadFeasibility:
         if not outcomes.layout.covered.any():
             # There is nothing to split by, and scikit-learn rejects a column of NaN alone.
             layout_ratios = np.zeros_like(layout_ratios)
-        n_others = layout_ratios.shape[1] - N_GROWING
-        monotonic = [-1] * N_GROWING + [0] * n_others
+        n_others = layout_ratios.shape[1] - N_MONOTONIC
+        monotonic = [-1] * N_MONOTONIC + [0] * n_others
         narrow = _classifier(monotonic, [False] * len(monotonic), leaves=8, fewest=10, penalty=5.0, seed=seed)
         wide_monotonic = [-int(grows) for grows in self.is_batch_] + [0] * len(self.inputs_.codes)
         categorical = [False] * len(monotonic) + self.inputs_.gapped_categorical

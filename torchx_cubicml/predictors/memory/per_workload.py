@@ -97,7 +97,7 @@ class WorkloadFeasibility:
         return self
 
     @property
-    def knows_peaks_(self) -> bool:
+    def has_peaks_(self) -> bool:
         """True where enough peaks are recorded to fit their noise; otherwise outcomes are the main evidence."""
         return int(np.isfinite(self.observations_.peaks).sum()) >= _FEWEST_PEAKS
 
@@ -116,7 +116,7 @@ class WorkloadFeasibility:
         """Logits per log of memory, as fitted."""
         return self.observations_.steepness
 
-    def fearing(self, features: NDArray[np.float64]) -> Self:
+    def fantasize_failures(self, features: NDArray[np.float64]) -> Self:
         """Return the classifier conditioned on fantasy outcomes: ``features`` ``[n, n_columns]`` ran out of memory."""
         feared = copy(self)
         feared.features_ = np.vstack([self.features_, features])

@@ -9,7 +9,7 @@ import numpy as np
 
 from torchx_cubicml.predictors.base import Prediction
 from torchx_cubicml.predictors.intervals import NOISE_FLOOR, conformal_scale, prior_variance
-from torchx_cubicml.predictors.ranking.networks import RankingSettings, teach
+from torchx_cubicml.predictors.ranking.networks import RankingSettings, train_networks
 from torchx_cubicml.predictors.ranking.one_hot import OneHot
 from torchx_cubicml.predictors.threads import one_thread
 
@@ -23,7 +23,7 @@ _LEAST_SLOPE = 1e-3  # log throughput per unit of score: keeps the order of scor
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class RisingCurve:
+class IsotonicCurve:
     """Isotonic regression, interpolated linearly between its steps and extrapolated with a slope beyond both ends.
 
     Args:
@@ -104,14 +104,14 @@ class RankingMLP:
         inputs, target = self.inputs_.encode(rows.features), rows.logarithm
         bags = _bags(self.settings, len(target), rng)
         seed = int(rng.integers(2**31))
-        self.networks_ = teach(inputs, target, bags * rows.weights, settings=self.settings, seed=seed)
+        self.networks_ = train_networks(inputs, target, bags * rows.weights, settings=self.settings, seed=seed)
         scores = self.networks_.scores(inputs)
         # The ranking loss does not determine the location and scale of a network's scores.
         self.centre_, self.scale_ = scores.mean(axis=0), np.maximum(scores.std(axis=0), 1e-9)
         scores = (scores - self.centre_) / self.scale_
         out_of_bag = np.where(bags.T, np.nan, scores)
         oob_scores = np.nanmean(out_of_bag, axis=1)
-        self.curve_ = RisingCurve.through(oob_scores, target, rows.weights)
+        self.curve_ = IsotonicCurve.through(oob_scores, target, rows.weights)
         residual = np.abs(target - self.curve_(oob_scores))
         self.slope_ = max(self.curve_.slope, 0.0)
         spread = np.sqrt(self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(out_of_bag)) ** 2)

@@ -81,7 +81,7 @@ class Networks:
         return np.asarray(scores, dtype=np.float64)
 
 
-def teach(
+def train_networks(
     inputs: NDArray[np.float32],
     target: NDArray[np.float64],
     bags: NDArray[np.float64],

@@ -76,7 +76,7 @@ class Roofline:
     def __init__(self) -> None:
         self.calibration_ = Calibration()
         self.bias_ = 0.0
-        self.levels_: CategoryOffsets | None = None
+        self.category_offsets_: CategoryOffsets | None = None
         self.recommenders_ = DEFAULTS
         self.n_measured_ = 0
 
@@ -88,7 +88,7 @@ class Roofline:
         layout = self._layout(rows.features)
         covered = layout.covered
         layout, rows = layout.rows(covered), rows.rows(covered)
-        self.levels_ = None
+        self.category_offsets_ = None
         self._calibrate(layout, rows, rng)
         if len(rows) >= _FEWEST_FOR_OFFSETS:
             self._fit_offsets(layout, rows, history.columns.categorical, rng)
@@ -102,18 +102,20 @@ class Roofline:
         """Return median and spread for encoded rows, NaN where they are not covered; see ``Predictor``."""
         throughput, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
         if self.n_measured_:
-            estimate = self.outline(features)
-            prediction = Prediction.at(estimate.logarithm, widened(self.scale_ * self._raw_spread(estimate), estimate))
+            estimate = self.estimate(features)
+            prediction = Prediction.at(
+                estimate.logarithm, widen_spread(self.scale_ * self._raw_spread(estimate), estimate)
+            )
             throughput[estimate.covered], spread[estimate.covered] = prediction.throughput, prediction.spread
         return Prediction(throughput=throughput, spread=spread)
 
-    def outline(self, features: NDArray[np.float64]) -> RooflineEstimate:
+    def estimate(self, features: NDArray[np.float64]) -> RooflineEstimate:
         """Return the predictions of the formulas for encoded rows."""
         layout = self._layout(features)
         covered = layout.covered
         estimate = self._estimate(layout if covered.all() else layout.rows(covered), covered)
         features = features[covered]
-        level = self.levels_(features) if self.levels_ is not None else 0.0
+        level = self.category_offsets_(features) if self.category_offsets_ is not None else 0.0
         return replace(estimate, logarithm=estimate.logarithm + level, novel=self.novelty_.of_categories(features))
 
     def explain(self, row: Mapping[str, Value]) -> dict[str, float]:
@@ -150,7 +152,7 @@ class Roofline:
 
     def _calibrate(self, layout: TrainingLayout, rows: MeasuredRows, rng: np.random.Generator) -> None:
         self.n_measured_, throughput = len(rows), rows.throughput
-        self.n_sure_ = float(rows.weights.sum())
+        self.effective_n_ = float(rows.weights.sum())
         self.bias_, self.error_, self.scale_, self.per_sample_ = 0.0, _PRIOR_ERROR, 1.0, False
         if not self.n_measured_:
             self.calibration_ = Calibration()
@@ -171,7 +173,7 @@ class Roofline:
     def _calibrate_spread(self, layout: TrainingLayout, errors: NDArray[np.float64], rows: MeasuredRows) -> None:
         """Calibrate the predicted spread on the ``errors`` of the training ``rows``."""
         errors = np.abs(errors) * np.sqrt(1.0 + _FITTED_CONSTANTS / self.n_measured_)
-        data_weight = self.n_sure_ / (self.n_sure_ + PRIOR_TRIALS)
+        data_weight = self.effective_n_ / (self.effective_n_ + PRIOR_TRIALS)
         typical_error = weighted_quantile(errors, rows.weights, 0.5) * 1.4826
         self.error_ = float(np.sqrt(data_weight * typical_error**2 + (1 - data_weight) * _PRIOR_ERROR**2))
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(self._estimate_all(layout)), rows.uncertainty))
@@ -198,7 +200,7 @@ class Roofline:
             vars(self).update(without_offsets)
             return
         self._calibrate_spread(layout, offsets.trend.leave_one_out, rows)
-        self.levels_ = offsets
+        self.category_offsets_ = offsets
 
     def _estimate_all(self, layout: TrainingLayout) -> RooflineEstimate:
         return self._estimate(layout, np.ones(len(layout.layers), dtype=np.bool_))
@@ -227,7 +229,7 @@ def variance_of_modes(estimate: RooflineEstimate) -> NDArray[np.float64]:
     return np.asarray(estimate.slow * (1.0 - estimate.slow) * estimate.slower**2)
 
 
-def widened(spread: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
+def widen_spread(spread: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
     """Return ``spread``, float64 ``[n_covered]``, widened outside the range with many jobs.
 
     Each doubling adds an error. The fitted frequency of the slow mode fades, too: every second job may be slow there.

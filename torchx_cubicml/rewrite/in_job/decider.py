@@ -57,7 +57,7 @@ class Agreement:
         """Verdict, possibly from before a restart; empty if there is none yet."""
         return bytes(self._store.get(self._verdict_key)).decode() if self._store.check([self._verdict_key]) else ""
 
-    def come(self) -> None:
+    def join(self) -> None:
         """Join the agreement: this rank will follow the verdict. The call is idempotent."""
         if self._store.add(self._rank_key, 1) == 1:
             self._store.add(self._same_command_key, 1)
@@ -145,12 +145,12 @@ def answer_of(
     if job.rank:
         if not verdict:
             comes()
-            agreement.come()
+            agreement.join()
             verdict = agreement.wait(until=end + _LONGER_S)
         return replace(_decode(verdict) or Answer(), lines=())
     if not verdict:
         comes()
-        agreement.come()
+        agreement.join()
         proposal = deciding.wanted(until=end)
         obstacle = agreement.obstacle(until=end) if proposal.args is not None else ""
         verdict = agreement.decide(f"{NOTHING}{obstacle}" if obstacle else proposal.to_json())

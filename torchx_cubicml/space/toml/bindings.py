@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.space.toml.schema import TomlTable
 
-FACT_LANDING_KEYS = ("flag", "env", "file", "key")
-LANDING_KEYS = (*BindingKind, "key")
+FACT_BINDING_KEYS = ("flag", "env", "file", "key")
+BINDING_KEYS = (*BindingKind, "key")
 SIZES = ("nnodes", "nproc_per_node")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
@@ -72,7 +72,7 @@ def read_tune(table: TomlTable) -> TuneChanges:
     )
 
 
-def hooked_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
+def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
     """Return the default of a hook: torch's own, for a script that does not set it.
 
     Raises:
@@ -97,7 +97,7 @@ def _read_size(table: TomlTable, name: str) -> Binding:
     return Binding(kind=BindingKind.TORCHRUN, name=size)
 
 
-def with_world_size(space: SearchSpace) -> SearchSpace:
+def with_derived_world_size(space: SearchSpace) -> SearchSpace:
     """Return the space, with a derived world size if torchrun's sizes are tuned."""
     names = {item.name for item in space.parameters} | {item.name for item in space.workload}
     sized = any(item.binding is not None and item.binding.kind == BindingKind.TORCHRUN for item in space.parameters)

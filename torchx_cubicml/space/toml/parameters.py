@@ -10,9 +10,9 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Parameter, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.toml.bindings import FACT_LANDING_KEYS, LANDING_KEYS, hooked_default, read_binding
+from torchx_cubicml.space.toml.bindings import BINDING_KEYS, FACT_BINDING_KEYS, hook_default, read_binding
 from torchx_cubicml.space.toml.schema import closest
-from torchx_cubicml.space.toml.trainer import check_values, known_of, read_short_form
+from torchx_cubicml.space.toml.trainer import check_values, read_short_form, trainer_parameter
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
 
 if TYPE_CHECKING:
@@ -85,7 +85,7 @@ def _even(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
 PARAMETER_KEYS = (
     "choices",
     *RANGE_KEYS,
-    *LANDING_KEYS,
+    *BINDING_KEYS,
     "per_layer",
     "groups",
     "derive",
@@ -94,7 +94,7 @@ PARAMETER_KEYS = (
     "observe",
     "changes_training",
 )
-FACT_KEYS = (*FACT_LANDING_KEYS, "default")
+FACT_KEYS = (*FACT_BINDING_KEYS, "default")
 _TRAINERS = ", ".join(TRAINERS)
 NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
@@ -124,12 +124,12 @@ def read_parameter(
         beside = [key for key in NOT_BESIDE_DERIVE if key in table]
         if beside:
             raise table.error(beside[0], "a derived parameter takes no such key")
-    known = known_of(trainer, name) if not any(key in table for key in LANDING_KEYS) else None
+    known = trainer_parameter(trainer, name) if not any(key in table for key in BINDING_KEYS) else None
     choices = _read_choices(table, known, trainer) if derive is None else ()
     per_layer, when = _read_per_layer(table, facts), table.text("when")
     default = _read_default(table, choices, per_layer)
     if "hook" in table:
-        torch_default = hooked_default(table, choices)
+        torch_default = hook_default(table, choices)
         default = torch_default if default is None else default
     return _with_file_in_errors(
         where,

@@ -1,7 +1,7 @@
 """Reader of space files, with the checks of the rules that tie their tables together.
 
 - Every parameter, and every workload fact that is no constant, has one place in the command; no two share one.
-- Expressions read parameters, workload facts and the names in ``ALWAYS_THERE``, and nothing else.
+- Expressions read parameters, workload facts and the names in ``PREDEFINED_NAMES``, and nothing else.
 - A name is one that an expression can read.
 - ``log`` contains the pattern of throughput in the program's output.
 - ``trainer`` names a trainer's table, with the bindings and the legal values of known parameters.
@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
-from torchx_cubicml.space.constraints import ALWAYS_THERE, Conditional, in_dependency_order
+from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
-from torchx_cubicml.space.toml.bindings import read_tune, with_world_size
+from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
 from torchx_cubicml.space.toml.schema import TomlTable, closest
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
-from torchx_cubicml.space.toml.trainer import is_left_to_trainer, read_trainer, with_trainer
+from torchx_cubicml.space.toml.trainer import is_auto_accumulation, read_trainer, with_trainer
 
 if TYPE_CHECKING:
     from torchx_cubicml.space.constraints import Derivation
@@ -81,7 +81,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     )
     _check_names(facts, parameters)
     counted = [*facts, *(trainer.flags if trainer is not None else ())]
-    declared = [name for name in parameters if not is_left_to_trainer(parameters, name, trainer)]
+    declared = [name for name in parameters if not is_auto_accumulation(parameters, name, trainer)]
     space = SearchSpace(
         parameters=tuple(
             read_parameter(parameters, name, facts=counted, where=where, trainer=trainer) for name in declared
@@ -94,7 +94,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         rewrite=read_rewrite(root, list(parameters)),
         log=read_log(root),
     )
-    space = with_world_size(space)
+    space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_expressions(space, where)
@@ -151,7 +151,7 @@ def _check_expressions(space: SearchSpace, where: str) -> None:
         if item.when is not None
     }
     declared = [item.name for item in space.parameters] + [fact.name for fact in space.workload]
-    known = list(dict.fromkeys([*declared, *ALWAYS_THERE]))
+    known = list(dict.fromkeys([*declared, *PREDEFINED_NAMES]))
     for expression in _expressions(space):
         for name in sorted(expression.names.difference(known)):
             raise SpaceError(

@@ -65,7 +65,7 @@ def read_trainer(root: TomlTable) -> Trainer | None:
     return TRAINERS[name]
 
 
-def known_of(trainer: Trainer | None, name: str) -> TrainerParameter | None:
+def trainer_parameter(trainer: Trainer | None, name: str) -> TrainerParameter | None:
     """Return a parameter of a trainer's table, ``None`` if it is not there."""
     flag = trainer.flags.get(name) if trainer is not None else None
     if trainer is None or flag is None or (name == ACCUMULATION and trainer.accumulation != "per rank"):
@@ -78,7 +78,7 @@ def known_of(trainer: Trainer | None, name: str) -> TrainerParameter | None:
     )
 
 
-def is_left_to_trainer(tables: TomlTable, name: str, trainer: Trainer | None) -> bool:
+def is_auto_accumulation(tables: TomlTable, name: str, trainer: Trainer | None) -> bool:
     """Return whether a parameter is accumulation with the value ``"auto"``, which the trainer's table derives."""
     return trainer is not None and name == ACCUMULATION and tables.raw(name) == AUTO
 
@@ -89,7 +89,7 @@ def read_short_form(tables: TomlTable, name: str, trainer: Trainer) -> Parameter
     Raises:
         SpaceError: the trainer's table lacks it, or the trainer does not take a value.
     """
-    known = known_of(trainer, name)
+    known = trainer_parameter(trainer, name)
     if known is None:
         raise tables.error(
             name,
@@ -208,8 +208,8 @@ def _binding(trainer: Trainer, flag: TrainerFlag) -> Binding:
         key=tuple(filter(None, flag.key.split("."))),
         file_default=flag.file_default,
         file_words=flag.file_words,
-        flag_counts_more=flag.flag_counts_more,
-        file_must_leave_open=flag.file_must_leave_open,
+        flag_overrides_file=flag.flag_overrides_file,
+        file_must_be_auto=flag.file_must_be_auto,
         implied=flag.implied,
     )
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from torchx_cubicml.records.standard_names import (
     CHANGES_TRAINING,
-    FLAG_MEANINGS,
+    FLAG_ALIASES,
     HOOKS,
     NOT_OUTPUT_WORDS,
     OUTPUT_WORDS,
@@ -28,7 +28,7 @@ TRAINERS: dict[str, Trainer] = {
 
 __all__ = [
     "CHANGES_TRAINING",
-    "FLAG_MEANINGS",
+    "FLAG_ALIASES",
     "HOOKS",
     "NOT_OUTPUT_WORDS",
     "OUTPUT_WORDS",

@@ -20,14 +20,14 @@ HUGGING_FACE = Trainer(
             default=8,
             file=_DEEPSPEED,
             key="train_micro_batch_size_per_gpu",
-            file_must_leave_open=True,
+            file_must_be_auto=True,
         ),
         "gradient_accumulation_steps": TrainerFlag(
             flag="--gradient_accumulation_steps",
             default=1,
             file=_DEEPSPEED,
             key="gradient_accumulation_steps",
-            file_must_leave_open=True,
+            file_must_be_auto=True,
         ),
         "activation_checkpointing": TrainerFlag(
             flag="--gradient_checkpointing",

@@ -17,7 +17,7 @@ _FILE = "--job.config_file"
 
 
 def _flag(name: str, *, choices: tuple[Scalar, ...] = (), when: str = "") -> TrainerFlag:
-    return TrainerFlag(flag=f"--{name}", choices=choices, when=when, file=_FILE, key=name, flag_counts_more=True)
+    return TrainerFlag(flag=f"--{name}", choices=choices, when=when, file=_FILE, key=name, flag_overrides_file=True)
 
 
 TORCHTITAN = Trainer(

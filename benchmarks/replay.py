@@ -86,9 +86,13 @@ class Cell:
         launched = {_key(trial.config) for trial in known}
         return [row.config for key, row in self.rows.items() if key not in launched]
 
+    def row(self, config: Config) -> Trial:
+        """Return the row of a config."""
+        return self.rows[_key(config)]
+
     def share(self, config: Config) -> float:
         """Return the throughput of a row as a share of the fastest."""
-        return _speed(self.rows[_key(config)]) / self.fastest
+        return _speed(self.row(config)) / self.fastest
 
 
 def _rules(rows: Sequence[Trial]) -> list[str]:
@@ -229,7 +233,7 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
             seed=1000 * seed + len(known),
         )
         if len(known) in marks or len(known) == last:
-            shares.append(_handed_over(cell, study))
+            shares.append(handed_over(cell, study))
         if len(known) == last:
             return shares + shares[-1:] * (len(marks) - len(shares))
         found = study.suggest()
@@ -237,7 +241,7 @@ def search_ours(cell: Cell, others: Sequence[Trial], seed: int, *, marks: Sequen
         known.append(cell.rows[_key(config)])
 
 
-def _handed_over(cell: Cell, study: Study) -> float:
+def handed_over(cell: Cell, study: Study) -> float:
     """Return the share of the row of highest posterior mean among those whose measurement is not doubted."""
     measured = ranked(study.posterior).trusted
     return cell.share(measured[0]) if measured else 0.0
@@ -260,6 +264,17 @@ def _groups() -> dict[Key, list[Trial]]:
     for trial in h100_jobs():
         groups[str(trial.workload["program"]), int(str(trial.workload["world_size"]))].append(trial)
     return groups
+
+
+def rows_of(key: Key) -> list[Trial]:
+    """Return the rows of one workload."""
+    return _groups()[key]
+
+
+def others_of(key: Key) -> list[Trial]:
+    """Return the rows of all other workloads."""
+    groups = _groups()
+    return [_bare(row) for other in groups if other != key for row in groups[other]]
 
 
 def keys_of_cells(most: int) -> list[Key]:
@@ -287,10 +302,9 @@ class Job:
     def __call__(self) -> tuple[NDArray[np.float64], float]:
         """Return the shares reached, ``[n_seeds, n_marks]``, and the seconds of a processor that a search took."""
         launched, warm = SEARCHES[self.name]
-        groups = _groups()
-        others = [_bare(row) for other in groups if other != self.key for row in groups[other]] if warm else []
+        others = others_of(self.key) if warm else []
         started = time.process_time()
-        cell = Cell(groups[self.key])
+        cell = Cell(rows_of(self.key))
         shares = np.array([launched(cell, others, seed, marks=self.marks) for seed in range(self.n_seeds)])
         return shares, (time.process_time() - started) / self.n_seeds
 

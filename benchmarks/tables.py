@@ -10,6 +10,8 @@ from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Work
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"
 FSDP_JOBS = DATA / "llm_foundry_mpt.csv"
+PLAIN_TABLES = ("dedispersion_a100", "storm_sol", "dune", "gemm_rtx3090")
+"""Spaces without layers, each measured in full."""
 
 _WORKLOAD = ("n_params", "n_layers", "d_model", "n_heads", "d_ff", "vocab_size", "seq_len")
 _NAMES = {
@@ -87,3 +89,14 @@ def _fsdp_trial(number: int, row: dict[str, str]) -> Trial:
         measurement=Measurement(tokens_per_second=float(row["tokens_per_sec_per_gpu"]) * world_size),
         started_at=row["first_seen_date"],
     )
+
+
+def plain_rows(name: str) -> list[tuple[Config, float | None]]:
+    """Return each config of a table of ``PLAIN_TABLES`` with its throughput; ``None`` where it failed."""
+    with (DATA / f"plain_{name}.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    parameters = [column for column in rows[0] if column not in {"status", "throughput"}]
+    return [
+        ({each: float(row[each]) for each in parameters}, float(row["throughput"]) if row["status"] == "ok" else None)
+        for row in rows
+    ]

@@ -142,7 +142,7 @@ class Session:
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.ranks.peers import Peers
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
-        from torchx_cubicml.recorder.steps.evaluation import on_every_mode_switch, on_every_no_grad
+        from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
         from torchx_cubicml.recorder.steps.saving import watch_saving
         from torchx_cubicml.recorder.steps.torch_hooks import keep_out_of_scripts, make_lookout
 

@@ -98,7 +98,7 @@ class Measurement:
         statistic: statistic of the steps behind the throughput, one of ``STATISTICS``: ``mean`` as above; ``p50``, at
             the median step, in records of older releases; empty where unknown, as for imported numbers.
         relative_error: standard error of the logarithm of the throughput, as an estimate of a longer run of the same
-            launch, from the steps of this run alone (``recorder/steps/long_run``). ``None`` where unknown.
+            launch, from the steps of this run alone (``recorder/steps/rate_error``). ``None`` where unknown.
         evaluation_s: seconds of evaluation among the counted steps, left out; ``None`` where not observed.
         checkpoint_s: seconds of saving, likewise.
         tokens_per_second_overall: over the whole time, with evaluation and saving; ``None`` where unknown.

@@ -10,7 +10,7 @@ import sys
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Self, TypeVar
+from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
@@ -24,20 +24,21 @@ from torchx_cubicml.rewrite.rules import check_batch_size, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from torchx.specs import AppDef
 
     from torchx_cubicml.launch import Launch, MaterializedComponent
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.rewrite.choice import Choice
+    from torchx_cubicml.rewrite.decide import Decision
     from torchx_cubicml.space import SearchSpace
 
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
 THINK_DEADLINE_S = 10.0
-
-_T = TypeVar("_T")
+KEPT = "keeping your arguments"
+NOT_RECORDED = "running your command as typed, without recording it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -70,16 +71,19 @@ class Options:
 def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
     """Record a launch, and rewrite its arguments if that has a predicted gain.
 
-    Never raises: a failure is reported in the launch's lines, and the launch stays as typed.
+    Never raises: a failure is reported in the launch's lines, and the launch of the last step that succeeded runs.
     """
     mode = options.mode or ("rewrite" if options.space else "record")
-    plain = RewrittenLaunch(launch=launch)
+    reached = [RewrittenLaunch(launch=launch)]
     if mode == "off":
-        return plain
-    return _with_fallback(
-        lambda: _with_contract(plain, options, mode),
-        lambda why: plain.telling(f"launched as typed and not recorded: {why}"),
-    )
+        return reached[-1]
+
+    # What was yielded before a failure stays in the list.
+    failure = _failure_of(lambda: reached.extend(_steps(launch, options, mode)))
+    last = reached[-1]
+    if not failure:
+        return last
+    return last.telling(f"{NOT_RECORDED if last.contract is None else KEPT}: {failure}")
 
 
 def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
@@ -90,115 +94,114 @@ def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
         SystemExit: TorchX's parser refuses an argument, and has printed so on stderr.
     """
     if not args:
-        raise LaunchError("a component to run is wanted, as in: cubicml dist.ddp -j 1x2 --script train.py -- ARGS")
+        raise LaunchError("give a component to run, as in: cubicml dist.ddp -j 1x2 --script train.py -- ARGS")
     source = materialize(args[0], args[1:])
     if options.mode == "off":
         return source.app
-    as_typed = "launched as typed and not recorded: {}".format
-    app, lines = _with_fallback(lambda: _app(source, options), lambda why: (source.app, (told(as_typed(why)),)))
+    built: list[tuple[AppDef, tuple[str, ...]]] = []
+    failure = _failure_of(lambda: built.append(_build_app(source, options)))
+    app, lines = built[0] if built else (source.app, (told(f"{NOT_RECORDED}: {failure}"),))
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return app
 
 
-def _with_fallback(step: Callable[[], _T], fallback: Callable[[str], _T]) -> _T:
-    """Return the result of ``step`` or, if it fails, that of ``fallback`` for the reason."""
+def _failure_of(step: Callable[[], None]) -> str:
+    """Run ``step`` and return why it failed; empty if it did not."""
     try:
-        return step()
+        step()
     except CubicMLError as error:
-        return fallback(str(error))
+        return str(error)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
-        return fallback(f"{type(error).__name__}: {error}")
+        return f"{type(error).__name__}: {error}"
+    return ""
 
 
-def _app(source: MaterializedComponent, options: Options) -> tuple[AppDef, tuple[str, ...]]:
+def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef, tuple[str, ...]]:
     component = ComponentLaunch.of(source)
     if component.why_not_recorded:
         raise LaunchError(component.why_not_recorded)
-    scheduler = _with_fallback(scheduler_of_process, lambda _: "")
-    rewritten = rewrite(replace(component.launch, scheduler=scheduler), options)
+    schedulers = [""]
+    _failure_of(lambda: schedulers.append(scheduler_of_process()))
+    rewritten = rewrite(replace(component.launch, scheduler=schedulers[-1]), options)
     return component.build(rewritten.launch, rewritten.contract), rewritten.lines
 
 
-def _with_contract(plain: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
-    from torchx_cubicml.store import absolute_url
-
-    launch = plain.launch
-    store = absolute_url(options.store or default_store_url(), for_launch=True)
-    contract = Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
-    recorded = replace(plain, contract=contract).telling(
-        f"this launch will be recorded in {store}", *_reach_warnings(store, launch, options)
+def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLaunch]:
+    """Yield the launch after each step: recorded, recorded with its config, rewritten."""
+    contract = _plain_contract(launch, options)
+    reached = RewrittenLaunch(launch=launch, contract=contract).telling(
+        f"this launch will be recorded in {contract.store}", *_reach_warnings(contract.store, launch, options)
     )
     if mode not in MODES:
-        recorded = recorded.telling(f"arguments stay as typed: unknown mode {mode!r}; legal are {', '.join(MODES)}")
+        reached = reached.telling(f"{KEPT}: unknown mode {mode!r}; choose from {', '.join(MODES)}")
+    yield reached
     if not options.space:
-        no_space = f"arguments stay as typed: no space file says what may be changed ({options.flags}space FILE)"
-        return recorded.telling(no_space) if mode == "rewrite" else recorded
-    return _with_fallback(
-        lambda: _checked_size(_with_config(recorded, options, mode)),
-        lambda why: recorded.telling(f"arguments stay as typed: {why}"),
-    )
-
-
-def _checked_size(rewritten: RewrittenLaunch) -> RewrittenLaunch:
-    """Return the launch unchanged after a check that its contract can be encoded.
-
-    Raises:
-        ContractError: the contract is too large to be passed to the job.
-    """
-    if rewritten.contract is not None:
-        encode_contract(rewritten.contract)
-    return rewritten
-
-
-def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
-    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
-
-    protocol, path = split_url(store)
-    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
-        return ()
-    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
-        return ()
-    text = f"on {launch.scheduler} {store} is inside the container and ends with it, unless a volume is mounted there"
-    return (f"{text}; name a store that both sides reach ({options.flags}store URL)",)
-
-
-def _with_config(recorded: RewrittenLaunch, options: Options, mode: str) -> RewrittenLaunch:
+        if mode == "rewrite":
+            raise LaunchError(f"no space file was given ({options.flags}space FILE)")
+        return
     from torchx_cubicml.space.toml import load_space
 
-    space, launch, contract = load_space(options.space), recorded.launch, recorded.contract
-    workload, config = read_config(launch, space)
-    if contract is None:
-        return recorded
-    contract = replace(contract, workload=workload, config=config, objective=space.objective, log=space.log)
-    read = replace(recorded, contract=contract)
+    space = load_space(options.space)
+    contract = _contract_with_config(contract, launch, space)
+    reached = replace(reached, contract=contract)
+    yield reached
     if mode != "rewrite":
-        return read
-    return _with_fallback(
-        lambda: _rewritten(read, contract, space, options), lambda why: read.telling(f"arguments stay as typed: {why}")
-    )
-
-
-def _rewritten(read: RewrittenLaunch, contract: Contract, space: SearchSpace, options: Options) -> RewrittenLaunch:
-    launch, workload, current = read.launch, contract.workload, contract.config
+        return
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
-    check_batch_size(workload=workload, current=current)
-    read = read.telling(*map(_not_permitted_line, not_permitted(space)))
+    check_batch_size(workload=contract.workload, current=contract.config)
+    reached = reached.telling(*map(_not_permitted_line, not_permitted(space)))
+    yield reached
+    decision = _decide(contract, space)
+    reached = reached.telling(*decision.lines)
+    yield reached
+    if decision.choice is None:
+        raise LaunchError("no measured launch matches this workload yet")
+    yield _with_choice(reached, contract, space, decision.choice, options)
+
+
+def _plain_contract(launch: Launch, options: Options) -> Contract:
+    """Return the contract of a launch that is recorded as typed."""
+    from torchx_cubicml.store import absolute_url
+
+    store = absolute_url(options.store or default_store_url(), for_launch=True)
+    return Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
+
+
+def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace) -> Contract:
+    """Return the contract with the workload and the config that the command has in ``space``.
+
+    Raises:
+        ContractError: it is too large to be passed to the job.
+    """
+    workload, config = read_config(launch, space)
+    contract = replace(contract, workload=workload, config=config, objective=space.objective, log=space.log)
+    encode_contract(contract)
+    return contract
+
+
+def _decide(contract: Contract, space: SearchSpace) -> Decision:
     from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
     limits = DecisionLimits(
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
-    case = DecisionContext(space=space, workload=workload, current=current)
-    decision = decide(case, contract.store, limits=limits, now=datetime.now(UTC))
-    read, choice = read.telling(*decision.lines), decision.choice
-    if choice is None:
-        return read.telling("arguments stay as typed: no launch of this workload was measured yet")
-    suggestion = choice.suggestion
+    context = DecisionContext(space=space, workload=contract.workload, current=contract.config)
+    return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
+
+
+def _with_choice(
+    reached: RewrittenLaunch, contract: Contract, space: SearchSpace, choice: Choice, options: Options
+) -> RewrittenLaunch:
+    """Return the launch with the chosen config, and the block of lines that explains it.
+
+    Raises:
+        LaunchError: the user's rules reject the choice, or it cannot be written into the command.
+        ContractError: the contract is too large to be passed to the job.
+    """
+    launch, current, suggestion = reached.launch, contract.config, choice.suggestion
     if choice.rejection_reason:
-        return read.telling(
-            f"arguments stay as typed: {choice.rejection_reason} ({_launches(suggestion.n_trials)} known)"
-        )
+        raise LaunchError(f"{choice.rejection_reason} ({_launches(suggestion.n_trials)} known)")
     written = write_config(launch, space, choice.config)
     contract = replace(
         contract,
@@ -209,9 +212,22 @@ def _rewritten(read: RewrittenLaunch, contract: Contract, space: SearchSpace, op
     )
     contract = with_files(contract, typed=launch, wanted=written, own=current)
     if contract.files and written.world_size != launch.world_size:
-        raise LaunchError("the best config known changes config files and the size of the job, which no job can undo")
-    changed = replace(read, launch=written, contract=contract, suggestion=suggestion)
+        raise LaunchError("the best config changes config files and the size of the job, which a job cannot undo")
+    encode_contract(contract)
+    changed = replace(reached, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, space, current, choice, options)
+
+
+def _reach_warnings(store: str, launch: Launch, options: Options) -> tuple[str, ...]:
+    from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
+
+    protocol, path = split_url(store)
+    if not is_contained(launch.scheduler) or protocol not in LOCAL_PROTOCOLS:
+        return ()
+    if any(PurePosixPath(path).is_relative_to(folder) for folder in launch.mounted):
+        return ()
+    text = f"{store} may not be visible to jobs on {launch.scheduler}, or end with their container"
+    return (f"{text}; use a shared store ({options.flags}store URL)",)
 
 
 def _with_block(

@@ -11,7 +11,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, PendingLaunch, end_state_of, state_by_trial
-from torchx_cubicml.tuner.patience import poll_interval_s
+from torchx_cubicml.tuner.poll_interval import poll_interval_s
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
 from torchx_cubicml.tuner.state import Cost

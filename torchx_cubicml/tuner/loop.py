@@ -15,13 +15,13 @@ from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.records.workload import is_same_workload
-from torchx_cubicml.tuner.foresight import Prefetch
 from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.plan import next_launch, snapshot_of, winner_of
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
+from torchx_cubicml.tuner.prefetch import Prefetch
 from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, progress_of, throughput_of
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.resume import adopt_all

@@ -26,7 +26,7 @@ class TrialLog:
 
     Args:
         store_url: URL of the store.
-        patience: retries store operations that fail.
+        retry: retries store operations that fail.
         statistic: statistic of the step times from which throughputs are computed; see ``Measurement.at``.
     """
 

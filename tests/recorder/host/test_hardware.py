@@ -13,7 +13,7 @@ from torchx_cubicml.recorder.host import hardware
 from torchx_cubicml.recorder.host.hardware import cpu_name, driver_version, hardware_facts
 from torchx_cubicml.recorder.model.facts import read_optimizer
 from torchx_cubicml.recorder.model.kernels import compile_facts
-from torchx_cubicml.recorder.model.parameters import count_float8_modules
+from torchx_cubicml.recorder.model.size import count_float8_modules
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from torchx_cubicml.recorder.steps import saving
-from torchx_cubicml.recorder.steps.evaluation import EvaluationWatch, on_every_mode_switch, on_every_no_grad
+from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch, on_every_mode_switch, on_every_no_grad
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pause, Pauses, paused_s
 from torchx_cubicml.recorder.steps.saving import watch_saving
 

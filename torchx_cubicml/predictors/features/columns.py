@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors.features.hardware import find_hardware, hardware_names, precision_word
+from torchx_cubicml.predictors.features.device_specs import find_hardware, hardware_names, precision_word
 from torchx_cubicml.space.trainers import STANDARD_WORDS
 
 if TYPE_CHECKING:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from torchx_cubicml.predictors.features.hardware import Hardware, find_hardware
+from torchx_cubicml.predictors.features.device_specs import Hardware, find_hardware
 from torchx_cubicml.predictors.roofline.predictor import Roofline, RooflineEstimate
 
 __all__ = ["Hardware", "Roofline", "RooflineEstimate", "find_hardware"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self, TypeGuard
 
 import numpy as np
 
-from torchx_cubicml.predictors.features.hardware import REFERENCE, find_hardware
+from torchx_cubicml.predictors.features.device_specs import REFERENCE, find_hardware
 from torchx_cubicml.predictors.roofline.constants import CENTRE, DEFAULTS, NAMES, WIDTH
 from torchx_cubicml.predictors.roofline.facts import MOST
 from torchx_cubicml.predictors.roofline.least_squares import least_squares
@@ -15,7 +15,7 @@ from torchx_cubicml.predictors.roofline.least_squares import least_squares
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from torchx_cubicml.predictors.features.hardware import Hardware
+    from torchx_cubicml.predictors.features.device_specs import Hardware
     from torchx_cubicml.predictors.roofline.constants import Constants
     from torchx_cubicml.predictors.roofline.training_layout import Array
     from torchx_cubicml.records.trial import Value

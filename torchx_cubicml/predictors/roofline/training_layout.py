@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors.features.hardware import PRECISIONS, REFERENCE, find_hardware, precision_word
+from torchx_cubicml.predictors.features.device_specs import PRECISIONS, REFERENCE, find_hardware, precision_word
 
 if TYPE_CHECKING:
-    from torchx_cubicml.predictors.features.hardware import Hardware
+    from torchx_cubicml.predictors.features.device_specs import Hardware
     from torchx_cubicml.predictors.roofline.facts import Facts
 
 Array: TypeAlias = np.ndarray[tuple[int, ...], np.dtype[np.float64]]

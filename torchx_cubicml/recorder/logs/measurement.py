@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.logs.formats import OF_WHOLE_RUN, over
-from torchx_cubicml.recorder.steps.long_run import relative_error
+from torchx_cubicml.recorder.steps.rate_error import relative_error
 from torchx_cubicml.recorder.steps.steady_state import count_warmup, quantile
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, Measurement
 

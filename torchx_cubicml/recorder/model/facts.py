@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.host.hardware import hardware_facts
 from torchx_cubicml.recorder.model.kernels import compile_facts
 from torchx_cubicml.recorder.model.layers import has_single_block, repeated_blocks
-from torchx_cubicml.recorder.model.parameters import (
+from torchx_cubicml.recorder.model.sharding import read_sharding
+from torchx_cubicml.recorder.model.size import (
     count_float8_modules,
     device_kind,
     parameter_format,
     read_widths,
     short_format,
 )
-from torchx_cubicml.recorder.model.sharding import read_sharding
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.recorder.model.layers import repeated_blocks, unwrap
 from torchx_cubicml.recorder.model.mesh import read_layout
-from torchx_cubicml.recorder.model.parameters import count_parameters, short_format
+from torchx_cubicml.recorder.model.size import count_parameters, short_format
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -13,7 +13,7 @@ from torchx_cubicml.recorder.model.layers import holds_all, unwrap
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import read_pipeline
 from torchx_cubicml.recorder.steps.deferred_hooks import NotingHook
-from torchx_cubicml.recorder.steps.evaluation import EvaluationWatch
+from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from itertools import combinations, groupby, pairwise, takewhile
 from statistics import fmean, median, pvariance
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.steps.long_run import relative_error
+from torchx_cubicml.recorder.steps.rate_error import relative_error
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from torch import nn
 
-from torchx_cubicml.recorder.model.parameters import read_widths
+from torchx_cubicml.recorder.model.size import read_widths
 
 
 class Block(nn.Module):

@@ -3,7 +3,7 @@ from __future__ import annotations
 import torch
 from torch import nn
 
-from torchx_cubicml.recorder.model.parameters import count_parameters, device_kind, parameter_format
+from torchx_cubicml.recorder.model.size import count_parameters, device_kind, parameter_format
 
 
 def test_parameters_are_counted_once_and_trained_ones_apart() -> None:

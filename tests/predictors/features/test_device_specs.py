@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.predictors.features.hardware import find_hardware
+from torchx_cubicml.predictors.features.device_specs import find_hardware
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner import Budget, Prepared
-from torchx_cubicml.tuner.patience import poll_interval_s
+from torchx_cubicml.tuner.poll_interval import poll_interval_s
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 
-from torchx_cubicml.recorder.steps.long_run import relative_error
+from torchx_cubicml.recorder.steps.rate_error import relative_error
 
 RUNS = 400  # of each family: a coverage of 0.90 is seen as 0.90 +- 0.015
 

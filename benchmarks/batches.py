@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.advisor.acquisition import weighed
+from torchx_cubicml.advisor.acquisition import weighted_by_fit
 from torchx_cubicml.advisor.batch import diverse_subset
 from torchx_cubicml.space import Parameter, SearchSpace
 
@@ -35,7 +35,7 @@ def batch(
     configs = [{name: job.config[name] for name in CHOSEN} for job in jobs]
     space = SearchSpace(parameters=tuple(Parameter(name=name, choices=_choices(configs, name)) for name in CHOSEN))
     places = {id(config): place for place, config in enumerate(configs)}
-    scores = weighed(np.log(np.stack(ensemble)), fits)
+    scores = weighted_by_fit(np.log(np.stack(ensemble)), fits)
     picked = diverse_subset(space, configs, scores, count=count, taken=())
     return np.array([places[id(config)] for config in picked], dtype=np.intp)
 

@@ -19,21 +19,21 @@ if find_spec("torchx_cubicml") is None:
 
 
 def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None, mode: Optional[str] = None) -> AppDef:
-    """Records how fast a training launch ran, and starts the next one with a better config.
+    """Records the throughput of a training launch, and starts the next one with a better config.
 
     Put this one word in front of the component that you run:
 
         torchx run cubicml --space gpt.toml dist.ddp -j 1x2 --script train.py -- --batch_size 4
 
-    The component and the script stay as they are. Where an option of the component has the name of one below, put
-    `--` between: `cubicml --space gpt.toml -- dist.ddp ...`. Every option can be set once, under [component:cubicml]
-    in .torchxconfig, or as TORCHX_CUBICML_SPACE, TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE.
+    The component and the script stay as they are. If the component has an option of the same name as one below, put
+    `--` between: `cubicml --space gpt.toml -- dist.ddp ...`. Each option can also be set under [component:cubicml] in
+    .torchxconfig, or as TORCHX_CUBICML_SPACE, TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE.
 
     Args:
-        args: the component to run and its arguments, as they follow `torchx run`
-        space: search space file (TOML): what may be changed, and where it stands in the command
-        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
-        mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
+        args: component to run and its arguments, as after `torchx run`
+        space: search space file (TOML): what may change, and where it is in the command
+        store: fsspec URL of the trial store (default: ~/.torchx-cubicml)
+        mode: rewrite, record (change nothing) or off (default: rewrite with a space, else record)
     """
     from torchx.specs.finder import ComponentValidationException
 
@@ -44,4 +44,4 @@ def cubicml(*args: str, space: Optional[str] = None, store: Optional[str] = None
     try:
         return rewriter.rewrite_component(args, options)
     except errors.LaunchError as error:
-        raise ComponentValidationException(str(error)) from None  # TorchX tells it without a traceback
+        raise ComponentValidationException(str(error)) from None  # TorchX prints it without a traceback

@@ -28,13 +28,13 @@ def main() -> int:
     started = time.monotonic()
     shutil.rmtree(WORK, ignore_errors=True)
     WORK.mkdir()
-    say("A person's command, as they would type it:")
+    say("Your command:")
     print(f"  torchx run -s local_cwd {shlex.join(TRAINING)}")
 
-    say("1. Tune it: each launch is a real two-process training, recorded in a local store.")
+    say("1. Tune it. Each launch is a real two-process training, recorded in a local store.")
     run("torchx", "cubicml", "tune", "--space", SPACE, "--store", STORE, "--budget", "18 launches", "--", *TRAINING)
 
-    say("2. One word in front of the command, and history rewrites it; the user's own beside it, in turn.")
+    say("2. Put `cubicml` in front: it rewrites the command. Your own command runs in turn, for comparison.")
     cubicml = (
         "torchx",
         "--log_level",
@@ -52,9 +52,9 @@ def main() -> int:
         run(*cubicml, "--mode", "record", *TRAINING, quiet=True)
         run(*cubicml, *TRAINING, quiet=number > 0)
 
-    say(f"3. What the {2 * REPEATS} launches after the tune measured:")
+    say(f"3. Throughput of the {2 * REPEATS} launches after the tune:")
     compare_launches()
-    say(f"All of it is in {STORE}: torchx cubicml history list --store {STORE}")
+    say(f"All trials are in {STORE}. List them: torchx cubicml history list --store {STORE}")
     print(f"{time.monotonic() - started:.0f} s")
     return 0
 
@@ -70,7 +70,7 @@ def run(*command: str, quiet: bool = False) -> None:
     done = subprocess.run(command, cwd=ROOT, check=False, text=True, stderr=subprocess.PIPE if quiet else None)
     if done.returncode:
         print(done.stderr or "", file=sys.stderr)
-        sys.exit(f"the demo ends here: exit status {done.returncode}")
+        sys.exit(f"demo stopped: exit status {done.returncode}")
 
 
 def compare_launches() -> None:

@@ -178,7 +178,7 @@ def test_what_cannot_be_recorded_runs_as_typed_with_one_line(folder: Path, line:
     plan = plan_launch(given, rest)
     assert (plan.args, plan.env) == (tuple(rest), {})
     (told,) = plan.lines
-    assert told.startswith("torchx-cubicml: launched as typed and not recorded: ")
+    assert told.startswith("torchx-cubicml: running your command as typed, without recording it: ")
     assert reason in told
 
 
@@ -198,7 +198,7 @@ def test_our_own_failure_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr("torchx_cubicml.rewrite.rewriter.rewrite", fail)
     (line,) = planned("t.py").lines
-    assert line == "torchx-cubicml: launched as typed and not recorded: ZeroDivisionError: a defect"
+    assert line == "torchx-cubicml: running your command as typed, without recording it: ZeroDivisionError: a defect"
 
 
 def test_a_store_that_never_answers_costs_its_deadline(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -227,7 +227,7 @@ def test_what_only_the_job_knows_is_decided_there(folder: Path, size: str) -> No
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        ("--nnodes 1:4 --cubicml", "the number of nodes (1:4) is decided only when the job starts"),
+        ("--nnodes 1:4 --cubicml", "the number of nodes (1:4) is known only when the job starts"),
         ("--nnodes 2 --nproc_per_node 2", ""),
     ],
     ids=["elastic", "several nodes in mode record"],
@@ -275,7 +275,7 @@ def test_a_recorded_command_that_is_too_long_runs_as_typed(
     recorded, typed = become(monkeypatch, "t.py", "1", refusals=1)
     assert recorded[4:] == ["-m", "torchx_cubicml.recorder", "--", "t.py", "1"]
     assert typed[4:] == ["t.py", "1"]
-    assert capsys.readouterr().err.endswith("launched as typed and not recorded: Argument list too long\n")
+    assert capsys.readouterr().err.endswith("running your command as typed, without recording it: Argument list too long\n")
 
 
 def test_help_tells_our_options_before_those_of_torchrun(
@@ -336,7 +336,7 @@ def test_one_node_runs_the_best_config_known_and_a_restart_is_an_attempt(folder:
     assert (code, stdout) == (0, ""), stderr
     assert argv_of_all(folder) == [[*FASTEST, "--fail-once"]] * 4
     assert {line["agent"] for lines in shown(folder).values() for line in lines} == {process.pid}
-    assert "torchx-cubicml: arguments rewritten, from what 4 launches of this workload showed" in stderr
+    assert "torchx-cubicml: arguments rewritten, based on 4 launches of this workload" in stderr
     trial = recorded(folder)
     assert (trial.state, trial.attempts, trial.origin) == (State.COMPLETED, 2, Origin.REWRITE)
 
@@ -346,7 +346,7 @@ def test_what_torchrun_refuses_it_tells_itself(folder: Path) -> None:
     mine, theirs = (ended(start(launcher, "--nope", "3", *COMMAND)) for launcher in (CUBICRUN, TORCHRUN))
     assert mine[:2] == theirs[:2]
     ours, _, rest = mine[2].partition("\n")
-    assert ours.startswith("torchx-cubicml: launched as typed")
+    assert ours.startswith("torchx-cubicml: running your command as typed")
     assert rest == theirs[2]
 
 
@@ -523,7 +523,7 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
         ends = [ended(process) for process in processes]
     assert [code for code, _, _ in ends] == [0, 0], ends
     assert argv_of_all(folder) == [TYPED, TYPED]
-    reasons = [line for line in ends[0][2].splitlines() if "arguments stay as typed: " in line]
+    reasons = [line for line in ends[0][2].splitlines() if "keeping your arguments: " in line]
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
         # On a machine under load rank 0 itself can take as long.

@@ -21,7 +21,7 @@ from torchx_cubicml.recorder.host.hardware import hardware_facts
 from torchx_cubicml.recorder.host.memory import allocator_retries, peak_memory_gib, peak_reserved_gib
 from torchx_cubicml.recorder.model.facts import read_optimizer
 from torchx_cubicml.recorder.model.kernels import attention_kernel
-from torchx_cubicml.recorder.steps.deferred_hooks import Notes, NotingHook, make_step_hook
+from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook, StepBuffer, make_step_hook
 from torchx_cubicml.recorder.steps.pauses import Pauses
 from torchx_cubicml.recorder.steps.step_clock import CudaClock, StepEnd
 from torchx_cubicml.records.trial import State, Trial
@@ -107,10 +107,10 @@ def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
     def bare(hook: object) -> object:
         return hook
 
-    clock, notes, leading = CudaClock(), Notes(Pauses(bare)), object()
+    clock, notes, leading = CudaClock(), StepBuffer(Pauses(bare)), object()
     notes.open(lambda: leading, clock.now, strangers=0)
     model, inputs = nn.Linear(8, 8, device="cuda"), (torch.zeros(4, 8, device="cuda"),)
-    step, forward = make_step_hook(notes, print, bare), NotingHook(notes, (0,), bare)
+    step, forward = make_step_hook(notes, print, bare), DeferredForwardHook(notes, (0,), bare)
     fastest = float("inf")
     for _ in range(20):
         notes.left = 1000

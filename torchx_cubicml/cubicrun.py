@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.messages import told
+from torchx_cubicml.launch.messages import NOT_RECORDED, told
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.settings import PREFIX, child_environment
@@ -29,12 +29,13 @@ if TYPE_CHECKING:
 
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
-HELP = """\
+USAGE = """\
 usage: cubicrun [--cubicml-space FILE] [--cubicml-store URL] [--cubicml-mode rewrite|record|off] TORCHRUN ARGUMENTS
-
-torchrun, with every launch recorded and, where a space file (TOML) says what may be changed, started with the best
-config known. Options of ours come first, from [component:cubicml] in .torchxconfig, or from TORCHX_CUBICML_SPACE,
-TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE. What follows is torchrun's own help.
+"""
+HELP = f"""{USAGE}
+Run torchrun and record the launch. With a space file (TOML), start it with the best known config. Put our options
+before torchrun's, or set them under [component:cubicml] in .torchxconfig or as TORCHX_CUBICML_SPACE,
+TORCHX_CUBICML_STORE and TORCHX_CUBICML_MODE. torchrun's own help follows.
 
 """
 _OPTIONS = ("space", "store", "mode")
@@ -61,13 +62,16 @@ def main() -> NoReturn:
     given, args = split_options(sys.argv[1:])
     if args[:1] in (["-h"], ["--help"]):
         _write(sys.stdout, HELP)
+    if not args:
+        _write(sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n")
+        sys.exit(2)
     typed = Plan(args=tuple(args))
-    plan = plan_launch(given, args) if args else typed
+    plan = plan_launch(given, args)
     _write(sys.stderr, "".join(f"{line}\n" for line in plan.lines))
     try:
         _execute(plan)
     except OSError as error:  # the added arguments or variables exceed the system's limit
-        _write(sys.stderr, f"{told(f'launched as typed and not recorded: {error.strerror or error}')}\n")
+        _write(sys.stderr, f"{told(f'{NOT_RECORDED}: {error.strerror or error}')}\n")
         _execute(typed)
 
 
@@ -76,7 +80,7 @@ def split_options(words: Sequence[str]) -> tuple[dict[str, str], list[str]]:
 
     An unknown option with our prefix is left for torchrun to refuse.
 
-    >>> own_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
+    >>> split_options(["--cubicml-mode", "off", "--cubicml-space=s.toml", "--nproc_per_node", "2", "train.py"])
     ({'mode': 'off', 'space': 's.toml'}, ['--nproc_per_node', '2', 'train.py'])
     """
     given: dict[str, str] = {}
@@ -112,7 +116,7 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
         return _plan_in_job(command, options) if _needs_job(command, options) else _plan_here(command, options)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-        return replace(typed, lines=(told(f"launched as typed and not recorded: {why}"),))
+        return replace(typed, lines=(told(f"{NOT_RECORDED}: {why}"),))
 
 
 def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
@@ -157,7 +161,7 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         env={**variables, CONTRACT_VARIABLE: ""},
-        lines=(told("rank 0 decides for all ranks, when they have met"),),
+        lines=(told("rank 0 will choose the config once all ranks have joined"),),
     )
 
 

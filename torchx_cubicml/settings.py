@@ -135,7 +135,9 @@ def default_store_url() -> str:
     try:
         return str(Path(DEFAULT_STORE).expanduser())
     except RuntimeError as error:
-        raise StoreError(f"no home directory for the default store {DEFAULT_STORE}; name a store") from error
+        raise StoreError(
+            f"no home directory for the default store {DEFAULT_STORE}; set TORCHX_CUBICML_STORE"
+        ) from error
 
 
 def cache_folder(environment: Mapping[str, str] | None = None) -> Path | None:

@@ -30,27 +30,28 @@ def pretrain_gpt(
     store: Optional[str] = None,
     mode: Optional[str] = None,
 ) -> AppDef:
-    """Runs Megatron-LM, records how fast it ran, and starts the next one with a better config.
+    """Runs Megatron-LM, records its throughput, and starts the next one with a better config.
 
-    What follows `--` is Megatron-LM's own; CUDA_DEVICE_MAX_CONNECTIONS is 1, as it asks for, unless `--env` sets it:
+    Put Megatron-LM's own arguments after `--`. CUDA_DEVICE_MAX_CONNECTIONS is 1, as Megatron-LM requires, unless `--env`
+    sets it:
 
         torchx run cubicml.megatron_lm.pretrain_gpt -j 2x8 --space gpt.toml -- --num-layers 24 --hidden-size 2048 ...
 
-    A space file says what may be changed; `trainer = "megatron-lm"` in it knows Megatron-LM's flags.
+    A space file declares what may change; `trainer = "megatron-lm"` in it binds Megatron-LM's flags.
 
     Args:
         args: Megatron-LM's own arguments
         j: nodes x processes per node, as 2x8
         h: type of host, a named resource
-        name: of the job
-        image: in which it runs, on container schedulers
+        name: name of the job
+        image: container image, on container schedulers
         env: environment variables, as A=b,C=d
-        mounts: for container schedulers, as type=bind,src=/shared,dst=/shared
-        max_retries: by the scheduler
-        script: in the folder of Megatron-LM; another one of its kind, as pretrain_mamba.py
-        space: search space file (TOML): what may be changed
-        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
-        mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
+        mounts: mounts on container schedulers, as type=bind,src=/shared,dst=/shared
+        max_retries: retries by the scheduler
+        script: script in the folder of Megatron-LM, as pretrain_mamba.py
+        space: search space file (TOML): what may change
+        store: fsspec URL of the trial store (default: ~/.torchx-cubicml)
+        mode: rewrite, record (change nothing) or off (default: rewrite with a space, else record)
     """
     from torchx_cubicml.rewrite import trainer_component
 

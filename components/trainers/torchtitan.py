@@ -30,27 +30,27 @@ def train(
     store: Optional[str] = None,
     mode: Optional[str] = None,
 ) -> AppDef:
-    """Runs torchtitan, records how fast it ran, and starts the next one with a better config.
+    """Runs torchtitan, records its throughput, and starts the next one with a better config.
 
-    What follows `--` is torchtitan's own:
+    Put torchtitan's own arguments after `--`:
 
         torchx run cubicml.torchtitan.train -j 1x8 --space titan.toml -- --module llama3 --config llama3_8b
 
-    A space file says what may be changed; `trainer = "torchtitan"` in it knows torchtitan's flags.
+    A space file declares what may change; `trainer = "torchtitan"` in it binds torchtitan's flags.
 
     Args:
         args: torchtitan's own arguments
         j: nodes x processes per node, as 2x8
         h: type of host, a named resource
-        name: of the job
-        image: in which it runs, on container schedulers
+        name: name of the job
+        image: container image, on container schedulers
         env: environment variables, as A=b,C=d
-        mounts: for container schedulers, as type=bind,src=/shared,dst=/shared
-        max_retries: by the scheduler
-        m: module of another trainer that is built on torchtitan
-        space: search space file (TOML): what may be changed
-        store: fsspec URL of the store of trials; ~/.torchx-cubicml where none is named
-        mode: rewrite, record (and change nothing) or off; where none is named, rewrite with a space, else record
+        mounts: mounts on container schedulers, as type=bind,src=/shared,dst=/shared
+        max_retries: retries by the scheduler
+        m: module to run, if another trainer built on torchtitan
+        space: search space file (TOML): what may change
+        store: fsspec URL of the trial store (default: ~/.torchx-cubicml)
+        mode: rewrite, record (change nothing) or off (default: rewrite with a space, else record)
     """
     from torchx_cubicml.rewrite import trainer_component
 

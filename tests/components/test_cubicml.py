@@ -120,7 +120,7 @@ def test_a_store_that_never_answers_delays_a_launch_by_its_deadline_alone(tmp_pa
         done = dry_run("cubicml", "--space", "space.toml", "--store", store, *DDP, "--", "--a", "1", cwd=tmp_path)
         waited_s = time.monotonic() - started
     assert done.returncode == 0
-    assert f"arguments stay as typed: store {store} was not read within 5 s\n" in done.stderr
+    assert f"keeping your arguments: store {store} was not read within 5 s\n" in done.stderr
     assert "recorder -- examples/train.py --a 1; fi;" in unbroken(done)
     assert waited_s < 30, "5 s, and what TorchX takes on a busy machine"
 

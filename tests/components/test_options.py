@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torchx.specs.finder import get_components
 
-from torchx_cubicml.cubicrun import own_options, plan_of
+from torchx_cubicml.cubicrun import split_options, plan_launch
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.rewriter import Options, rewrite_component
@@ -132,8 +132,8 @@ def test_cubicrun_takes_all_options_by_one_way(folder: Path, monkeypatch: pytest
     else:
         for name, value in values.items():
             monkeypatch.setenv(f"TORCHX_CUBICML_{name.upper()}", value)
-    given, args = own_options([*words, "--nproc_per_node", "2", "train.py", *SCRIPT[1:]])
-    plan = plan_of(given, args)
+    given, args = split_options([*words, "--nproc_per_node", "2", "train.py", *SCRIPT[1:]])
+    plan = plan_launch(given, args)
     contract = decode_contract(plan.env[CONTRACT_VARIABLE])
     assert contract.store == str(folder / "team")
     assert contract.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
@@ -179,16 +179,16 @@ def piped() -> specs.AppDef:
     ("words", "recorded", "told"),
     [
         (command_of(), True, "arguments rewritten"),
-        (command_of("-j", "1:4x2"), True, r"stay as typed: the number of nodes \(1:4\) is decided only when"),
-        (["own.py:several"], True, r"stay as typed: several of its roles train \(actor, critic\), of which actor"),
-        (["own.py:expanded"], True, "stay as typed: the shell expands some of its arguments only when the job starts"),
-        (["own.py:piped"], False, "launched as typed and not recorded: role r: "),
-        (["utils.echo", "--msg", "hi"], False, "launched as typed and not recorded: role echo: "),
-        (command_of(script=["--", "--accumulate", "8"]), True, "stay as typed: .*--batch_size"),
+        (command_of("-j", "1:4x2"), True, r"keeping your arguments: the number of nodes \(1:4\) is known only when"),
+        (["own.py:several"], True, r"keeping your arguments: several roles train \(actor, critic\); only actor"),
+        (["own.py:expanded"], True, "keeping your arguments: the shell expands some arguments only when the job starts"),
+        (["own.py:piped"], False, "running your command as typed, without recording it: role r: "),
+        (["utils.echo", "--msg", "hi"], False, "running your command as typed, without recording it: role echo: "),
+        (command_of(script=["--", "--accumulate", "8"]), True, "keeping your arguments: .*--batch_size"),
         (
             command_of(script=["--", "--batch_size", "3", "--accumulate", "8"]),
             True,
-            "arguments stay as typed: ",
+            "keeping your arguments: ",
         ),
         (command_of(script=[*SCRIPT, "--text", "x" * 60_000]), False, "the recorded command takes .* more than the"),
     ],
@@ -217,7 +217,7 @@ def test_without_a_space_file_a_trainer_that_is_not_known_is_recorded_as_typed(
     stderr = capsys.readouterr().err
     assert contract is not None
     assert contract.config == {}
-    assert "arguments stay as typed: no space file says what may be changed (--space FILE)" in stderr
+    assert "keeping your arguments: no space file was given (--space FILE)" in stderr
     assert "train.py --batch_size 2 --accumulate 8" in shown
 
 
@@ -229,7 +229,7 @@ def test_what_a_contract_cannot_carry_is_recorded_without_it(folder: Path, capsy
     stderr = capsys.readouterr().err
     assert contract is not None
     assert (contract.workload, contract.config) == ({"program": "train.py", "world_size": 2}, {})
-    assert re.search("arguments stay as typed: the launch contract takes .* more than the 6144", stderr)
+    assert re.search("keeping your arguments: the launch contract takes .* more than the 6144", stderr)
     assert "recorder -- train.py --batch_size 2 --accumulate 8" in shown
 
 
@@ -240,6 +240,6 @@ def test_repeated_script_flags_are_refused_by_torchx_and_work_through_cubicrun(f
     command = [sys.executable, "-c", MAIN, "run", "--dryrun", "-s", "local_cwd", "cubicml", "--store", "team", *words]
     refused = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     assert (refused.returncode != 0, "--layer" in refused.stderr) == (True, True)
-    plan = plan_of({"store": "team", "space": "gpt.toml"}, ["--nproc_per_node", "2", "train.py", *repeated])
+    plan = plan_launch({"store": "team", "space": "gpt.toml"}, ["--nproc_per_node", "2", "train.py", *repeated])
     assert plan.args[-4:] == ("--layer", "1", "--layer", "2")
     assert CONTRACT_VARIABLE in plan.env

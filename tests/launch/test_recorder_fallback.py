@@ -61,7 +61,7 @@ def test_a_python_without_the_package_runs_the_command_as_typed_with_one_warning
     done = run(line_for(probe_condition(python=f"{sys.executable} -I -S"), NCCL_PROTO="LL"), NCCL_PROTO="mine")
     assert (done.stdout, done.returncode) == ("typed\n", 7)
     assert done.stderr == (
-        "torchx-cubicml: this launch is not recorded and runs as typed, for its Python cannot load the recorder: "
+        "torchx-cubicml: running your command as typed, without recording it: its Python cannot load the recorder: "
         "No module named 'torchx_cubicml'\n"
     )
 

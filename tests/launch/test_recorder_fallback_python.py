@@ -60,7 +60,7 @@ def test_else_the_command_runs_as_typed_with_one_warning(tmp_path: Path, python:
     word, proto, stderr = ended(start(tmp_path, python=python, variables={"NCCL_PROTO": "ours"}))
     assert (word, proto, stderr.count("\n")) == ("typed", "mine", 1)
     assert stderr.startswith(
-        "torchx-cubicml: this launch is not recorded and runs as typed, for its Python cannot load"
+        "torchx-cubicml: running your command as typed, without recording it: its Python cannot load"
     )
     assert told in stderr
 

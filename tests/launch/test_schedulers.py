@@ -171,7 +171,7 @@ def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], 
 
 
 def test_a_folder_of_this_machine_is_warned_of_where_a_container_does_not_have_it(requests: dict[str, str]) -> None:
-    warned = {name for name, request in requests.items() if "is inside the container and ends with it" in request}
+    warned = {name for name, request in requests.items() if "may not be visible to jobs on" in request}
     assert warned == {name for name in requests if name in {"local_docker", "kubernetes"}}
 
 

@@ -45,7 +45,7 @@ def test_whatever_a_script_does_to_its_model_comes_to_the_same(tmp_path: Path) -
 
 def test_hooks_are_back_in_their_order_after_a_script_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.jit._recursive, "get_hook_stubs", torch.jit._recursive.get_hook_stubs)  # pins the name
-    scripting.keep_out_of_scripts()
+    scripting.hide_hooks_from_torchscript()
     model = nn.Linear(2, 1)
     hooks = [model.register_forward_pre_hook(ModuleHook(lambda *_: None), with_kwargs=True)]
     before = list(model._forward_pre_hooks.items())
@@ -59,5 +59,5 @@ def test_hooks_are_back_in_their_order_after_a_script_was_compiled(monkeypatch: 
 
 def test_a_torch_without_that_place_stays_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch.jit._recursive, "get_hook_stubs")
-    scripting.keep_out_of_scripts()
+    scripting.hide_hooks_from_torchscript()
     assert not hasattr(torch.jit._recursive, "get_hook_stubs")

@@ -90,7 +90,7 @@ def assert_as_typed(rewritten: RewrittenLaunch, reason: str, *, launch: Launch =
     assert rewritten.suggestion is None
     assert rewritten.contract is not None
     assert rewritten.contract.origin is Origin.USER
-    reasons = [line for line in rewritten.lines if "arguments stay as typed: " in line]
+    reasons = [line for line in rewritten.lines if "keeping your arguments: " in line]
     assert len(reasons) == 1
     assert re.search(reason, reasons[0])
 
@@ -122,7 +122,7 @@ def test_a_local_store_that_means_another_place_in_a_container_is_told(
     rewritten = rewrite(replace(LAUNCH, scheduler=scheduler), Options(store=store))
     assert rewritten.contract is not None
     assert rewritten.contract.scheduler == scheduler
-    lines = [line for line in rewritten.lines if "inside the container" in line]
+    lines = [line for line in rewritten.lines if "may not be visible to jobs" in line]
     assert len(lines) == int(warned)
     assert len(rewritten.lines) == 1 + int(warned)
     assert all(scheduler in line and store in line and "--store URL" in line for line in lines)
@@ -136,7 +136,7 @@ def test_a_local_store_that_means_another_place_in_a_container_is_told(
 def test_a_mount_with_the_store_in_it_keeps_what_is_recorded(mounted: tuple[str, ...], warned: bool) -> None:
     launch = replace(LAUNCH, scheduler="kubernetes", mounted=mounted)
     lines = [
-        line for line in rewrite(launch, Options(store="file:///data/store")).lines if "inside the container" in line
+        line for line in rewrite(launch, Options(store="file:///data/store")).lines if "may not be visible to jobs" in line
     ]
     assert len(lines) == int(warned)
 
@@ -167,7 +167,7 @@ def test_a_launch_is_rewritten_from_what_others_showed(options: Options) -> None
     assert "config" not in rewritten.contract.suggestion
     assert json.loads(json.dumps(rewritten.contract.suggestion))["n_trials"] == 8
     text = "\n".join(rewritten.lines)
-    assert "torchx-cubicml: arguments rewritten, from what 8 launches of this workload showed\n" in text
+    assert "torchx-cubicml: arguments rewritten, based on 8 launches of this workload\n" in text
     assert re.search(r"\n    micro_batch_size +2 -> 8  \(--batch_size\)\n", text)
     assert re.search(r"\n    sharding_strategy +FULL_SHARD x2 -> NO_SHARD x2  \(--sharding\)\n", text)
     assert re.search(r"\n    predicted gain +\+\d+ % \(80 % interval: \+\d+ % to \+\d+ %\)\n", text)
@@ -180,22 +180,22 @@ def test_rewriting_is_repeatable(options: Options) -> None:
 
 
 def test_with_nothing_known_a_launch_stays_as_typed(options: Options) -> None:
-    assert_as_typed(rewrite(LAUNCH, options), "no launch of this workload was measured yet")
+    assert_as_typed(rewrite(LAUNCH, options), "no measured launch matches this workload yet")
 
 
 def test_the_best_config_known_stays(options: Options) -> None:
     fill(options)
     typed = "--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD"
     best = replace(LAUNCH, script_args=tuple(shlex.split(typed)))
-    assert_as_typed(rewrite(best, options), r"nothing known is faster .* \(8 launches known\)", launch=best)
+    assert_as_typed(rewrite(best, options), r"no recorded launch suggests a faster config \(8 launches known\)", launch=best)
 
 
 @pytest.mark.parametrize(
     ("changes", "reason"),
     [
-        ({"gain": 1.05, "gain_low": 0.98}, r"the best gain known, \+5.0%, is inside the noise"),
-        ({"gain": 1.005, "gain_low": 1.004}, r"the best gain known, \+0.5%, is under the 1.0% that is wanted"),
-        ({"probability_to_fit": 0.5}, "fits in memory with a probability of only 50%"),
+        ({"gain": 1.05, "gain_low": 0.98}, r"the best predicted gain, \+5.0%, is within the noise"),
+        ({"gain": 1.005, "gain_low": 1.004}, r"the best predicted gain, \+0.5%, is below min_gain, 1.0%"),
+        ({"probability_to_fit": 0.5}, "fits in memory with a probability of only 50%, below min_fit, 90%"),
     ],
     ids=["noise", "tiny", "memory"],
 )
@@ -228,7 +228,7 @@ def test_a_config_that_is_not_of_the_space_is_refused(options: Options, monkeypa
 def test_a_space_that_states_another_global_batch_size_rewrites_nothing(options: Options) -> None:
     fill(options)
     Path(options.space).write_text(SPACE.replace("[workload]", "[workload]\nglobal_batch_size = 64"))
-    assert_as_typed(rewrite(LAUNCH, options), "global batch size of 64, and the command has 32")
+    assert_as_typed(rewrite(LAUNCH, options), "global batch size of 64, but the command has 32")
 
 
 def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Options) -> None:
@@ -237,7 +237,7 @@ def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Op
         config: dict[str, Value] = {"micro_batch_size": batch}
         store.add(Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=1000.0 * batch))
     Path(options.space).write_text(SPACE[: SPACE.index("[parameters.grad")])
-    assert_as_typed(rewrite(LAUNCH, options), "global batch size of 16 in place of 4; derive gradient_accumulation")
+    assert_as_typed(rewrite(LAUNCH, options), "the global batch size from 4 to 16; derive gradient_accumulation")
 
 
 def test_what_changes_the_training_stays_and_a_line_says_so(options: Options) -> None:
@@ -247,7 +247,7 @@ def test_what_changes_the_training_stays_and_a_line_says_so(options: Options) ->
     rewritten = rewrite(LAUNCH, options)
     assert "--precision" not in rewritten.launch.script_args
     (line,) = [line for line in rewritten.lines if "precision" in line]
-    assert line.startswith("torchx-cubicml: precision stays as typed: it changes what is trained")
+    assert line.startswith("torchx-cubicml: keeping precision: it changes what is trained")
 
 
 def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options) -> None:
@@ -262,8 +262,8 @@ def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options
     assert rewritten.contract.suggestion is not None
     assert rewritten.launch != LAUNCH
     text = "\n".join(rewritten.lines)
-    assert "torchx-cubicml: this launch explores, as a share of 1 does: 0 of 8 device hours are spent\n" in text
-    assert "torchx-cubicml: arguments rewritten, to learn: 4 launches known\n" in text
+    assert "torchx-cubicml: this launch explores (explore = 1): 0 of 8 device hours used\n" in text
+    assert "torchx-cubicml: arguments rewritten, to explore: 4 launches known\n" in text
     assert text.endswith("    to switch this off           --mode record")
 
 
@@ -300,11 +300,11 @@ def test_a_space_that_is_not_there_is_told(options: Options, tmp_path: Path) -> 
 
 def test_an_unknown_mode_is_told_with_the_legal_ones(options: Options) -> None:
     fill(options)
-    assert_as_typed(rewrite(LAUNCH, replace(options, mode="of")), "unknown mode 'of'; legal are rewrite, record, off")
+    assert_as_typed(rewrite(LAUNCH, replace(options, mode="of")), "unknown mode 'of'; choose from rewrite, record, off")
 
 
 def test_the_mode_rewrite_wants_a_space(tmp_path: Path) -> None:
-    assert_as_typed(rewrite(LAUNCH, Options(store=str(tmp_path), mode="rewrite")), "no space file says")
+    assert_as_typed(rewrite(LAUNCH, Options(store=str(tmp_path), mode="rewrite")), "no space file was given")
 
 
 @pytest.mark.parametrize("store", ["foo://x", "memory://x", "s3://"])
@@ -312,7 +312,7 @@ def test_a_store_that_no_job_can_reach_leaves_the_launch_as_typed(options: Optio
     rewritten = rewrite(LAUNCH, replace(options, store=store))
     assert (rewritten.launch, rewritten.contract) == (LAUNCH, None)
     assert len(rewritten.lines) == 1
-    assert rewritten.lines[0].startswith(f"torchx-cubicml: launched as typed and not recorded: store {store} ")
+    assert rewritten.lines[0].startswith(f"torchx-cubicml: running your command as typed, without recording it: store {store} ")
 
 
 @pytest.mark.parametrize(
@@ -444,7 +444,7 @@ def test_place_config_raises_what_the_user_must_know(options: Options) -> None:
     space = parse_space('[parameters.a]\nchoices = [1, 2]\nflag = "--a"', where="s.toml")
     with pytest.raises(LaunchError, match="--a of parameter a is not in the command"):
         place_config(LAUNCH, space, {"a": 1}, store=options.store, origin=Origin.TUNE)
-    with pytest.raises(LaunchError, match="cannot be given a config: elastic"):
+    with pytest.raises(LaunchError, match="arguments of this command cannot be changed: elastic"):
         place_config(replace(LAUNCH, why_not_rewritten="elastic"), space, {}, store=options.store, origin=Origin.TUNE)
     with pytest.raises(StoreError, match="unknown protocol"):
         place_config(LAUNCH, load_space(options.space), CURRENT, store="foo://x", origin=Origin.TUNE)
@@ -468,7 +468,7 @@ def test_a_component_that_does_not_train_runs_as_typed(capsys: pytest.CaptureFix
     (role,) = rewrite_component(["utils.echo", "--msg", "hi"], Options()).roles
     assert (role.entrypoint, role.args, role.env) == ("echo", ["hi"], {})
     assert capsys.readouterr().err == (
-        "torchx-cubicml: launched as typed and not recorded: role echo: echo is neither torchrun nor python\n"
+        "torchx-cubicml: running your command as typed, without recording it: role echo: echo is neither torchrun nor python\n"
     )
 
 
@@ -485,11 +485,11 @@ def test_a_carrier_over_its_limit_leaves_the_launch_as_typed(
     monkeypatch.setattr(contract, "MAX_BYTES", 10)
     (role,) = rewrite_component(DDP, options).roles
     assert role.args[1].startswith("torchrun ")
-    assert "not recorded: the launch contract takes" in capsys.readouterr().err
+    assert "without recording it: the launch contract takes" in capsys.readouterr().err
 
 
 def test_a_component_is_wanted() -> None:
-    with pytest.raises(LaunchError, match="a component to run is wanted"):
+    with pytest.raises(LaunchError, match="give a component to run"):
         rewrite_component([], Options())
 
 

@@ -134,7 +134,7 @@ def test_a_frozen_value_outside_of_the_space_stays() -> None:
 
 def test_what_is_frozen_can_leave_no_legal_config() -> None:
     current: Config = {**CURRENT, "gradient_accumulation_steps": 3}
-    with pytest.raises(SpaceError, match="gradient_accumulation_steps stays as typed"):
+    with pytest.raises(SpaceError, match="gradient_accumulation_steps keeps its value"):
         hold(SPACE, current, {"gradient_accumulation_steps"}).bind(
             workload={**WORKLOAD, "global_batch_size": 32}, current=current
         )

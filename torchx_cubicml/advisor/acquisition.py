@@ -45,7 +45,7 @@ class Acquisition:
         self, posterior: Posterior, name: str = "expected_improvement", *, rng: np.random.Generator | None = None
     ) -> None:
         if name not in ACQUISITIONS:
-            raise SpaceError(f"unknown acquisition {name!r}; legal are {', '.join(ACQUISITIONS)}")
+            raise SpaceError(f"unknown acquisition {name!r}; choose from {', '.join(ACQUISITIONS)}")
         self._space = posterior.space
         self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = posterior.forecast_at
         beliefs = [

@@ -108,7 +108,7 @@ def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignP
     scores = weighted_by_fit(np.log(throughput[covered]), posterior.forecast_at(vectors[covered]).fits)
     configs = [config_at(space, vector) for vector in vectors[covered]]
     picked = diverse_subset(space, configs, scores, count=count, taken=[point.config for point in taken])
-    return [DesignPoint(config=config, why="among the fastest by formulas of step time") for config in picked]
+    return [DesignPoint(config=config, why="among the fastest by the step-time formulas") for config in picked]
 
 
 def _candidates(space: SearchSpace) -> NDArray[np.intp]:
@@ -119,6 +119,7 @@ def _candidates(space: SearchSpace) -> NDArray[np.intp]:
     return np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
 
 
+BASELINE_REASON = "baseline: your config, not measured yet"
 _DESIGN_SIZE = 8  # configs tried on a workload after which the initial design ends
 # The same for a screening design of plain parameters, once enough configs ran: from then on a launch chosen by the
 # acquisition is worth more than a designed one.
@@ -152,7 +153,7 @@ class ProposalMethod:
         choices = (("acquisition", self.acquisition, ACQUISITIONS), ("searcher", self.searcher, SEARCHERS))
         for kind, name, table in choices:
             if name is not None and name not in table:
-                raise SpaceError(f"unknown {kind} {name!r}; legal are {', '.join(table)}")
+                raise SpaceError(f"unknown {kind} {name!r}; choose from {', '.join(table)}")
 
     def check(self, space: SearchSpace) -> None:
         """Check that the searcher can search ``space``.
@@ -179,7 +180,7 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         return
     if posterior.has_transfer_prior:
         if current in posterior.space and not posterior.is_decided(current) and not posterior.had_error(current):
-            yield current, "untried first guess: your own config"
+            yield current, BASELINE_REASON
         return
     best = max(measured, key=lambda config: max(posterior.records[identity(config)].measured), default=None)
     points = first_batch(posterior.space, current=current, best=best)
@@ -190,7 +191,8 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
     fits = posterior.forecast([point.config for point in points]).fits if points else np.empty(0)
     for point, probability in zip(points, fits, strict=True):
         if probability >= _MIN_FIT:
-            yield point.config, f"untried first guess: {point.why}"
+            is_baseline = identity(point.config) == identity(current)
+            yield point.config, BASELINE_REASON if is_baseline else f"initial design: {point.why}"
 
 
 def _is_design_done(posterior: Posterior, n_measured: int) -> bool:

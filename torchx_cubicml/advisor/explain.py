@@ -21,19 +21,19 @@ def against_baseline(gain: float, low: float, high: float) -> str:
     """Return the text of a gain over the user's own config with its 80 % interval.
 
     >>> against_baseline(1.4, 1.25, 1.57)
-    '1.40x your own config (1.25x to 1.57x)'
+    '1.40x your config (1.25x to 1.57x)'
     >>> against_baseline(1.01, 0.98, 1.04)
-    '1.01x your own config (0.98x to 1.04x: inside the noise)'
+    '1.01x your config (0.98x to 1.04x, within the noise)'
     """
-    note = ": inside the noise" if low < 1.0 < high else ""
-    return f"{gain:.2f}x your own config ({low:.2f}x to {high:.2f}x{note})"
+    note = ", within the noise" if low < 1.0 < high else ""
+    return f"{gain:.2f}x your config ({low:.2f}x to {high:.2f}x{note})"
 
 
 def differences(config: Config, other: Config) -> str:
     """Return the text of the values in which ``other`` differs from ``config``.
 
     >>> differences({"micro_batch_size": 8, "compile": True}, {"micro_batch_size": 4, "compile": True})
-    'micro_batch_size 4 in place of 8'
+    'micro_batch_size 4 instead of 8'
     """
     return ", ".join(_change(name, config[name], other[name]) for name in _different(config, other))
 
@@ -46,7 +46,7 @@ def distance(config: Config, other: Config) -> float:
 def without_effect(names: Iterable[str]) -> str:
     """Return the text that names parameters left alone for lack of an observed effect; empty where there are none."""
     text = ", ".join(names)
-    return f"{text} left as typed: no effect was observed here" if text else ""
+    return f"{text} kept as typed: no effect observed" if text else ""
 
 
 def _different(config: Config, other: Config) -> list[str]:
@@ -62,8 +62,8 @@ def _share_different(value: Value, other: Value) -> float:
 
 def _change(name: str, value: Value, other: Value) -> str:
     if isinstance(value, tuple) and isinstance(other, tuple) and len(value) == len(other):
-        return f"{name} unlike in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} entries"
-    return f"{name} {other} in place of {value}"
+        return f"{name} differs in {sum(a != b for a, b in zip(value, other, strict=True))} of {len(value)} layers"
+    return f"{name} {other} instead of {value}"
 
 
 def build_suggestions(
@@ -157,7 +157,7 @@ def _reason(posterior: Posterior, suggestion: Suggestion, why: str) -> str:
         text = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
         parts.append(f"expected {text}" if suggestion.gain_low < suggestion.gain_high else "")
     if not why:
-        near = [f"nearest run: {each.differs}" for each in suggestion.nearest[:1]]
-        parts += near or ["chosen to cover what was not tried yet"]
+        near = [f"most similar trial: {each.differs}" for each in suggestion.nearest[:1]]
+        parts += near or ["explores untried values"]
     parts += [without_effect(posterior.ineffective), *posterior.advice]
     return "; ".join(part for part in parts if part)

@@ -61,17 +61,6 @@ class ParameterSensitivity:
     own: Alternative | None
     alternatives: tuple[Alternative, ...]
 
-    def told(self) -> str:
-        """Return the sensitivity as text.
-
-        >>> slow = Alternative(value=1, predicted=0.8, low=0.75, high=0.85, measured=0.81, n_measured=2,
-        ...                    probability_to_fit=1.0)
-        >>> ParameterWorth(name="micro_batch_size", value=8, own=slow, alternatives=(slow,)).told()
-        'micro_batch_size 8: 0.80x with 1 (0.75x to 0.85x; measured 0.81x)'
-        """
-        parts = [_alternative_text(each) for each in self.alternatives]
-        return f"{self.name} {_value_text(self.value)}: {', '.join(parts) if parts else 'no other value is legal here'}"
-
 
 def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterSensitivity, ...]:
     """Return the sensitivity to each parameter at ``winner``, the largest first.
@@ -175,19 +164,3 @@ def _sampled_choices(n_choices: int) -> list[int]:
 def _least_ratio(effect: ParameterSensitivity) -> float:
     """Return the predicted ratio of the slowest alternative; 1 where there is none."""
     return min((each.predicted for each in effect.alternatives), default=1.0)
-
-
-def _alternative_text(other: Alternative) -> str:
-    measured = f"; measured {other.measured:.2f}x" if other.measured is not None else ""
-    risk = "; may not fit" if other.probability_to_fit < 0.5 else ""
-    interval = f"{other.low:.2f}x to {other.high:.2f}x"
-    return f"{other.predicted:.2f}x with {_value_text(other.value)} ({interval}{measured}{risk})"
-
-
-def _value_text(value: Value) -> str:
-    if not isinstance(value, tuple):
-        return str(value)
-    if len(set(value)) == 1:
-        return f"{value[0]} in every layer"
-    counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
-    return " and ".join(f"{entry} in {count}" for entry, count in counts.items()) + " layers"

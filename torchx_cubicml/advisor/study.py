@@ -200,15 +200,15 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
         return None
     best = posterior.beliefs(measured[:1])[0]
     untried = _untried_winner(posterior, best, rng) if best is not None else None
-    why = "the fastest of the configs measured so far, by prediction and measurements together"
+    why = "fastest measured config, by predictions and measurements combined"
     candidates = [(config, why) for config in measured]
     if untried is not None:
         candidates.insert(
-            0, (untried, "not run yet, but predicted faster than all that was measured even at the low end")
+            0, (untried, "not run yet; even the low end of its prediction is faster than every measured config")
         )
     gains = posterior.gains([config for config, _ in candidates], current)
     sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
-    unchanged = current, "your own config: nothing known is surely faster by a per cent"
+    unchanged = current, "your config: no known config is reliably at least 1 % faster"
     return build_suggestions(posterior, sure[:1] or [unchanged], current)[0]
 
 

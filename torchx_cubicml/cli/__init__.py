@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 COMMANDS = {
     "init": "write a starter space file for a command",
-    "suggest": "say what the next launch would run, what is worth trying, and why",
-    "tune": "launch, record, refit, round after round, and name the best config",
-    "history": "read the store: list, show; bring in past jobs: import; fold old events: compact",
-    "evaluate": "print the report card of a predictor on the store's trials",
+    "suggest": "show what the next launch would run and which configs are worth trying",
+    "tune": "find a faster config with real launches, within a budget",
+    "history": "list, show, import and compact the recorded trials",
+    "evaluate": "report how well predictors rank the store's trials, and choose one",
 }
 """Sub-command -> summary; each is the module of that name in ``torchx_cubicml.cli``."""
 
@@ -34,14 +34,14 @@ class CubicMLCommand(SubCommand):  # type: ignore[misc]  # torchx ships no types
 
     def add_arguments(self, subparser: argparse.ArgumentParser) -> None:
         """Declare the sub-commands."""
-        subparser.description = "Learns from recorded launches and hands the next one a better config."
+        subparser.description = "Learn from recorded launches and find a faster config for the next one."
         commands = subparser.add_subparsers(title="sub-commands", dest="cubicml_command", required=True)
         for name, summary in COMMANDS.items():
             parser = commands.add_parser(name, help=summary, description=summary.capitalize() + ".")
             try:
                 _command(name).add_arguments(parser)
             except Exception as error:  # noqa: BLE001 - one broken sub-command must not break TorchX itself
-                parser.set_defaults(cubicml_broken=f"{name} cannot be loaded: {error}")
+                parser.set_defaults(cubicml_broken=f"cannot load {name}: {error}")
 
     def run(self, args: argparse.Namespace) -> None:
         """Run the sub-command; a user error is printed in one line, with exit status 2."""

@@ -37,12 +37,12 @@ class CommandModule(Protocol):
 
 def add_store(parser: argparse.ArgumentParser) -> None:
     """Declare ``--store``."""
-    parser.add_argument("--store", default=None, help="fsspec URL of the store (default: ~/.torchx-cubicml)")
+    parser.add_argument("--store", default=None, help="store: a folder or fsspec URL (default: ~/.torchx-cubicml)")
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Declare ``--json``."""
-    parser.add_argument("--json", action="store_true", help="print JSON on stdout")
+    parser.add_argument("--json", action="store_true", help="print the result as JSON")
 
 
 def add_launch(parser: argparse.ArgumentParser) -> None:
@@ -53,28 +53,30 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
         "command",
         nargs=argparse.REMAINDER,
         metavar="-- COMPONENT ...",
-        help="the component and its arguments, as for `torchx run`",
+        help="component and its arguments, as for `torchx run`",
     )
 
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare ``--searcher`` and ``--acquisition``."""
-    parser.add_argument(
-        "--searcher", default=None, metavar="NAME", help="what looks for launches to try, as in reinforce"
-    )
-    parser.add_argument("--acquisition", default=None, metavar="NAME", help="what makes one worth trying, as in mean")
+    text = "search algorithm: exhaustive, random, climb, evolution, reinforce (default: chosen automatically)"
+    parser.add_argument("--searcher", default=None, metavar="NAME", help=text)
+    text = "acquisition function: expected_improvement (default), mean, upper_bound, thompson"
+    parser.add_argument("--acquisition", default=None, metavar="NAME", help=text)
 
 
 def add_seed(parser: argparse.ArgumentParser) -> None:
     """Declare ``--seed``."""
-    parser.add_argument("--seed", type=_seed, default=0, help="of the random numbers, a whole number >= 0")
+    parser.add_argument("--seed", type=_seed, default=0, help="random seed (default: 0)")
 
 
 def _seed(text: str) -> int:
     import argparse
 
     if not text.isascii() or not text.isdigit() or len(text) > _MAX_SEED_DIGITS:
-        raise argparse.ArgumentTypeError(f"a whole number from 0 on of at most {_MAX_SEED_DIGITS} digits is wanted")
+        raise argparse.ArgumentTypeError(
+            f"must be a whole number >= 0 of at most {_MAX_SEED_DIGITS} digits, got {text!r:.40}"
+        )
     return int(text)
 
 
@@ -113,7 +115,7 @@ def split_command(command: Sequence[str]) -> tuple[str, list[str]]:
     """
     words = list(command[1:] if command[:1] == ["--"] else command)
     if not words or words[0].startswith("-"):
-        raise LaunchError("a component is wanted after `--`, as in: -- dist.ddp -j 1x2 --script train.py -- ARGS")
+        raise LaunchError("give a component after `--`, as in: -- dist.ddp -j 1x2 --script train.py -- ARGS")
     return words[0], words[1:]
 
 

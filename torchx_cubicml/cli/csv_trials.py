@@ -65,11 +65,11 @@ class TableMapping:
 
     def __post_init__(self) -> None:
         if self.unit not in UNITS:
-            raise RecordError(f"unknown unit {self.unit!r}; legal are {', '.join(UNITS)}")
+            raise RecordError(f"unknown unit {self.unit!r}; choose from {', '.join(UNITS)}")
         if not self.throughput:
-            raise RecordError("the column of the throughput must be named")
+            raise RecordError("no throughput column: give --throughput COLUMN, or throughput in the mapping file")
         if bool(self.status) != bool(self.completed):
-            raise RecordError("a status column and its values for completed jobs go together; one of them is missing")
+            raise RecordError("status (a column) and completed (its values for jobs that ran) must be given together")
 
     @classmethod
     def from_toml(cls, path: Path) -> Self:
@@ -81,12 +81,12 @@ class TableMapping:
         try:
             found = tomllib.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise RecordError(f"mapping file {path} cannot be read: {error}") from error
+            raise RecordError(f"cannot read mapping file {path}: {error}") from error
         legal = {item.name for item in fields(cls)}
         unknown = sorted(found.keys() - legal)
         if unknown:
             raise RecordError(
-                f"mapping file {path} has the unknown key {unknown[0]!r}; legal are {', '.join(sorted(legal))}"
+                f"mapping file {path}: unknown key {unknown[0]!r}; choose from {', '.join(sorted(legal))}"
             )
         texts = {
             name: str(found.get(name, "")) for name in ("throughput", "program", "status", "time", "peak_memory_gib")
@@ -128,7 +128,7 @@ class ReadTable:
 
 def _status_values(values: object, path: Path) -> tuple[str, ...]:
     if not isinstance(values, list):
-        raise RecordError(f"mapping file {path}: the values of a status must be a list, got {values!r:.60}")
+        raise RecordError(f"mapping file {path}: completed and out_of_memory must be lists, got {values!r:.60}")
     return tuple(map(str, values))
 
 
@@ -171,7 +171,7 @@ def read_table(path: Path, mapping: TableMapping) -> ReadTable:
             reader = csv.DictReader(file)
             missing = sorted(mapping.columns - set(reader.fieldnames or ()))
             if missing:
-                raise RecordError(f"{path} has no column {missing[0]!r}; it has {', '.join(reader.fieldnames or ())}")
+                raise RecordError(f"{path}: no column {missing[0]!r}; choose from {', '.join(reader.fieldnames or ())}")
             for row in reader:
                 try:
                     table.trials.append(_trial(row, mapping, seen, default_program=path.stem))
@@ -182,18 +182,18 @@ def read_table(path: Path, mapping: TableMapping) -> ReadTable:
     except (OSError, ValueError, csv.Error) as error:
         if isinstance(error, RecordError):
             raise
-        raise RecordError(f"{path} cannot be read: {error}") from error
+        raise RecordError(f"cannot read {path}: {error}") from error
     return table
 
 
 def _trial(row: Mapping[str, str], mapping: TableMapping, seen: Counter[str], *, default_program: str) -> Trial:
     if None in row or None in row.values():
-        raise RecordError("it has another number of fields than the header")
+        raise RecordError("the number of fields differs from the header")
     workload = _values(row, mapping.workload)
     workload.setdefault("program", mapping.program or default_program)
     config = _values(row, mapping.parameters)
     if not config:
-        raise RecordError("it says nothing of any parameter")
+        raise RecordError("no parameter has a value")
     state = _state(row, mapping)
     measurement = _measurement(row, mapping, {**config, **workload}) if state is State.COMPLETED else None
     digest = hashlib.sha256(json.dumps([workload, config, sorted(row.items())], default=str).encode()).hexdigest()[:16]
@@ -245,7 +245,7 @@ def _measurement(row: Mapping[str, str], mapping: TableMapping, facts: Mapping[s
     if per_device:
         devices = facts.get("world_size")
         if not isinstance(devices, int) or isinstance(devices, bool) or devices < 1:
-            raise RecordError("a throughput per device needs a world_size, a whole number of devices")
+            raise RecordError("a throughput per device needs world_size, a whole number >= 1")
         value *= devices
     peak = mapping.peak_memory_gib
     return Measurement(

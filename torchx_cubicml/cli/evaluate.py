@@ -22,20 +22,21 @@ SPLITS = ("random", "time", "scale", "workload")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the split, the predictors and the output options."""
     add_store(parser)
-    parser.add_argument("--split", choices=SPLITS, default="random", help="what the predictor does not see")
-    parser.add_argument("--max-world-size", type=int, default=None, help="with --split scale: largest job that it sees")
-    parser.add_argument("--large", type=int, default=0, help="with --split scale: larger jobs that it sees besides")
-    parser.add_argument(
-        "--predictor", nargs="+", default=None, metavar="NAME", help="predictors to grade (default: the store's own)"
-    )
+    parser.add_argument("--split", choices=SPLITS, default="random", help="how trials are held out (default: random)")
+    text = "with --split scale: largest world size used for training (default: that of half of the trials)"
+    parser.add_argument("--max-world-size", type=int, default=None, metavar="N", help=text)
+    text = "with --split scale: larger jobs also used for training (default: 0)"
+    parser.add_argument("--large", type=int, default=0, metavar="N", help=text)
+    text = "greybox, boosting, roofline, gaussian_process, ranking_mlp (default: the one chosen for the store)"
+    parser.add_argument("--predictor", nargs="+", default=None, metavar="NAME", help=text)
     parser.add_argument(
         "--choose",
         action=argparse.BooleanOptionalAction,
         default=None,
-        help="compare all predictors and keep the one that launches use (default: where none is named)",
+        help="compare all predictors and save the best one for launches (default: without --predictor)",
     )
-    parser.add_argument("--curve", action="store_true", help="rank correlation over the number of jobs known")
-    text = "tokens_per_second or samples_per_second (default: what most of the trials were measured in)"
+    parser.add_argument("--curve", action="store_true", help="also print Kendall's tau by number of known jobs")
+    text = "tokens_per_second or samples_per_second (default: the unit of most trials)"
     parser.add_argument("--objective", default="", help=text)
     add_seed(parser)
     add_json(parser)
@@ -79,8 +80,8 @@ def _warn_impossible(trials: Sequence[Trial]) -> None:
     if throughputs:
         more = f" and {len(throughputs) - _MAX_NAMED} more" if len(throughputs) > _MAX_NAMED else ""
         count = sum(map(bool, impossible))
-        left = f"{count} trial{'s' if count > 1 else ''} left out: no training makes "
-        sys.stderr.write(f"torchx-cubicml: {left}{' or '.join(throughputs[:_MAX_NAMED])}{more}\n")
+        ignored = f"ignoring {count} trial{'s' if count > 1 else ''} with an impossible throughput: "
+        sys.stderr.write(f"torchx-cubicml: {ignored}{', '.join(throughputs[:_MAX_NAMED])}{more}\n")
 
 
 def _most_measured_objective(trials: Sequence[Trial]) -> str:
@@ -107,8 +108,8 @@ def _print_cards(
     for card in cards:
         sys.stdout.write(f"{card}\n")
     for card, curve in zip(cards, curves, strict=False):
-        points = ", ".join(f"{count} jobs {tau:.2f}" for count, tau in curve) or "it has no meaning on these jobs"
-        sys.stdout.write(f"{card.predictor}, Kendall's tau over the jobs known: {points}\n")
+        points = ", ".join(f"{tau:.2f} ({count} jobs)" for count, tau in curve) or "undefined for these jobs"
+        sys.stdout.write(f"{card.predictor}, Kendall's tau by number of known jobs: {points}\n")
     if args.choose:
-        too_few = "no predictor chosen: too few measured trials to compare them; launches use the default"
+        too_few = "no predictor chosen: too few measured trials to compare predictors; launches use the default"
         sys.stdout.write(f"{choice or too_few}\n")

@@ -11,6 +11,7 @@ from torchx_cubicml.cli.base import add_json, add_store, print_json, store_url, 
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.redaction import mask
+from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     import argparse
@@ -18,17 +19,20 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
+_LABELS = {"step_time_s": ("10 %", "median", "90 %")}  # of the entries of a value
+
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``list``, ``show``, ``import`` and ``compact``."""
     actions = parser.add_subparsers(dest="history_action", required=True, title="actions")
-    listing = actions.add_parser("list", help="one line per trial, oldest first")
-    listing.add_argument("--limit", type=int, default=50, help="trials at most, the latest (default 50; 0 for all)")
-    showing = actions.add_parser("show", help="everything known of one trial")
-    showing.add_argument("trial_id", help="trial id, or the beginning of one")
-    importing = actions.add_parser("import", help="bring in a table of past jobs, or the trials that a log holds")
+    listing = actions.add_parser("list", help="list trials, one per line, oldest first")
+    text = "show the N most recent trials (default: 50; 0: all)"
+    listing.add_argument("--limit", type=int, default=50, metavar="N", help=text)
+    showing = actions.add_parser("show", help="show everything recorded about one trial")
+    showing.add_argument("trial_id", help="trial id, or the beginning of one (see `history list`)")
+    importing = actions.add_parser("import", help="import past jobs from a CSV file, or trials from a job's log")
     history_import.add_arguments(importing)
-    folding = actions.add_parser("compact", help="fold the events of past days into few objects; nothing is lost")
+    folding = actions.add_parser("compact", help="merge old event files")
     history_compact.add_arguments(folding)
     for action in (listing, showing, importing, folding):
         add_store(action)
@@ -67,8 +71,9 @@ def find_trial(trials: Sequence[Trial], prefix: str) -> Trial:
     if len(found) == 1:
         return found[0]
     if found:
-        raise RecordError(f"{len(found)} trials begin with {prefix!r}: {', '.join(t.trial_id for t in found[:5])}")
-    raise RecordError(f"no trial {prefix!r} among the {len(trials)} of the store; `history list` names them")
+        matches = ", ".join(trial.trial_id for trial in found[:5])
+        raise RecordError(f"trial id {prefix!r} is ambiguous: {len(found)} trials begin with it: {matches}")
+    raise RecordError(f"no trial {prefix!r} in the store ({len(trials)} trials); see `torchx cubicml history list`")
 
 
 def trial_json(trial: Trial) -> dict[str, object]:
@@ -99,7 +104,7 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
             str(trial.state),
             str(trial.origin),
             throughput_text(trial.measurement),
-            config_text(trial.config),
+            config_text(trial.config) or config_text(_observed_config(trial)),
         )
         table.add_row(*(Text(cell) for cell in cells))
     wide_console().print(table)
@@ -120,10 +125,27 @@ def _show(trial: Trial, *, as_json: bool) -> None:
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):
             for inner, item in ((inner, item) for inner, item in value.items() if item not in (None, "", ())):
-                table.add_row(Text(f"{name}.{inner}"), Text(value_text(item)))
+                table.add_row(Text(f"{name}.{inner}"), Text(_labelled_text(inner, item)))
         else:
             table.add_row(Text(name), Text(value_text(value)))
     wide_console().print(table)
+
+
+def _observed_config(trial: Trial) -> dict[str, object]:
+    """Return the parameters that were observed in the job of a trial without a requested config."""
+    return {name: trial.observed[name] for name in STANDARD_PARAMETERS if name in trial.observed}
+
+
+def _labelled_text(name: str, value: object) -> str:
+    """Return one value as text, each entry with its label where it has one.
+
+    >>> _labelled_text("step_time_s", (0.94, 1.21, 1.54))
+    '0.94 (10 %), 1.21 (median), 1.54 (90 %)'
+    """
+    labels = _LABELS.get(name, ())
+    if isinstance(value, tuple | list) and len(value) == len(labels):
+        return ", ".join(f"{value_text(entry)} ({label})" for entry, label in zip(value, labels, strict=True))
+    return value_text(value)
 
 
 def config_text(config: Mapping[str, object]) -> str:

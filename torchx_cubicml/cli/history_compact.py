@@ -17,7 +17,7 @@ _DEFAULT_DAYS = 7
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare ``--before``."""
-    text = f"the first day that stays as it is (default: {_DEFAULT_DAYS} days ago)"
+    text = f"merge the events before this day (default: {_DEFAULT_DAYS} days ago)"
     parser.add_argument("--before", default=None, metavar="YYYY-MM-DD", help=text)
 
 
@@ -31,7 +31,7 @@ def run(args: argparse.Namespace) -> int:
     if args.json:
         print_json({"events": result.n_events, "segments": result.n_segments})
     else:
-        sys.stdout.write(f"{result.n_events} events of {mask(url)} are in {result.n_segments} segments now\n")
+        sys.stdout.write(f"merged {result.n_events} events of {mask(url)} into {result.n_segments} segments\n")
     return 0
 
 

@@ -21,19 +21,26 @@ _MAX_STATUSES = 5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the file and the meaning of its columns."""
-    parser.add_argument("table", nargs="?", default=None, help="CSV file with a header, a row per job")
-    parser.add_argument("--log", default=None, metavar="FILE", help="bring back the trials that a log holds instead")
-    parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file in place of the options below")
-    parser.add_argument("--workload", default="", metavar="COLUMNS", help="facts: column or name=column, with commas")
-    parser.add_argument("--parameters", default="", metavar="COLUMNS", help="tunable parameters, likewise")
-    parser.add_argument("--throughput", default="", metavar="COLUMN", help="measured throughput")
-    parser.add_argument("--unit", default="tokens_per_second", help="such as tokens_per_second_per_device")
-    parser.add_argument("--program", default="", help="what was trained (default: the file's name)")
-    parser.add_argument("--status", default="", metavar="COLUMN", help="how the job ended")
-    parser.add_argument("--completed", default="", metavar="VALUES", help="its values for jobs that ran, with commas")
-    parser.add_argument("--out-of-memory", default="", metavar="VALUES", help="its values for jobs out of memory")
-    parser.add_argument("--time", default="", metavar="COLUMN", help="when the job started, ISO 8601")
-    parser.add_argument("--peak-memory-gib", default="", metavar="COLUMN", help="largest memory of one device, GiB")
+    parser.add_argument("table", nargs="?", default=None, help="CSV file with a header and one row per job")
+    parser.add_argument("--log", default=None, metavar="FILE", help="import the trials printed in a job's log instead")
+    parser.add_argument("--mapping", default=None, metavar="FILE", help="TOML file that replaces the options below")
+    text = "columns of workload facts, comma-separated; name=COLUMN renames one"
+    parser.add_argument("--workload", default="", metavar="COLUMNS", help=text)
+    text = "columns of tunable parameters, comma-separated; name=COLUMN renames one"
+    parser.add_argument("--parameters", default="", metavar="COLUMNS", help=text)
+    parser.add_argument("--throughput", default="", metavar="COLUMN", help="column of the measured throughput")
+    text = "tokens_per_second (default), samples_per_second, or either with _per_device"
+    parser.add_argument("--unit", default="tokens_per_second", help=text)
+    text = "program trained, if no workload column holds it (default: the file's name)"
+    parser.add_argument("--program", default="", help=text)
+    parser.add_argument("--status", default="", metavar="COLUMN", help="column of the job's status")
+    text = "status values of jobs that ran, comma-separated"
+    parser.add_argument("--completed", default="", metavar="VALUES", help=text)
+    text = "status values of jobs that ran out of memory, comma-separated"
+    parser.add_argument("--out-of-memory", default="", metavar="VALUES", help=text)
+    parser.add_argument("--time", default="", metavar="COLUMN", help="column of the job's start, ISO 8601")
+    text = "column of the largest memory of one device, GiB"
+    parser.add_argument("--peak-memory-gib", default="", metavar="COLUMN", help=text)
 
 
 def run(args: argparse.Namespace) -> int:
@@ -41,7 +48,7 @@ def run(args: argparse.Namespace) -> int:
     from pathlib import Path
 
     if bool(args.table) == bool(args.log):
-        raise RecordError("one of a table and --log is wanted")
+        raise RecordError("give a CSV file or --log FILE, not both" if args.table else "give a CSV file or --log FILE")
     url = store_url(args)
     remarks: list[str] = []
     if args.log:
@@ -57,7 +64,7 @@ def run(args: argparse.Namespace) -> int:
         payload = {"imported": n_new, "known": n_known, "problems": problems}
         print_json({**payload, "remarks": remarks} if remarks else payload)
     else:
-        sys.stdout.write(f"{n_new} trials brought in, {n_known} known already, {len(problems)} lines left out\n")
+        sys.stdout.write(f"imported {n_new} trials; {n_known} already known, {len(problems)} lines skipped\n")
     return 0 if n_new or n_known else 1
 
 
@@ -80,10 +87,10 @@ def _outcome_summary(table: ReadTable) -> str:
 
     n_ran = sum(trial.measurement is not None for trial in table.trials)
     n_out_of_memory = sum(trial.state is State.OUT_OF_MEMORY for trial in table.trials)
-    summary = f"of {len(table.trials)} rows {n_ran} were measured and {n_out_of_memory} ran out of memory"
+    summary = f"{len(table.trials)} rows: {n_ran} measured, {n_out_of_memory} out of memory"
     others = ", ".join(f"{status!r:.40} {count}" for status, count in table.other_statuses.most_common(_MAX_STATUSES))
     n_others = table.other_statuses.total()
-    return f"{summary}; {n_others} failed for an unknown cause, by their status: {others}" if others else summary
+    return f"{summary}, {n_others} failed for an unknown cause (status {others})" if others else summary
 
 
 def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
@@ -94,7 +101,7 @@ def _from_log(path: Path, url: str) -> tuple[int, int, list[str]]:
         with path.open(encoding="utf-8", errors="replace") as file:
             events, problems = printed_events(file)
     except (OSError, ValueError) as error:  # ValueError: an illegal path
-        raise RecordError(f"{path} cannot be read: {error}") from error
+        raise RecordError(f"cannot read {path}: {error}") from error
     store = TrialStore(url)
     known = {trial.trial_id for trial in store if trial.state.ended}
     new = {(event.trial_id, event.attempt): event for event in events if event.trial_id not in known}

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the output file and the command."""
-    parser.add_argument("-o", "--output", default="", help="file to write; stdout where none is named")
+    parser.add_argument("-o", "--output", default="", metavar="FILE", help="file to write (default: stdout)")
     add_launch(parser)
 
 
@@ -32,12 +32,12 @@ def run(args: argparse.Namespace) -> int:
         return 0
     path = Path(args.output)
     if path.exists():
-        raise SpaceError(f"{path} exists already; name another file with -o, or remove it")
+        raise SpaceError(f"{path} already exists; remove it, or name another file with -o")
     try:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
-        raise SpaceError(f"{path} cannot be written: {getattr(error, 'strerror', None) or error}") from error
-    _tell(f"wrote {path}; read it, then: torchx cubicml tune --space {path} ...")
+        raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
+    _tell(f"wrote {path}; review it, then run: torchx cubicml tune --space {path} ...")
     return 0
 
 

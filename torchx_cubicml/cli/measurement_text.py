@@ -30,17 +30,17 @@ def measurement_lines(measurement: Measurement | None) -> list[str]:
     if measurement is None:
         return []
     steps = measurement.steps_counted + measurement.warmup_steps
-    left_out = f"{measurement.warmup_steps} of {steps} steps left out as warm-up" if measurement.warmup_steps else ""
+    left_out = f"{measurement.warmup_steps} of {steps} steps excluded as warm-up" if measurement.warmup_steps else ""
     observed = [("evaluation", measurement.evaluation_s), ("saving", measurement.checkpoint_s)]
     excluded = ", ".join(f"{seconds:,.1f} s of {name}" for name, seconds in observed if seconds)
     overall, other = _rate(measurement, "{}_overall"), _rate(measurement, "other_{}")
     lines = [
         throughput_text(measurement),
         left_out,
-        f"{excluded} left out" if excluded else "",
-        f"{overall} over the whole time, evaluation and saving with it" if overall and excluded else "",
-        "evaluation may have gone unseen, and counts as training then" if measurement.may_include_evaluation else "",
-        f"{measurement.other_source} tells {other}" if measurement.other_source and other else "",
+        f"{excluded} excluded" if excluded else "",
+        f"{overall} including evaluation and saving" if overall and excluded else "",
+        "may include evaluation that was not detected" if measurement.may_include_evaluation else "",
+        f"{measurement.other_source} reports {other}" if measurement.other_source and other else "",
     ]
     return [line for line in lines if line]
 

@@ -22,20 +22,22 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Sequence
 
-    from torchx_cubicml.advisor import Study, Suggestion
+    from torchx_cubicml.advisor import ParameterSensitivity, Study, Suggestion
     from torchx_cubicml.launch import ComponentLaunch
     from torchx_cubicml.records.suggestion import NearTrial
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.space import SearchSpace
 
-_NOTHING_LEFT = "nothing is left to try: every other legal config was tried, is under way, or is known not to fit"
+_NOTHING_LEFT = (
+    "Nothing left to try: every other legal config was tried, is in flight, or is known not to fit in memory."
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the space, the store and the command."""
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
-    parser.add_argument("--count", type=int, default=1, help="configs worth trying that are wanted (default: 1)")
+    parser.add_argument("--count", type=int, default=1, metavar="N", help="number of configs to propose (default: 1)")
     add_seed(parser)
     add_method(parser)
     add_json(parser)
@@ -76,25 +78,32 @@ def run(args: argparse.Namespace) -> int:
         )
         return 0
     lines = [line.removeprefix("torchx-cubicml: ") for line in rewritten.lines]
-    lines += [f"worth at the best config measured: {worth.told()}" for worth in sensitivities]
-    _print_text(shlex.join(next_command), lines, proposals, context.space)
+    _print_text(shlex.join(next_command), lines, sensitivities, proposals, context.space)
     return 0
 
 
 def _print_text(
     next_command: str,
     notes: Sequence[str],
+    sensitivities: Sequence[ParameterSensitivity],
     proposals: Sequence[tuple[Suggestion, list[str], list[str]]],
     space: SearchSpace,
 ) -> None:
-    from rich.console import Console
+    from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
 
-    console = Console(highlight=False, markup=False, soft_wrap=True)
-    console.print("\n  ".join(["the next launch would run:", next_command, *notes]))
-    console.print("worth trying:" if proposals else _NOTHING_LEFT)
-    for suggestion, command, in_job in proposals:
+    console = wide_console()
+    console.print("\n  ".join(["The next launch would run:", next_command, *notes]), soft_wrap=True)
+    if sensitivities:
+        console.print()
+        console.print(sensitivity_table(sensitivities))
+    console.print()
+    console.print("Configs worth trying:" if proposals else _NOTHING_LEFT, soft_wrap=True)
+    for number, (suggestion, command, in_job) in enumerate(proposals, start=1):
         lines = [*(f"and {text}" for text in in_job), *_nearest_lines(suggestion.nearest, space)]
-        console.print("\n    ".join([f"  {suggestion.reason}", shlex.join(command), *lines]))
+        console.print(
+            "\n     ".join([f"{number:3d}. {suggestion.reason}", shlex.join(command), *lines]), soft_wrap=True
+        )
 
 
 def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]:
@@ -108,7 +117,7 @@ def _nearest_lines(trials: Sequence[NearTrial], space: SearchSpace) -> list[str]
         )
         return " ".join(filter(None, words))
 
-    return [f"near: {measured(each)} with {each.differs} ({each.trial_id})" for each in trials]
+    return [f"similar trial: {measured(each)} ({each.differs}), {each.trial_id}" for each in trials]
 
 
 def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> DecisionContext:

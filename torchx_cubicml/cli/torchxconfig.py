@@ -79,7 +79,9 @@ def defaults_of(command: Sequence[str]) -> dict[str, str]:
             words = words[1:] if words[:1] == ["--"] else words
             bad = next((word for word in words if not word or word.split() != [word]), None)
             if bad is not None:
-                raise LaunchError(f"the argument {bad!r} cannot be a default: TorchX splits them at white space")
+                raise LaunchError(
+                    f"cannot write the argument {bad!r} as a default: TorchX splits defaults at white space"
+                )
             defaults[name] = " ".join(words)
         elif value is not None and value != parameter.default:
             defaults[name] = _to_text(value)
@@ -95,7 +97,7 @@ def _read(path: Path) -> configparser.RawConfigParser:
 
 
 def _write_error(path: Path, error: Exception) -> LaunchError:
-    return LaunchError(f"{path} cannot take the winner as a default: {error}")
+    return LaunchError(f"cannot write the winner to {path}: {error}")
 
 
 def _to_text(value: object) -> str:

@@ -29,6 +29,9 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from torchx_cubicml.tuner import Prepared, TuneRequest, TuneResult
+    from torchx_cubicml.tuner.comparison import Repeats
+
+_NOISY = 1.2  # ratio of the highest to the lowest repeat from which a machine is called noisy
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,28 +39,32 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--space", required=True, help="space file (TOML)")
     add_store(parser)
     parser.add_argument(
-        "--budget", default="16 launches", help='"16 launches" (the default), "200 gpu-hours" or "6 hours", at most'
+        "--budget", default="16 launches", help='limit: "16 launches" (default), "200 gpu-hours" or "6 hours"'
     )
     parser.add_argument("--parallel", type=int, default=1, metavar="P", help="launches in flight (default: 1)")
-    parser.add_argument("--rounds", action="store_true", help="begin the next P launches when all P have ended")
+    parser.add_argument("--rounds", action="store_true", help="start the next P launches only when all P have ended")
     parser.add_argument("-s", "--scheduler", default="local_cwd", help="TorchX scheduler (default: local_cwd)")
     parser.add_argument("-cfg", "--scheduler_args", default="", help="scheduler options, as for `torchx run`")
-    parser.add_argument("--repeats", type=int, default=3, help="measurements behind a claimed gain (default: 3)")
-    parser.add_argument("--steps", type=int, default=None, help="end each launch after this many optimizer steps")
-    parser.add_argument("--trial-timeout", type=float, default=3600.0, metavar="S", help="seconds a launch may run")
+    text = "times winner and baseline are measured before a gain is reported (default: 3)"
+    parser.add_argument("--repeats", type=int, default=3, metavar="N", help=text)
+    text = "end each launch after N optimizer steps, at least 5"
+    parser.add_argument("--steps", type=int, default=None, metavar="N", help=text)
+    text = "seconds that a launch may run (default: 3600)"
+    parser.add_argument("--trial-timeout", type=float, default=3600.0, metavar="S", help=text)
+    text = "seconds that a launch may wait in the queue (default: 86400)"
+    parser.add_argument("--queue-timeout", type=float, default=86_400.0, metavar="S", help=text)
+    text = "stop once G x your throughput is confirmed (e.g. 1.2)"
+    parser.add_argument("--target-gain", type=float, default=None, metavar="G", help=text)
+    text = "stop when expected improvement < SHARE (e.g. 0.01)"
+    parser.add_argument("--stop-under", type=float, default=None, metavar="SHARE", help=text)
+    parser.add_argument("--workspace", default=None, help="workspace, as for `torchx run`; its image is built once")
+    parser.add_argument("--fresh", action="store_true", help="start over instead of resuming")
     parser.add_argument(
-        "--queue-timeout", type=float, default=86_400.0, metavar="S", help="seconds it may wait for machines (a day)"
+        "--write-config", metavar="FILE", default="", help="write a confirmed winner to a .torchxconfig"
     )
-    parser.add_argument("--target-gain", type=float, default=None, metavar="G", help="enough is G times your config")
-    parser.add_argument(
-        "--stop-under", type=float, default=None, metavar="SHARE", help="stop where a launch promises less, as in 0.01"
-    )
-    parser.add_argument("--workspace", default=None, help="as for `torchx run`; its image is built once")
-    parser.add_argument("--fresh", action="store_true", help="begin anew where the same tune was left unfinished")
-    parser.add_argument("--write-config", metavar="FILE", default="", help="add the winner to a .torchxconfig")
-    parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; every node must see it")
+    parser.add_argument("--scratch", default="", help="folder for {scratch} in [tune]; all nodes must see it")
     add_seed(parser)
-    parser.add_argument("--yes", action="store_true", help="do not ask before launching")
+    parser.add_argument("--yes", action="store_true", help="launch even if [tune] does not redirect outputs")
     add_method(parser)
     add_json(parser)
     add_launch(parser)
@@ -90,7 +97,7 @@ def run(args: argparse.Namespace) -> int:
             _write_default(Path(args.write_config), result.command if _claims_gain(result) else ())
         next(steps, None)  # ends the tune, once its result is printed and written
     except interruptions():
-        console.print("interrupted; what was measured is in the store, and the same command goes on from there")
+        console.print("Interrupted. Results are saved; run the same command to resume.")
         return 130
     return status
 
@@ -149,13 +156,13 @@ def _confirm(prepared: Prepared, *, yes: bool, console: Console) -> None:
     if not flags:
         return
     question = (
-        f"{', '.join(flags)} may name an output, a log or a checkpoint, and [tune] in {prepared.request.space} does "
-        "not redirect it: the launches of this tune would write there"
+        f"this tune would write to {', '.join(flags)} (an output, log or checkpoint?), which [tune] in "
+        f"{prepared.request.space} does not redirect"
     )
     if not sys.stdin.isatty():
-        raise LaunchError(f"{question}; redirect it in [tune], or give --yes")
-    if console.input(f"{question}. Go on? \\[y/N] ").strip().lower() not in {"y", "yes"}:
-        raise LaunchError("nothing was launched")
+        raise LaunchError(f"{question}; redirect it there, or give --yes")
+    if console.input(f"{question}. Continue? \\[y/N] ").strip().lower() not in {"y", "yes"}:
+        raise LaunchError("cancelled: nothing was launched")
 
 
 def _workspace(named: str | None) -> str:
@@ -168,6 +175,7 @@ def _workspace(named: str | None) -> str:
 
 def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.cli.base import wide_console
+    from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
 
     claims_gain = _claims_gain(result)
@@ -177,26 +185,36 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
     console = wide_console()
     comparison = result.comparison
     if comparison is None:
-        console.print(f"{result.launches} launches, and too few of them were measured to compare; see `history list`")
-        return 1
-    if comparison.best.config == comparison.baseline.config:
-        console.print(f"nothing surely faster than your own config was found in {result.launches} launches")
-        return 0
-    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
-    console.print(str(comparison))
-    if result.confidence is not None:
         console.print(
-            f"that no other measured config is faster by more than a per cent is {result.confidence:.0%} sure"
+            f"Too few of the {result.launches} launches were measured to compare; see `torchx cubicml history list`."
         )
-    for worth in result.sensitivities:
-        console.print(f"worth at the best config measured: {worth.told()}", soft_wrap=True)
+        return 1
+    console.print(comparison_table(comparison, statistic=prepared.space.statistic))
+    if comparison.best.config == comparison.baseline.config:
+        unconfirmed = f"No config was confirmed faster than yours in {result.launches} launches."
+        console.print(" ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline)))), soft_wrap=True)
+        return 0
+    console.print(str(comparison), soft_wrap=True)
+    if result.confidence is not None:
+        console.print(f"Probability that no other measured config is more than 1 % faster: {result.confidence:.0%}")
+    if result.sensitivities:
+        console.print()
+        console.print(sensitivity_table(result.sensitivities))
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if claims_gain:
         request = prepared.request
         options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
-        console.print(f"the command to run:\n  {shlex.join(words)}", soft_wrap=True)
+        console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
     return 0
+
+
+def _noise_text(repeats: Repeats) -> str:
+    """Return the text of the spread between repeats of one config; empty for a single one."""
+    if len(repeats.throughputs) < 2:
+        return ""
+    ratio = max(repeats.throughputs) / min(repeats.throughputs)
+    return f"Repeats differed by {ratio:.2f}x{': this machine is noisy' if ratio >= _NOISY else ''}."
 
 
 def _claims_gain(result: TuneResult) -> bool:
@@ -215,4 +233,4 @@ def _write_default(path: Path, command: Sequence[str]) -> None:
     if command:
         write_default(path, command)
     else:
-        print(f"{path} is left as it was: no gain is claimed", file=sys.stderr)  # noqa: T201 - the command line's own output
+        print(f"{path} unchanged: no gain was confirmed", file=sys.stderr)  # noqa: T201 - the command line's own output

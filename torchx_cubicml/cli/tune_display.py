@@ -14,37 +14,43 @@ from torchx_cubicml.launch.messages import interval_text, statistic_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
+from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
     from types import TracebackType
 
     from rich.console import Console
 
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
 
 def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
-    """Return a table of the user's config beside the best one: parameters, then measurements."""
+    """Return a table of the user's config beside the best one, if another: parameters, then measurements."""
     title = f"{comparison.objective} {statistic_text(statistic)}".rstrip()
     table = Table(title=f"{title}, whole job", title_justify="left")
     table.add_column("")
     table.add_column("your command", justify="right", overflow="fold")
-    table.add_column("best found", justify="right", overflow="fold")
+    sides = [comparison.baseline]
+    if comparison.best is not comparison.baseline and comparison.best.config != comparison.baseline.config:
+        table.add_column("best found", justify="right", overflow="fold")
+        sides.append(comparison.best)
     for name, value in comparison.best.config.items():
         before = comparison.baseline.config.get(name, "-")
         style = "" if before == value else "bold"
-        table.add_row(Text(name, style), Text(value_text(before)), Text(value_text(value), style))
+        values = [Text(value_text(before)), Text(value_text(value), style)]
+        table.add_row(Text(name, style), *values[: len(sides)])
     table.add_section()
     cells = [
         ("median", _median_text),
-        ("lowest to highest", _range_text),
-        ("one launch by itself", _uncertainty_text),
+        ("range", _range_text),
+        ("uncertainty of one launch", _uncertainty_text),
         ("launches", _count_text),
     ]
     for heading, cell in cells:
-        texts = cell(comparison.baseline), cell(comparison.best)
+        texts = [cell(side) for side in sides]
         if any(texts):
             table.add_row(heading, *texts)
     return table
@@ -74,6 +80,8 @@ def open_display(console: Console, prepared: Prepared) -> Display:
 class Display(AbstractContextManager["Display"]):
     """Display for files and pipes: one plain line for each launch that begins or ends."""
 
+    _names_config = False  # of an ended launch: the line of its begin has named it
+
     def __init__(self, console: Console, prepared: Prepared) -> None:
         self._console = console
         self._prepared = prepared
@@ -88,9 +96,9 @@ class Display(AbstractContextManager["Display"]):
         if isinstance(step, Begun):
             self._line(_begun_line(step, self._prepared))
         elif isinstance(step, Launching):
-            self._line(_launching_line(step))
+            self._line(_launching_line(step, self._prepared))
         elif isinstance(step, Ended):
-            self._line(_ended_line(step, self._prepared.space))
+            self._line(_ended_line(step, self._prepared, names_config=self._names_config))
 
     def _line(self, text: str) -> None:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
@@ -98,6 +106,8 @@ class Display(AbstractContextManager["Display"]):
 
 class Live(Display):
     """Display for terminals: a line per ended launch, above a live table of the launches in flight."""
+
+    _names_config = True
 
     def __init__(self, console: Console, prepared: Prepared) -> None:
         from rich.live import Live as RichLive
@@ -136,8 +146,8 @@ def waiting_table(step: Waiting, space: SearchSpace) -> Table:
         else [step.budget_left, f"about {_duration_text(step.time_left_s)}"]
     )
     table = Table(box=None, caption=f"{best}; {', '.join(left)}", caption_justify="left")
-    for name in ("", "why", "config", "state", "for", "predicted", "measured"):
-        table.add_column(name, no_wrap=name != "config", justify="right" if name in {"for", "predicted"} else "left")
+    for name in ("", "purpose", "config", "state", "time", "predicted", "measured"):
+        table.add_column(name, no_wrap=name != "config", justify="right" if name in {"time", "predicted"} else "left")
     for pending in step.in_flight:
         cells = [
             f"{pending.number}",
@@ -153,32 +163,45 @@ def waiting_table(step: Waiting, space: SearchSpace) -> Table:
 
 def _begun_line(step: Begun, prepared: Prepared) -> str:
     request = prepared.request
-    verb = "goes on with" if step.resumed else "begins"
-    done = f" after {step.launches} launches, of which {step.in_flight} are in flight" if step.resumed else ""
+    verb = "resuming" if step.resumed else "starting"
+    done = f" after {step.launches} launches ({step.in_flight} in flight)" if step.resumed else ""
     parallel = f", {request.parallel} at a time" if request.parallel > 1 else ""
     return (
-        f"tuning {prepared.component.launch.program}: {request.budget} on {request.scheduler}{parallel}, recorded in "
+        f"tuning {prepared.component.launch.program} on {request.scheduler}: {request.budget}{parallel}; store "
         f"{mask(prepared.store_url)}; {verb} {step.tune_id}{done}"
     )
 
 
-def _launching_line(step: Launching) -> str:
-    from torchx_cubicml.cli.history import config_text
-
+def _launching_line(step: Launching, prepared: Prepared) -> str:
     predicted = step.suggestion.throughput
-    expected = "" if predicted is None else f", {predicted:,.0f} expected"
-    return f"{step.number:3d} {step.purpose:8s} {config_text(step.suggestion.config)}{expected}"
+    expected = "" if predicted is None else f" ({predicted:,.0f} predicted)"
+    return f"{step.number:3d} {step.purpose:8s} {_changes_text(step.suggestion.config, prepared.current)}{expected}"
 
 
-def _ended_line(step: Ended, space: SearchSpace) -> str:
+def _changes_text(config: Config, current: Config) -> str:
+    """Return the values of a config that differ from the user's own; all values where none does.
+
+    >>> _changes_text({"a": 1, "b": 2}, {"a": 1, "b": 3}), _changes_text({"a": 1, "b": 3}, {"a": 1, "b": 3})
+    ('b=2', 'a=1 b=3')
+    """
     from torchx_cubicml.cli.history import config_text
 
+    changed = {name: value for name, value in config.items() if current.get(name) != value}
+    return config_text(changed or config)
+
+
+def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
+    space = prepared.space
     doubt = interval_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
     rate = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
-    found = rate or f"{step.trial.state}"
-    predicted = f" ({step.expected:,.0f} expected)" if step.throughput is not None and step.expected is not None else ""
-    why = f" ({step.trial.reason})" if step.trial.reason and step.throughput is None else ""
-    return f"{step.number:3d}   -> {config_text(step.trial.config)}: {found}{predicted}{why}"
+    found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
+    predicted = (
+        f" ({step.expected:,.0f} predicted)" if step.throughput is not None and step.expected is not None else ""
+    )
+    reason = step.trial.reason if step.throughput is None else ""
+    why = f" ({reason})" if reason and found else reason
+    named = f"{_changes_text(step.trial.config, prepared.current)}: " if names_config else ""
+    return f"{step.number:3d}   -> {named}{found}{predicted}{why}"
 
 
 def _unit(space: SearchSpace) -> str:

@@ -79,11 +79,11 @@ class ComponentLaunch:
         """Read the training command in an app that TorchX built."""
         commands, reasons = _read_roles(source.app)
         if not commands:
-            reason = reasons[0] if reasons else "it has no role"
+            reason = reasons[0] if reasons else "the component has no role"
             return cls(launch=Launch(program="", why_not_rewritten=reason), why_not_recorded=reason, source=source)
         role = min(commands, key=lambda position: (not commands[position].is_torchrun, position))
         names = [source.app.roles[position].name for position in commands]
-        several = f"several of its roles train ({', '.join(names)}), of which {source.app.roles[role].name} is recorded"
+        several = f"several roles train ({', '.join(names)}); only {source.app.roles[role].name} is recorded"
         env = {name: without_macro_escape(value) for name, value in source.app.roles[role].env.items()}
         launch = commands[role].launch(env=env, device=source.device, obstacle=several if len(names) > 1 else "")
         if source.takes_size and commands[role].is_torchrun and launch.world_size is not None:
@@ -125,7 +125,7 @@ class ComponentLaunch:
         """
         source, variables = self.source, self._changed_variables(launch)
         if variables and not source.takes_env:
-            raise LaunchError(f"{source.component} has no --env option that sets {', '.join(variables)}")
+            raise LaunchError(f"{source.component} has no --env option to set {', '.join(variables)}")
         options = self._sized_options(launch)
         options = _with_variables(options, variables) if variables else options
         if self.command is None:
@@ -134,7 +134,7 @@ class ComponentLaunch:
         target_args = tuple(word.value for word in words)
         if launch.script_args != self.launch.script_args:
             if target_args != self.launch.script_args:
-                raise LaunchError(f"{source.component} makes up arguments of its script that cannot be typed")
+                raise LaunchError(f"{source.component} builds script arguments that cannot be typed")
             target_args = launch.script_args
         script_args = respell(words, target_args, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
@@ -157,7 +157,7 @@ class ComponentLaunch:
         actual, size = resized.launch, (launch.nnodes, launch.nproc_per_node)
         same = (actual.program, actual.script_args) == (self.launch.program, self.launch.script_args)
         if not same or (actual.nnodes, actual.nproc_per_node) != size:
-            raise LaunchError(f"{source.component} makes another command of -j {size[0]}x{size[1]}")
+            raise LaunchError(f"{source.component} builds a different command for -j {size[0]}x{size[1]}")
         return resized
 
     def _sized_options(self, launch: Launch) -> tuple[str, ...]:
@@ -191,7 +191,7 @@ def materialize(component: str, args: Sequence[str]) -> MaterializedComponent:
     try:
         app = materialize_appdef(function, list(args), defaults)
     except (ValueError, LookupError, OSError) as error:
-        raise LaunchError(f"{component} refuses its arguments: {_text_of(error)}") from error
+        raise LaunchError(f"{component} rejects its arguments: {_text_of(error)}") from error
     script_args = _script_args(function, parsed)
     typed = list(args[len(args) - len(script_args) :]) == script_args
     return MaterializedComponent(

@@ -138,7 +138,7 @@ def _implied(space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value]
 def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value | None:
     if fact.binding is None:
         if fact.value is None:
-            raise LaunchError(f"workload fact {fact.name} has neither a value nor a place in the command")
+            raise LaunchError(f"workload fact {fact.name} needs a value or a binding to the command")
         return fact.value
     kind = (fact.value,) if isinstance(fact.value, bool) else ()
     query = BindingQuery(
@@ -177,7 +177,7 @@ def _entry_count(parameter: Parameter, known: Mapping[str, Value]) -> int | None
     if isinstance(count, bool) or not isinstance(count, int) or not 1 <= count <= MAX_ITEMS:
         raise LaunchError(
             f"parameter {parameter.name} has one value per {parameter.per_layer}, which must be a whole number from 1 "
-            f"to {MAX_ITEMS} known from the command, got {count!r:.60}"
+            f"to {MAX_ITEMS} in the command, got {count!r:.60}"
         )
     return count
 

@@ -63,14 +63,14 @@ def with_value_in_yaml(text: str, key: tuple[str, ...], value: object) -> str:
         if pair is None:
             return _with_new_key(text, node, key[depth:], value)
         if not isinstance(pair[1], yaml.MappingNode) or id(pair[1]) in shared:
-            why = "is an anchor or an alias, which several keys may share" if id(pair[1]) in shared else "holds no keys"
+            why = "is an anchor or an alias, which several keys may share" if id(pair[1]) in shared else "has no keys"
             raise ValueError(f"{'.'.join(key[: depth + 1])} {why}")
         node = pair[1]
     last = _find_pair(node, key[-1])
     if last is None:
         return _with_new_key(text, node, key[-1:], value)
     if id(last[1]) in shared:
-        raise ValueError("it is an anchor or an alias, which several keys may share")
+        raise ValueError("its value is an anchor or an alias, which several keys may share")
     return _with_new_value(text, last, value)
 
 
@@ -82,7 +82,7 @@ def _compose(text: str) -> MappingNode:
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from None
     if not isinstance(node, yaml.MappingNode):
-        raise ValueError("keys with values are wanted")
+        raise ValueError("its top level must be a table of keys")
     return node
 
 
@@ -169,7 +169,7 @@ def _check_size(root: Node) -> None:
 
     def count(node: Node, path: frozenset[int]) -> int:
         if id(node) in path:
-            raise ValueError("an alias stands for itself")
+            raise ValueError("an alias refers to itself")
         if id(node) not in counts:
             inside = path | {id(node)}
             counts[id(node)] = 1 + sum(count(child, inside) for child in _children(node))
@@ -208,14 +208,14 @@ def parse_document(text: str, *, path: str) -> Document:
     {'a': {'b': 1}}
     """
     if len(text) > MAX_BYTES:
-        raise LaunchError(f"{path} has more than the {MAX_BYTES} characters that are read")
+        raise LaunchError(f"{path} is too large: it has more than {MAX_BYTES} characters")
     try:
         document = _parser(path)(text)
     except (ValueError, RecursionError, ArithmeticError) as error:
         why = " ".join(str(error).split()) or "too deeply nested"
         raise LaunchError(f"{path} cannot be read: {why:.200}") from None
     if not isinstance(document, dict):
-        raise LaunchError(f"{path} cannot be read: keys with values are wanted")
+        raise LaunchError(f"{path} cannot be read: its top level must be a table of keys")
     return document
 
 
@@ -257,7 +257,7 @@ def with_values(text: str, changes: Mapping[Key, Value], *, path: str) -> str:
             why = " ".join(str(error).split())
             raise LaunchError(f"{path}: {'.'.join(key)} cannot be set: {why:.200}") from None
         if not alike(parse_document(text, path=path), expected):
-            raise LaunchError(f"{path}: {'.'.join(key)} cannot be set without a change to other values")
+            raise LaunchError(f"{path}: {'.'.join(key)} cannot be set without changing other values")
     return text
 
 
@@ -287,7 +287,7 @@ def _set(document: Document, key: Key, value: object, path: str) -> Document:
     name, *rest = key
     inner = document.get(name, {})
     if rest and not isinstance(inner, dict):
-        raise LaunchError(f"{path}: {name} holds a value where keys are wanted, {'.'.join(key)}")
+        raise LaunchError(f"{path}: {name} must be a table to set {'.'.join(key)}, but it is a value")
     after = _set(inner, tuple(rest), value, path) if rest and isinstance(inner, dict) else value
     return {**document, name: after}
 
@@ -301,7 +301,7 @@ def _parser(path: str) -> Callable[[str], object]:
         ".yml": parse_yaml,
     }
     if suffix not in parsers:
-        raise LaunchError(f"{path} is no file that can be read here; legal endings are {', '.join(SUFFIXES)}")
+        raise LaunchError(f"{path} has an unsupported format; choose from {', '.join(SUFFIXES)}")
     return parsers[suffix]
 
 
@@ -323,7 +323,7 @@ def _in_toml(text: str, key: Key, value: object) -> str:
         for name in key[:-1]:
             within = here.setdefault(name, tomlkit.table())
             if not isinstance(within, MutableMapping):
-                raise ValueError(f"{name} is no table")
+                raise ValueError(f"{name} is not a table")
             here = within
         here[key[-1]] = value
         return tomlkit.dumps(document)

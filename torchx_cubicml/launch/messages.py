@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Value
     from torchx_cubicml.space import SearchSpace
 
+KEPT = "keeping your arguments"
+NOT_RECORDED = "running your command as typed, without recording it"
 _LONGEST_LINE = 400  # characters; a library's error can fill a page
 _LONGEST_VALUE = 60
 _TWO_SIDED_90 = 1.645  # standard deviations of a normal distribution
@@ -54,7 +56,7 @@ def changes_in_job(launch: Launch) -> list[str]:
     """Return the changes of a launch that no command line can express: keys of config files, and hooks.
 
     >>> from torchx_cubicml.launch import Launch
-    >>> set_in_job(Launch(program="x.py", files={"--config": {("zero", "stage"): 3}}, hooks={"fsdp": "NO_SHARD"}))
+    >>> changes_in_job(Launch(program="x.py", files={"--config": {("zero", "stage"): 3}}, hooks={"fsdp": "NO_SHARD"}))
     ['zero.stage = 3 in the file of --config', 'NO_SHARD by the hook fsdp']
     """
     keys = [
@@ -89,7 +91,7 @@ def aligned(rows: Sequence[tuple[str, str]]) -> list[str]:
 def gain_text(prediction: Mapping[str, float | None]) -> str:
     """Return a predicted gain with its 80 % interval, in per cent of the user's own config.
 
-    >>> as_gain({"gain": 1.234, "gain_low": 1.1, "gain_high": 1.38})
+    >>> gain_text({"gain": 1.234, "gain_low": 1.1, "gain_high": 1.38})
     '+23 % (80 % interval: +10 % to +38 %)'
     """
     gain, low, high = (prediction.get(name) for name in ("gain", "gain_low", "gain_high"))
@@ -111,7 +113,7 @@ def rate_text(value: float, objective: str) -> str:
 def interval_text(uncertainty: float) -> str:
     """Return the 90 % interval around a throughput; empty if the uncertainty is unknown or negligible.
 
-    >>> doubt_text(0.024), doubt_text(0.75), doubt_text(0.001)
+    >>> interval_text(0.024), interval_text(0.75), interval_text(0.001)
     ('± 4 %', 'within a factor of 3.4', '')
     """
     width = _TWO_SIDED_90 * uncertainty

@@ -74,7 +74,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     from torchx_cubicml.store import absolute_url
 
     if launch.why_not_rewritten:
-        raise LaunchError(f"this command cannot be given a config: {launch.why_not_rewritten}")
+        raise LaunchError(f"the arguments of this command cannot be changed: {launch.why_not_rewritten}")
     workload, current = read_config(launch, space)
     placed = write_config(launch, space, config)
     if scratch:

@@ -52,8 +52,8 @@ try:
 except Exception as error:
     why = str(error)
 try:
-    os.write(2, ("torchx-cubicml: this launch is not recorded and runs as typed, "
-                 "for its Python cannot load the recorder: " + why + chr(10)).encode(errors="replace"))
+    os.write(2, ("torchx-cubicml: running your command as typed, without recording it: "
+                 "its Python cannot load the recorder: " + why + chr(10)).encode(errors="replace"))
 except OSError:
     pass
 os.execvp(typed[0], typed)
@@ -129,13 +129,13 @@ def fallback_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[st
     exports = "".join(f"export {name}={quote(value)}; " for name, value in variables.items())
     line = (
         f"{probe}then {exports}exec {wrapped}; fi; "
-        "printf '%s\\n' \"torchx-cubicml: this launch is not recorded and runs as typed, "
-        'for its Python cannot load the recorder: $cubicml_why" >&2; '
+        "printf '%s\\n' \"torchx-cubicml: running your command as typed, without recording it: "
+        'its Python cannot load the recorder: $cubicml_why" >&2; '
         f"exec {typed}"
     )
     n_bytes = len(line.encode(errors="surrogateescape"))  # a file name can be any bytes
     if n_bytes > MAX_LINE:
-        raise LaunchError(f"the recorded command takes {n_bytes} bytes, more than the {MAX_LINE} that fit")
+        raise LaunchError(f"the recorded command takes {n_bytes} bytes; the limit is {MAX_LINE}")
     return line
 
 
@@ -147,7 +147,7 @@ def check_variables(names: Iterable[str]) -> None:
     """
     illegal = [name for name in names if not _VARIABLE.fullmatch(name)]
     if illegal:
-        raise LaunchError(f"{illegal[0]!r:.60} is no name of an environment variable: letters, digits and _ are legal")
+        raise LaunchError(f"invalid environment variable name {illegal[0]!r:.60}; use letters, digits and _")
 
 
 def probe_condition(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:

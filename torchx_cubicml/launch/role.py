@@ -164,9 +164,9 @@ class RoleCommand:
 
     def _obstacle(self) -> str:
         if self.left_open:
-            return f"{self.left_open} is decided only when the job starts"
+            return f"{self.left_open} is known only when the job starts"
         if not all(word.literal for word in self.script_words):
-            return "the shell expands some of its arguments only when the job starts"
+            return "the shell expands some arguments only when the job starts"
         return ""
 
 

@@ -61,7 +61,7 @@ def split_line(line: str) -> list[ShellWord]:
         if position == after < len(line):
             raise _not_plain(line[position])
     if words and _ASSIGNMENT.match(words[0].text):
-        raise LaunchError("it sets shell variables in front of the command")
+        raise LaunchError("the shell line sets variables in front of the command")
     return words
 
 
@@ -103,7 +103,7 @@ def join(words: Iterable[ShellWord]) -> str:
 def respell(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callable[[str], str]) -> list[str]:
     """Return texts for ``values``: values already among ``words`` keep their text, and ``spell`` writes the others.
 
-    >>> keep_texts(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)
+    >>> respell(split_line("--lr 1e-3 --out $HOME"), ["--lr", "2", "--out", "$HOME"], spell=quote)
     ['--lr', '2', '--out', '$HOME']
     """
     texts: list[str] = []
@@ -118,7 +118,7 @@ def respell(words: Sequence[ShellWord], values: Sequence[str], *, spell: Callabl
 
 def _word_at(line: str, position: int) -> ShellWord:
     if line[position] == "#":
-        raise LaunchError("it has a shell comment")
+        raise LaunchError("the shell line has a comment")
     start, values, literal = position, [], True
     while match := _PIECE.match(line, position):
         value, certain = _piece(match, at_start=position == start)
@@ -146,5 +146,5 @@ def _end_of_blank(line: str, position: int) -> int:
 
 def _not_plain(character: str) -> LaunchError:
     if character in "'\"":
-        return LaunchError("it has an open quote")
-    return LaunchError(f"its shell line is more than one plain command ({character!r})")
+        return LaunchError("the shell line has an unclosed quote")
+    return LaunchError(f"the shell line is not one plain command (found {character!r})")

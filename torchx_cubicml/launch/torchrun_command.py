@@ -75,7 +75,7 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
     Raises:
         LaunchError: the command is not torchrun or python with a script or a module.
 
-    >>> command = take_apart("torchrun --nnodes 2 --nproc-per-node=8 -m pkg.train --lr 0.1".split())
+    >>> command = parse_command("torchrun --nnodes 2 --nproc-per-node=8 -m pkg.train --lr 0.1".split())
     >>> command.program, command.is_module, command.nnodes, command.nproc_per_node, command.args_start
     ('pkg.train', True, 2, 8, 6)
     """
@@ -130,13 +130,13 @@ def _width_of_python_option(word: str) -> int:
         return 1
     if match := _PYTHON_WITH_VALUE.match(word):
         return 2 if match.end() == len(word) else 1
-    raise LaunchError(f"its option {word} of python leaves no script to record")
+    raise LaunchError(f"python option {word} leaves no script to record")
 
 
 def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -> LaunchCommand:
     options, stop = _torchrun_options(words, start)
     if "run_path" in options:
-        raise LaunchError("torchrun's --run-path keeps the script in the launcher's own process")
+        raise LaunchError("torchrun's --run-path runs the script in the launcher's own process")
     ended = words[stop : stop + 1] == ["--"]
     program_at = stop + ended
     if "no_python" in options:
@@ -177,13 +177,13 @@ def _torchrun_option(name: str) -> str:
     if not name.startswith("--"):
         option = TORCHRUN_SHORT.get(name[1:])
         if option is None:
-            raise LaunchError(f"torchrun's option {name} is unknown here")
+            raise LaunchError(f"unknown torchrun option {name}")
         return option
     name_typed = name[2:].replace("-", "_")
     legal = TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE
     matches = [name_typed] if name_typed in legal else [option for option in legal if option.startswith(name_typed)]
     if len(matches) != 1:
-        raise LaunchError(f"torchrun's option {name} is unknown here")
+        raise LaunchError(f"unknown torchrun option {name}")
     return matches[0]
 
 
@@ -202,9 +202,9 @@ def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchComm
 
 def _program(words: Sequence[str], index: int) -> str:
     if index >= len(words) or not words[index] or words[index].startswith("-"):
-        raise LaunchError("it names no script and no module")
+        raise LaunchError("the command names no script or module")
     if words[index] == RECORDER:
-        raise LaunchError("it already starts the recorder")
+        raise LaunchError("the command already starts the recorder")
     return words[index]
 
 
@@ -250,7 +250,7 @@ class TorchrunLaunch:
             nnodes=parts.nnodes if known else None,
             nproc_per_node=parts.nproc_per_node,
             resizable=frozenset({"nproc_per_node"} if known and parts.nnodes == 1 else ()),
-            why_not_rewritten=f"{parts.left_open} is decided only when the job starts" if parts.left_open else "",
+            why_not_rewritten=f"{parts.left_open} is known only when the job starts" if parts.left_open else "",
         )
 
     def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:

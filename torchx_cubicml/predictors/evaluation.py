@@ -71,19 +71,21 @@ class ReportCard:
         }
 
     def __str__(self) -> str:
-        choice = "no workload had two outcomes to choose from"
+        choice = "no workload had two configs to choose from"
         if not math.isnan(self.regret):
-            best_of_five = f", the best of five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
-            choice = f"its first proposal for a workload reaches {1 - self.regret:.0%} of the best known{best_of_five}"
+            best_of_five = (
+                f", the best of its first five {1 - self.regret_of_5:.0%}" if not math.isnan(self.regret_of_5) else ""
+            )
+            choice = f"its first proposal reaches {1 - self.regret:.0%} of the best known throughput{best_of_five}"
         if math.isnan(self.tau):
-            held_out_text = f"{self.n_test} measured trials held out"
-            return f"{self.predictor}, {self.split}: {held_out_text} are too few or too alike to rank"
-        caveat = f" Only {self.n_test} were predicted: a rough guide." if self.n_test < _FEW else ""
+            held_out_text = f"cannot rank the {self.n_test} held-out measured trials"
+            return f"{self.predictor}, {self.split}: {held_out_text}: too few, or equally fast"
+        caveat = f" Only {self.n_test} trials were predicted: take this as a rough guide." if self.n_test < _FEW else ""
         return (
-            f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, it ranks {self.n_test} others "
-            f"with Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}), off by "
-            f"{self.median_error:.0%} in the median; {choice}; its 80 % interval holds {self.coverage:.0%} of the "
-            f"measurements.{caveat}"
+            f"{self.predictor}, {self.split}: trained on {self.n_train} measured trials, tested on {self.n_test}. "
+            f"Kendall's tau {self.tau:.2f} (Pearson {self.pearson:.2f}, Spearman {self.spearman:.2f}); median error "
+            f"{self.median_error:.0%}; {choice}; its 80 % interval covers {self.coverage:.0%} of the measurements."
+            f"{caveat}"
         )
 
 
@@ -125,7 +127,7 @@ def evaluate(  # noqa: PLR0913 - public API: each argument has its own meaning
             errors.append(error)
     if not cards:
         raise errors[0]
-    left_out = f" ({len(errors)} of them not graded, for want of measurements in {objective})" if errors else ""
+    left_out = f" ({len(errors)} skipped: not measured in {objective})" if errors else ""
     cards = [replace(card, split=f"{description}{left_out}") for card in cards]
     return cards[0] if len(cards) == 1 else _mean_card(cards)
 
@@ -159,7 +161,7 @@ def learning_curve(
         measured = [trial for trial in train if _outcome(trial, objective)]
         unmeasured = [trial for trial in train if not _outcome(trial, objective)]
         if len(measured) < _CURVE[0]:
-            raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials known; there are {len(measured)}")
+            raise RecordError(f"a learning curve needs {_CURVE[0]} measured trials for training, got {len(measured)}")
         rng = np.random.default_rng(seed)
         measured = [measured[index] for index in rng.permutation(len(measured)).tolist()]
         for count in [*(count for count in _CURVE if count < len(measured)), len(measured)]:
@@ -179,7 +181,7 @@ def learning_curve(
 
 def _check_name(predictor: str) -> None:
     if predictor not in PREDICTORS:
-        raise RecordError(f"unknown predictor {predictor!r}; legal are {', '.join(PREDICTORS)}")
+        raise RecordError(f"unknown predictor {predictor!r}; choose from {', '.join(PREDICTORS)}")
 
 
 def _mean_card(cards: Sequence[ReportCard]) -> ReportCard:
@@ -228,7 +230,9 @@ def grade(
     throughput = np.array([value for _, value in outcomes], dtype=np.float64)
     n_train, ran = int(np.isfinite(history.throughput).sum()), throughput > 0.0
     if not n_train or not ran.any():
-        raise RecordError(f"{split}: {n_train} measured trials are known and {int(ran.sum())} are left to predict")
+        raise RecordError(
+            f"{split}: {n_train} measured trials to train on and {int(ran.sum())} to predict; both must be >= 1"
+        )
     rng = np.random.default_rng(seed)
     rows = [training_row(trial) for trial, _ in outcomes]
     features = history.columns.encode(rows)

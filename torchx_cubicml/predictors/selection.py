@@ -43,8 +43,8 @@ class PredictorChoice:
     def __str__(self) -> str:
         ranks = ", ".join(f"{name} {tau:.2f}" for name, tau in sorted(self.taus.items(), key=lambda item: -item[1]))
         return (
-            f"predictor {self.name}, by Kendall's tau on held out fifths of {self.n_measured} measured trials "
-            f"({ranks}); launches that read this store use it from now on"
+            f"predictor for launches with this store: {self.name} (Kendall's tau on held-out fifths of "
+            f"{self.n_measured} measured trials: {ranks})"
         )
 
 

@@ -52,7 +52,7 @@ def make_splits(trials: Iterable[Trial], request: SplitRequest) -> tuple[list[Sp
         RecordError: the name is unknown, or trials lack the fact that it splits by.
     """
     if request.split not in SPLITS:
-        raise RecordError(f"unknown split {request.split!r}; legal are {', '.join(SPLITS)}")
+        raise RecordError(f"unknown split {request.split!r}; choose from {', '.join(SPLITS)}")
     # Ids are random, so trials are sorted by content, which is the same in every store that holds them.
     ended = sorted((trial for trial in trials if trial.state.ended), key=_content)
     return SPLITS[request.split](ended, request)
@@ -68,10 +68,10 @@ def split_by_time(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list
     """Return a split with the earlier four fifths known; equal times are never split, undated trials are left out."""
     dated = [trial for trial in trials if trial.started_at]
     if not dated:
-        raise RecordError(f"the time split needs trials that say when they started; {len(trials)} do not")
+        raise RecordError(f"split time needs trials with a start time; none of the {len(trials)} trials has one")
     times = sorted(trial.started_at for trial in dated)
     cut = _latest_cut(times)
-    description = "the latest fifth held out" + _without_note(len(trials) - len(dated), "a date")
+    description = "the latest fifth held out" + _without_note(len(trials) - len(dated), "a start time")
     return [_split(dated, [trial.started_at < cut for trial in dated])], description
 
 
@@ -89,7 +89,7 @@ def split_by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list
     """Return a split with the smaller jobs known, and ``large`` of the larger."""
     sized = [(trial, size) for trial in trials if isinstance(size := trial.fact("world_size"), int)]
     if not sized:
-        raise RecordError(f"the scale split needs trials with a world_size; {len(trials)} have none")
+        raise RecordError(f"split scale needs trials with a world_size; none of the {len(trials)} trials has one")
     note = _without_note(len(trials) - len(sized), "a world_size")
     trials, sizes = [trial for trial, _ in sized], [size for _, size in sized]
     limit = request.max_world_size if request.max_world_size is not None else sorted(sizes)[(len(sizes) - 1) // 2]
@@ -97,12 +97,12 @@ def split_by_scale(trials: Sequence[Trial], request: SplitRequest) -> tuple[list
     larger = [index for index, trial in enumerate(trials) if not known[index] and trial.measurement is not None]
     for index in np.random.default_rng(request.seed).permutation(larger)[: request.large].tolist():
         known[index] = True
-    exception = f" but {min(request.large, len(larger))}" if request.large else ""
-    return [_split(trials, known)], f"all above {limit} processes{exception} held out{note}"
+    exception = f" except {min(request.large, len(larger))}" if request.large else ""
+    return [_split(trials, known)], f"jobs above {limit} processes{exception} held out{note}"
 
 
 def _without_note(count: int, lacking: str) -> str:
-    return f" ({count} without {lacking} left aside)" if count else ""
+    return f" ({count} without {lacking} ignored)" if count else ""
 
 
 def split_by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[list[Split], str]:
@@ -118,14 +118,14 @@ def split_by_workload(trials: Sequence[Trial], _request: SplitRequest) -> tuple[
     largest = sorted(eligible, key=lambda key: (-len(eligible[key]), key))[:_MOST_WORKLOADS]
     if len(groups) < 2 or not largest:
         raise RecordError(
-            f"the workload split needs two workloads, one with {_FEWEST_OF_WORKLOAD} measured trials; there are "
-            f"{len(groups)}, and {len(largest)} with so many"
+            f"split workload needs two workloads, one of them with {_FEWEST_OF_WORKLOAD} measured trials; got "
+            f"{len(groups)} workloads, {len(largest)} with that many"
         )
     splits = []
     for key in largest:
         held_out_rows = set(eligible[key])
         splits.append(_split(trials, [index not in held_out_rows for index in range(len(trials))]))
-    return splits, f"{len(splits)} workloads left out in turn"
+    return splits, f"{len(splits)} workloads held out in turn"
 
 
 SPLITS: dict[str, Callable[[Sequence[Trial], SplitRequest], tuple[list[Split], str]]] = {

@@ -13,9 +13,16 @@ from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.memory import peak_memory_gib
-from torchx_cubicml.recorder.logs.measurement import as_word, disagreement, from_word, has_throughput, merged
+from torchx_cubicml.recorder.logs.measurement import (
+    STEPS,
+    decode_measurement,
+    disagreement,
+    encode_measurement,
+    has_throughput,
+    merged,
+)
 from torchx_cubicml.recorder.logs.stream import LogLines
-from torchx_cubicml.recorder.model.pipeline import add_up
+from torchx_cubicml.recorder.model.pipeline import combine_stages
 from torchx_cubicml.recorder.process.assignment import known_at_start, read_assignment, trial_id_of
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
@@ -92,7 +99,7 @@ class Session:
                 notice(f"recording to {self._assignment.contract.store}")
         os.register_at_fork(after_in_child=self._disable_in_fork)
         atexit.register(self._close)
-        measure.listen(self.guarded(self._on_explicit_step))
+        measure.listen(self.guarded(self._on_record_step))
         # Trainers print on the first rank, or on the last one, where a pipeline computes its loss.
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
             self.guarded(self._read_log_lines)()
@@ -137,25 +144,25 @@ class Session:
             self._reporter.learn({}, measurement)
             self._reporter.measured()
         elif self._peers is not None and measurement is not None:
-            self._peers.post("log", as_word(measurement))
+            self._peers.post("log", encode_measurement(measurement))
 
     def _on_torch(self) -> None:
         from torchx_cubicml.recorder.ranks.peers import Peers
         from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
         from torchx_cubicml.recorder.steps.evaluation_passes import on_every_mode_switch, on_every_no_grad
         from torchx_cubicml.recorder.steps.saving import watch_saving
-        from torchx_cubicml.recorder.steps.torch_hooks import keep_out_of_scripts, make_lookout
+        from torchx_cubicml.recorder.steps.torch_hooks import hide_hooks_from_torchscript, make_tracing_test
 
-        self._is_traced = make_lookout()
+        self._is_traced = make_tracing_test()
         self._peers = Peers(self._assignment.job)
         if self._training is None:
             self._training = self._new_training()
         self._install_hooks(self._peers)
-        keep_out_of_scripts()
+        hide_hooks_from_torchscript()
         self._training.clipping.install()
-        self._training.on_quiet_step = self._on_quiet_step
+        self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
-        on_every_no_grad(self._training.entered_no_grad)
+        on_every_no_grad(self._training.on_no_grad)
         watch_saving(self._training.pauses.saving, self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
@@ -176,7 +183,7 @@ class Session:
         except Exception as error:  # noqa: BLE001 - a recorder failure must not reach the training
             self._give_up(error)
 
-    def _on_quiet_step(self, news: bool) -> None:
+    def _on_unhooked_step(self, news: bool) -> None:
         if self._training is not None:
             self._after_step(self._training, news=news)
 
@@ -191,12 +198,12 @@ class Session:
         """Remove the hooks around the wrapping of layers, and record the changes that they refused."""
         if not self._hooks:
             return
-        from torchx_cubicml.recorder.apply.hooks import tell_refusal
+        from torchx_cubicml.recorder.apply.hooks import refusal_facts
 
         hooks, self._hooks = self._hooks, {}
         for name, hook in hooks.items():
             hook.release()
-            self._hook_facts |= tell_refusal(name, hook, leads=self._assignment.leads)
+            self._hook_facts |= refusal_facts(name, hook, leads=self._assignment.leads)
 
     def _new_training(self) -> Training:
         from torchx_cubicml.recorder.steps.training import Training
@@ -212,10 +219,10 @@ class Session:
         if self._training is not None:
             self._after_step(self._training, news=self._training.step(optimizer))
 
-    def _on_explicit_step(self, samples: float | None, tokens: float | None) -> None:
+    def _on_record_step(self, samples: float | None, tokens: float | None) -> None:
         if self._training is None:  # the program has not imported torch, or not yet
             self._training = self._new_training()
-        self._after_step(self._training, news=self._training.explicit_step(samples, tokens))
+        self._after_step(self._training, news=self._training.record_step(samples, tokens))
 
     def _after_step(self, training: Training, *, news: bool) -> None:
         if news:
@@ -238,12 +245,12 @@ class Session:
         facts = training.facts() | self._hook_facts
         if self._peers is None or not training.n_stages:
             return facts
-        for number, encoded in training.stage_words.items():
+        for number, encoded in training.encoded_stage_facts.items():
             self._peers.post(f"stage/{number}", encoded, within_s=within_s)
         if not self._assignment.leads:
             return facts
         words = self._peers.gather([f"stage/{number}" for number in range(training.n_stages)], within_s=within_s)
-        return facts | add_up(words)
+        return facts | combine_stages(words)
 
     def _end(self, describe: Callable[[], tuple[State, str]]) -> None:
         """Report the end of the program; ``_close`` waits for the store."""
@@ -287,22 +294,22 @@ class Session:
     def _post_work(
         self, peers: Peers, training: Training | None, *, has_ended: bool = False, within_s: float = 0.0
     ) -> None:
-        from torchx_cubicml.recorder.ranks.peers import rank_word
+        from torchx_cubicml.recorder.ranks.peers import encode_rank_work
 
         samples, tokens = training.work_of_this_rank() if training is not None else (None, None)
-        peers.post_work(rank_word(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)
+        peers.post_work(encode_rank_work(peak_memory_gib(), samples, tokens, has_ended=has_ended), within_s=within_s)
 
     def _merged_with_log(self, measured: Measurement | None, logged: Measurement | None) -> Measurement | None:
         """Return the measurement by steps, with the log's throughput if steps have none or the user declared a log."""
         is_declared = self._lines is not None and self._lines.is_declared
-        return merged(measured, logged, lines_first=is_declared and has_throughput(logged))
+        return merged(measured, logged, prefer_log=is_declared and has_throughput(logged))
 
     def _measured_by_log(self, facts: Mapping[str, Value], *, within_s: float = 0.0) -> Measurement | None:
         logged = self._measure_log(facts)
         if logged is None and within_s and self._peers is not None and self._assignment.job.world_size > 1:
             encoded = self._peers.ask("log", within_s=within_s)
             # Another rank prints, but "log" may cover only its first lines: prefer the final "log/end".
-            logged = from_word(encoded and (self._peers.ask("log/end", within_s=_QUERY_S) or encoded))
+            logged = decode_measurement(encoded and (self._peers.ask("log/end", within_s=_QUERY_S) or encoded))
         return logged
 
     def _measure_log(self, facts: Mapping[str, Value]) -> Measurement | None:
@@ -314,16 +321,16 @@ class Session:
 
     def _warn_about_log(self, measured: Measurement | None, logged: Measurement | None, *, is_declared: bool) -> None:
         if logged is None and is_declared:
-            warn("no line that this launch has printed is one that the space file's [log] describes")
+            warn("no output line of this launch matched [log] of the space file")
         elif difference := disagreement(measured, logged):
-            recorded, other = ("lines", "steps") if is_declared else ("steps", "lines")
-            warn(f"{difference}; that of the {recorded} is recorded, with that of the {other} beside it")
+            first = "log lines" if is_declared else STEPS
+            warn(f"{difference}; both are recorded, and the {first} take precedence")
 
     def _post_log(self, facts: Mapping[str, Value]) -> None:
         logged = self._measure_log(facts)
         if logged is not None and self._peers is not None:
             for name in ("log", "log/end"):
-                self._peers.post(name, as_word(logged), within_s=_QUERY_S)
+                self._peers.post(name, encode_measurement(logged), within_s=_QUERY_S)
 
     def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
@@ -377,7 +384,7 @@ class Session:
     def _give_up(self, error: Exception) -> None:
         self._is_disabled = True
         if self._assignment.leads:
-            warn(f"recording stops here, the training goes on: {type(error).__name__}: {error}")
+            warn(f"recording stopped, the training continues: {type(error).__name__}: {error}")
         measure.listen(None)
         training, lines = self._training, self._lines
         releases = [holder.release for holder in (training, lines, *self._hooks.values()) if holder is not None]

@@ -6,7 +6,7 @@ import os
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, take_place
+from torchx_cubicml.recorder.process.run_program import execute, hide_own_frames, parse_program, prepare_main
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,8 +28,8 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
     open_session = _load()
     program = _with_config_files(program)
     sys.path[:] = path if path is not None else sys.path
-    take_place(program)
-    give_names_back(before)
+    prepare_main(program)
+    unload_shadowed_modules(before)
     session = _open(open_session, program)
     try:
         execute(program)
@@ -46,7 +46,7 @@ def main(arguments: Sequence[str], *, before: frozenset[str], path: Sequence[str
         session.completed()
 
 
-def give_names_back(before: frozenset[str]) -> None:
+def unload_shadowed_modules(before: frozenset[str]) -> None:
     """Remove from ``sys.modules`` those loaded since ``before`` that the program shadows with files of its own.
 
     Such files are in the program's folder or on PYTHONPATH. The program then imports its own file, as it does without
@@ -86,7 +86,7 @@ def _with_config_files(program: Program) -> Program:
     except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         from torchx_cubicml.recorder.process.console import warn
 
-        warn(f"config files stay as they are: {error}")
+        warn(f"config files unchanged: {error}")
         return program
 
 

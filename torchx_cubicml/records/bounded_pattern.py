@@ -68,18 +68,18 @@ class BoundedPattern:
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_PATTERN:
-            raise ValueError(f"at most {MAX_PATTERN} characters are legal")
+            raise ValueError(f"at most {MAX_PATTERN} characters are allowed")
         try:
             self.compiled = re.compile(text)
             items = list(parser.parse(text))
         except (re.error, RecursionError, OverflowError) as error:
-            raise ValueError(f"a regular expression is wanted: {error}") from None
+            raise ValueError(f"invalid regular expression: {error}") from None
         if self.compiled.flags != re.UNICODE.value:
-            raise ValueError("flags such as (?i) are not legal; [Ss]tep says both")
+            raise ValueError("flags such as (?i) are not supported; use [Ss]tep instead")
         visitor = _Visitor()
         first = visitor.back(items, _Lookahead())
         if visitor.branches > _MAX_BRANCHES:
-            raise ValueError("so many optional parts and alternatives are not legal; fewer are wanted")
+            raise ValueError("too many optional parts and alternatives; use fewer")
         self._branches, self._repeats = visitor.branches, tuple(visitor.repeats)
         self._first = None if items and items[0] in _BEGINNINGS else first
 
@@ -125,14 +125,14 @@ class _Visitor:
             return ahead
         if operator is code.SUBPATTERN and isinstance(argument, tuple):
             if argument[1] or argument[2]:
-                raise ValueError("flags such as (?i:...) are not legal; [Ss]tep says both")
+                raise ValueError("flags such as (?i:...) are not supported; use [Ss]tep instead")
             return self.back(argument[3], ahead)
         if operator is code.BRANCH and isinstance(argument, tuple):
             return self._branch(argument[1], ahead)
         if operator in {code.MAX_REPEAT, code.MIN_REPEAT} and isinstance(argument, tuple):
             least, most, items = argument
             return self._repeat((least, most), items, ahead)
-        raise ValueError("look-around, back-references, conditions and atomic parts are not legal")
+        raise ValueError("look-around, back-references, conditions and atomic parts are not supported")
 
     def _branch(self, alternatives: Iterable[Iterable[_Item]], ahead: _Lookahead) -> _Lookahead:
         first, *others = [self.back(items, ahead) for items in alternatives]
@@ -149,7 +149,9 @@ class _Visitor:
         inner = _Visitor()
         first = inner.back(items, _Lookahead())
         if inner.repeats or inner.branches > 1 or _is_variable(items):
-            raise ValueError("a repeat or an alternative within a repeat is not legal, for its search may never end")
+            raise ValueError(
+                "a repeat or an alternative within a repeat is rejected, as it could backtrack exponentially"
+            )
         several = sum(1 for _ in _flat(items)) > 1
         if least != most and (several or first.characters & ahead.characters):
             self.repeats.append(ahead)

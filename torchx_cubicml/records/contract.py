@@ -120,11 +120,11 @@ def encode_contract(contract: Contract) -> str:
     try:
         text = json.dumps(payload, separators=(",", ":"), allow_nan=False, ensure_ascii=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise ContractError(f"the launch contract holds a value that JSON has no word for: {error}") from error
+        raise ContractError(f"the launch contract holds a value that JSON cannot represent: {error}") from error
     # Python represents an argument that is not UTF-8 with surrogates; they are preserved.
     value = base64.urlsafe_b64encode(zlib.compress(text.encode(errors="surrogatepass"), 9)).decode("ascii")
     if len(value) > MAX_BYTES:
-        raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
+        raise ContractError(f"the launch contract has {len(value)} bytes; the limit is {MAX_BYTES}")
     return value
 
 
@@ -162,7 +162,7 @@ def decode_contract(value: str) -> Contract:
 
 def _unpack(value: str) -> dict[str, object]:
     if len(value) > MAX_BYTES:
-        raise ContractError(f"the launch contract takes {len(value)} bytes, more than the {MAX_BYTES} that are legal")
+        raise ContractError(f"the launch contract has {len(value)} bytes; the limit is {MAX_BYTES}")
     try:
         inflate = zlib.decompressobj()
         text = inflate.decompress(base64.urlsafe_b64decode(value.encode("ascii")), _MAX_JSON_BYTES)
@@ -170,7 +170,7 @@ def _unpack(value: str) -> dict[str, object]:
     except (ValueError, zlib.error, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error
     if not isinstance(payload, dict):
-        raise ContractError("the launch contract is damaged: a whole JSON object is wanted")
+        raise ContractError("the launch contract is damaged: not a complete JSON object")
     return payload
 
 
@@ -178,7 +178,7 @@ def _text(payload: Mapping[str, object], name: str, default: str | None = None) 
     value = payload.get(name, default)
     if isinstance(value, str):
         return value
-    raise ValueError(f"{name} must be a text, got {value!r:.60}")
+    raise ValueError(f"{name} must be a string, got {value!r:.60}")
 
 
 def _suggestion(value: object) -> dict[str, object] | None:
@@ -232,9 +232,9 @@ def _as_typed(value: object) -> TypedCommand | None:
     payload = _mapping(value, "as_typed")
     args, env = _items(payload, "args"), _mapping(payload.get("env") or {}, "env")
     if not all(isinstance(word, str) for word in args):
-        raise ValueError("as_typed.args must be texts")
+        raise ValueError("as_typed.args must be strings")
     if not all(content is None or isinstance(content, str) for content in env.values()):
-        raise ValueError("as_typed.env must hold texts")
+        raise ValueError("as_typed.env must hold strings")
     return TypedCommand(
         args=tuple(map(str, args)),
         env={name: None if content is None else str(content) for name, content in env.items()},

@@ -92,9 +92,9 @@ class Event:
         if not (self.trial_id or self.launch_id):
             raise RecordError(f"a {self.kind} event needs a trial_id or a launch_id")
         if (self.kind is EventKind.ENDED) != (self.state is not None):
-            raise RecordError(f"state belongs to an ended event and to no other; got {self.state!r} on {self.kind}")
+            raise RecordError(f"ended events need a state and others have none, got {self.state!r} on {self.kind}")
         if self.state is not None and not self.state.ended:
-            raise RecordError(f"an ended event needs a state that is an end, got {self.state}")
+            raise RecordError(f"an ended event needs a final state, got {self.state}")
 
     def to_json(self) -> dict[str, object]:
         """Return the event as a JSON object, without empty fields and with secrets masked."""
@@ -148,7 +148,7 @@ class Event:
                 observed=freeze_values(payload.get("observed", {}), where="observed"),
             )
         except (TypeError, ValueError, RecursionError) as error:
-            raise RecordError(f"event is not legal: {error}") from error
+            raise RecordError(f"invalid event: {error}") from error
 
 
 _KNOWN = {"schema", "event"} | {item.name for item in fields(Event)} - {"kind", "extra"}
@@ -310,7 +310,7 @@ def _masked_value(value: object) -> object:
 
 def _check_schema(schema: object) -> None:
     if isinstance(schema, bool) or not isinstance(schema, int) or not 1 <= schema <= SCHEMA_VERSION:
-        raise RecordError(f"schema {schema!r:.60} is unknown; this version reads 1 to {SCHEMA_VERSION}")
+        raise RecordError(f"unknown schema {schema!r:.60}; this version reads 1 to {SCHEMA_VERSION}")
 
 
 def _without_empty(payload: Mapping[str, object]) -> dict[str, object]:
@@ -326,17 +326,17 @@ def _attempt(value: object) -> tuple[int, int]:
 def _whole(value: object) -> int:
     if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE:
         return value
-    raise RecordError(f"a whole number >= 0 is wanted, got {value!r:.60}")
+    raise RecordError(f"expected a whole number >= 0, got {value!r:.60}")
 
 
 def _text(payload: Mapping[str, object], name: str) -> str:
     value = payload.get(name, "")
     if isinstance(value, str) and len(value) <= _MAX_TEXT:
         return value
-    raise RecordError(f"{name} must be a text of at most {_MAX_TEXT} characters, got {value!r:.60}")
+    raise RecordError(f"{name} must be a string of at most {_MAX_TEXT} characters, got {value!r:.60}")
 
 
 def _mapping(value: object) -> dict[str, object] | None:
     if value is None or isinstance(value, dict):
         return value
-    raise RecordError(f"a JSON object is wanted, got {value!r:.60}")
+    raise RecordError(f"expected a JSON object, got {value!r:.60}")

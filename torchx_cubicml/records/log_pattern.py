@@ -57,10 +57,10 @@ class LogPattern:
     def __post_init__(self) -> None:
         readings = self.readings(BoundedPattern(self.pattern))
         if not set(readings) & set(THROUGHPUT_READINGS):
-            raise ValueError(f"a group is wanted that says one of {', '.join(THROUGHPUT_READINGS)}")
+            raise ValueError(f"at least one group must capture one of {', '.join(THROUGHPUT_READINGS)}")
         for pair in EXCLUSIVE_READINGS:
             if set(pair) <= set(readings):
-                raise ValueError(f"{' and '.join(pair)} cannot both be said")
+                raise ValueError(f"groups cannot capture both {' and '.join(pair)}")
 
     def readings(self, pattern: BoundedPattern) -> dict[str, int]:
         """Return the group number of each reading.
@@ -76,11 +76,13 @@ class LogPattern:
         unused = [name for name in named_groups if name not in READINGS and name not in self.groups.values()]
         for name in (*self.groups, *unused):
             if name not in READINGS:
-                raise ValueError(f"{name!r:.60} is nothing that a group can say; legal are {', '.join(READINGS)}")
+                raise ValueError(f"unknown group {name!r:.60} (choose from {', '.join(READINGS)})")
         for reading, group in self.groups.items():
             number = named_groups.get(group) if isinstance(group, str) else group
             if number is None or isinstance(number, bool) or not 1 <= number <= pattern.compiled.groups:
-                count = f"{pattern.compiled.groups} of them" if pattern.compiled.groups else "none"
-                raise ValueError(f"{reading} is said by a group that the pattern has not ({count}), {group!r:.60}")
+                count = pattern.compiled.groups or "none"
+                raise ValueError(
+                    f"{reading} names group {group!r:.60}, which the pattern does not have (it has {count})"
+                )
             group_of[reading] = number
         return group_of

@@ -166,7 +166,7 @@ class Measurement:
         for name in ("source", "other_source"):
             if not _is_text(getattr(self, name)):
                 raise RecordError(
-                    f"{name} must be a text of at most {MAX_TEXT} characters, got {_display(getattr(self, name))}"
+                    f"{name} must be a string of at most {MAX_TEXT} characters, got {_display(getattr(self, name))}"
                 )
         if self.statistic not in {"", *STATISTICS}:
             raise RecordError(f"statistic must be one of {', '.join(STATISTICS)}, got {_display(self.statistic)}")
@@ -220,7 +220,7 @@ class Measurement:
         100.0
         """
         if statistic not in STATISTICS:
-            raise RecordError(f"unknown statistic {statistic!r}; legal are {', '.join(STATISTICS)}")
+            raise RecordError(f"unknown statistic {statistic!r}; choose from {', '.join(STATISTICS)}")
         before, after = (self._step_time(each) for each in (self.statistic, statistic))
         if statistic == self.statistic == MEDIAN and self.relative_error is None:
             return replace(
@@ -250,7 +250,7 @@ class Measurement:
         True
         """
         if objective not in OBJECTIVES:
-            raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
+            raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(OBJECTIVES)}")
         value: float | None = getattr(self, objective)
         return value if value is not None and LEAST_THROUGHPUT <= value <= MOST_THROUGHPUT else None
 
@@ -313,7 +313,7 @@ class Trial:
         if not _is_count(self.attempts) or self.attempts < 1:
             raise RecordError(f"attempts must be a whole number >= 1, got {_display(self.attempts)}")
         if self.state is State.PLANNED and self.attempts > 1:
-            raise RecordError(f"a planned trial has made no attempt, got {self.attempts} attempts")
+            raise RecordError(f"a planned trial cannot have {self.attempts} attempts")
 
     @classmethod
     def completed(
@@ -357,7 +357,7 @@ class Trial:
         """
         failures = [state for state in State if state.ended and state is not State.COMPLETED]
         if reason not in failures:
-            raise RecordError(f"unknown reason {reason!r}; legal are {', '.join(failures)}")
+            raise RecordError(f"unknown reason {reason!r}; choose from {', '.join(failures)}")
         return cls(
             trial_id=new_id("import"),
             workload=freeze_values(workload, where="workload"),
@@ -411,7 +411,7 @@ def freeze_values(values: object, *, where: str) -> dict[str, Value]:
     if not isinstance(values, Mapping):
         raise RecordError(f"{where} must map names to values, got {type(values).__name__}")
     if len(values) > MAX_NAMES:
-        raise RecordError(f"{where} holds {len(values)} names, more than the {MAX_NAMES} that are legal")
+        raise RecordError(f"{where} has {len(values)} names; the limit is {MAX_NAMES}")
     return {
         _freeze_name(name, where): value if _is_frozen(value) else freeze_value(value, where=f"{where}.{name}")
         for name, value in values.items()
@@ -422,7 +422,7 @@ def freeze_value(value: object, *, where: str) -> Value:
     """Check one value and return it, a list as a tuple; see ``freeze_values``."""
     if isinstance(value, list | tuple):
         if len(value) > MAX_ITEMS:
-            raise RecordError(f"{where} holds {len(value)} items, more than the {MAX_ITEMS} that are legal")
+            raise RecordError(f"{where} has {len(value)} items; the limit is {MAX_ITEMS}")
         return tuple(_freeze_scalar(item, where) for item in value)
     return _freeze_scalar(value, where)
 
@@ -440,14 +440,14 @@ def _freeze_scalar(value: object, where: str) -> Scalar:
     scalar = _to_python(value)
     if isinstance(scalar, str):
         if len(scalar) > MAX_TEXT:
-            raise RecordError(f"{where} is a text of {len(scalar)} characters, more than the {MAX_TEXT} that are legal")
+            raise RecordError(f"{where} has {len(scalar)} characters; the limit is {MAX_TEXT}")
         return scalar
     if isinstance(scalar, bool) or (isinstance(scalar, int) and abs(scalar) <= MAX_WHOLE):
         return scalar
     if isinstance(scalar, float) and math.isfinite(scalar):
         return scalar
     raise RecordError(
-        f"{where} must be a boolean, a finite number, a text or a flat list of them, got {_display(scalar)}"
+        f"{where} must be a boolean, a finite number, a string or a flat list of them, got {_display(scalar)}"
     )
 
 
@@ -472,7 +472,7 @@ def _display(value: object) -> str:
 def _freeze_name(name: object, where: str) -> str:
     if isinstance(name, str) and 0 < len(name) <= 128:
         return name
-    raise RecordError(f"{where} has a name that is not a text of 1 to 128 characters: {_display(name)}")
+    raise RecordError(f"{where}: names must be strings of 1 to 128 characters, got {_display(name)}")
 
 
 def _is_text(value: object) -> bool:

@@ -74,7 +74,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
     impossible = {id(trial): throughput for trial in own if (throughput := _impossible_throughput(trial))}
     if impossible:
         kept, own = ([trial for trial in each if id(trial) not in impossible] for each in (kept, own))
-        lines.append(f"{_launches(len(impossible))} left out: no training makes {_or(impossible.values())}")
+        lines.append(f"{_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}")
     for fact, advice in _SHARED_FACTS.items():
         observing = [trial for trial in own if fact in trial.observed]
         latest = max(filter(_is_informative, observing), key=_recency_key, default=None)

@@ -188,24 +188,24 @@ def _number(value: object) -> float | None:
         return None
     if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
         return value
-    raise TypeError("a number is wanted")
+    raise TypeError("expected a number")
 
 
 def _count(value: object) -> int:
     if type(value) is int and value >= 0:
         return value
-    raise TypeError("a whole number is wanted")
+    raise TypeError("expected a whole number")
 
 
 def _text(value: object) -> str:
     if type(value) is str and len(value) <= _MOST_TEXT:
         return value
-    raise TypeError("a text is wanted")
+    raise TypeError("expected a text")
 
 
 def _texts(value: object) -> tuple[str, ...]:
     if not isinstance(value, list) or len(value) > _MOST_LINES:
-        raise TypeError("a list of texts is wanted")
+        raise TypeError("expected a list of texts")
     return tuple(map(_text, value))
 
 

@@ -111,7 +111,7 @@ def apply_rules(case: DecisionContext, suggestion: Suggestion) -> Choice:
         LaunchError: the suggested config may not run.
     """
     config = _from_own_literals(case, case.frozen_space(), suggestion.config)
-    same = "nothing known is faster than your own config" if config is case.current else ""
+    same = "no recorded launch suggests a faster config" if config is case.current else ""
     why = _changed_batch(case, config) or same or rejection_reason(suggestion, case.space.rewrite)
     return Choice(config=config, suggestion=suggestion, origin=Origin.REWRITE, rejection_reason=why)
 
@@ -133,13 +133,13 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
     if not explores(case.space, workload=case.workload, n_trials=n_trials):
         return None, ""
     spent = explored_device_hours(case.trials, program=str(case.workload["program"]), now=now)
-    of_budget = f"{spent:.3g} of {rules.explore_budget_device_hours:g} device hours are spent"
+    of_budget = f"{spent:.3g} of {rules.explore_budget_device_hours:g} device hours used"
     if max(spent, spent + expected_device_hours(case.trials, case.workload)) >= rules.explore_budget_device_hours:
-        return None, f"this launch would explore, but its budget has no room for it: {of_budget}"
+        return None, f"this launch is due to explore, but could exceed the exploration budget: {of_budget}"
     found = _untried(case, seed=n_trials)
     if found is None:
-        return None, "this launch would explore, but nothing untried clears min_fit"
-    return found, f"this launch explores, as a share of {rules.explore:g} does: {of_budget}"
+        return None, "this launch is due to explore, but no untried config reaches min_fit"
+    return found, f"this launch explores (explore = {rules.explore:g}): {of_budget}"
 
 
 def n_launched(case: DecisionContext) -> int:
@@ -205,5 +205,5 @@ def _from_own_literals(case: DecisionContext, space: SearchSpace, suggested: Con
     config = {**{name: value for name, value in frozen.items() if name not in config}, **config}
     changed = [name for name, value in frozen.items() if not same_value(config[name], value)]
     if changed:
-        raise LaunchError(f"the suggested config changes {', '.join(changed)}, which stays as typed")
+        raise LaunchError(f"the suggested config changes {', '.join(changed)}, which this launch may not change")
     return config

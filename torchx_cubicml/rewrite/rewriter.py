@@ -14,7 +14,16 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
-from torchx_cubicml.launch.messages import aligned, change_rows, gain_text, interval_text, statistic_text, told
+from torchx_cubicml.launch.messages import (
+    KEPT,
+    NOT_RECORDED,
+    aligned,
+    change_rows,
+    gain_text,
+    interval_text,
+    statistic_text,
+    told,
+)
 from torchx_cubicml.launch.place_config import RewrittenLaunch, with_files
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
@@ -37,8 +46,6 @@ if TYPE_CHECKING:
 MODES = ("rewrite", "record", "off")
 READ_DEADLINE_S = 5.0
 THINK_DEADLINE_S = 10.0
-KEPT = "keeping your arguments"
-NOT_RECORDED = "running your command as typed, without recording it"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -212,7 +219,7 @@ def _with_choice(
     )
     contract = with_files(contract, typed=launch, wanted=written, own=current)
     if contract.files and written.world_size != launch.world_size:
-        raise LaunchError("the best config changes config files and the size of the job, which a job cannot undo")
+        raise LaunchError("the best config changes both config files and the job size, which a job cannot undo")
     encode_contract(contract)
     changed = replace(reached, launch=written, contract=contract, suggestion=suggestion)
     return _with_block(changed, space, current, choice, options)
@@ -240,21 +247,21 @@ def _with_block(
         *rows,
         (
             f"predicted gain {statistic_text(space.statistic)}".rstrip(),
-            gain_text(gain) if suggestion.throughput is not None else "unknown, which is why it is tried",
+            gain_text(gain) if suggestion.throughput is not None else "unknown; this launch measures it",
         ),
-        *([("measured", f"{doubt} at the surest launch of each config")] if doubt else []),
+        *([("measurement error", f"{doubt} for the most precise launch of each config")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)
     why = (
-        f"from what {known} of this workload showed" if choice.origin is Origin.REWRITE else f"to learn: {known} known"
+        f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
     )
     with_heading = changed.telling(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 
 
 def _not_permitted_line(name: str) -> str:
-    return f"{name} stays as typed: it changes what is trained (changes_training = true in the space file permits it)"
+    return f"keeping {name}: it changes what is trained (set changes_training = true in the space file to allow it)"
 
 
 def _launches(count: int) -> str:

@@ -96,7 +96,7 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
     stated = workload.get("global_batch_size", current.get("global_batch_size"))
     computed = computed_global_batch_size(workload=workload, current=current)
     if stated is not None and computed is not None and stated != computed:
-        raise LaunchError(f"the space file states a global batch size of {stated}, and the command has {computed}")
+        raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
 
 
 def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:
@@ -108,7 +108,7 @@ def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Conf
     if before == after:
         return ""
     return (
-        f"the best config known trains with a global batch size of {after} in place of {before}; "
+        f"the best known config changes the global batch size from {before} to {after}; "
         "derive gradient_accumulation_steps in the space file to keep it"
     )
 
@@ -132,15 +132,16 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
 def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
     """Return the reason for not changing the user's command to a suggestion; empty if there is none."""
     if suggestion.probability_to_fit < rules.min_fit:
-        return f"the best config known fits in memory with a probability of only {suggestion.probability_to_fit:.0%}"
+        fit = f"{suggestion.probability_to_fit:.0%}, below min_fit, {rules.min_fit:.0%}"
+        return f"the best known config fits in memory with a probability of only {fit}"
     gain, low = suggestion.gain, suggestion.gain_low
     # Without a gain, the user's own config is known to run out of memory, so any config that fits is better.
     if gain is None or low is None:
         return ""
     if low <= _LOW_END:
-        return f"the best gain known, {gain - 1:+.1%}, is inside the noise"
+        return f"the best predicted gain, {gain - 1:+.1%}, is within the noise"
     if gain - 1 < rules.min_gain:
-        return f"the best gain known, {gain - 1:+.1%}, is under the {rules.min_gain:.1%} that is wanted"
+        return f"the best predicted gain, {gain - 1:+.1%}, is below min_gain, {rules.min_gain:.1%}"
     return ""
 
 
@@ -196,7 +197,7 @@ def _devices(trial: Trial) -> int:
 
 def _equals(name: str, value: Scalar) -> Expression:
     text = str(value).lower() if isinstance(value, bool) else repr(value)
-    return parse_expression(f"{name} == {text}", where=f"rewrite: {name} stays as typed")
+    return parse_expression(f"{name} == {text}", where=f"rewrite: {name} keeps its value")
 
 
 def _only_choice(parameter: Parameter, current: Config) -> Scalar | None:

@@ -38,7 +38,7 @@ def searcher_named(name: str, *, start: tuple[Config, ...] = ()) -> Searcher:
         SpaceError: the name is unknown.
     """
     if name not in SEARCHERS:
-        raise SpaceError(f"unknown searcher {name!r}; legal are {', '.join(SEARCHERS)}")
+        raise SpaceError(f"unknown searcher {name!r}; choose from {', '.join(SEARCHERS)}")
     searcher = SEARCHERS[name]()
     return searcher.with_start(start) if isinstance(searcher, WarmStartable) else searcher
 

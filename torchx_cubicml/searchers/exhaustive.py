@@ -37,7 +37,7 @@ class Exhaustive:
             SpaceError: it has more configs than ``limit``.
         """
         if space.size(limit=self.limit + 1) > self.limit:
-            raise SpaceError(f"exhaustive search lists at most {self.limit} configs; use evolution on this space")
+            raise SpaceError(f"exhaustive search is limited to {self.limit} configs; use evolution for this space")
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best of all legal configs; see ``Searcher``.

@@ -38,7 +38,7 @@ class DesignPoint:
 
     Args:
         config: legal in the space.
-        why: its reason, in words that continue "untried first guess: ".
+        why: its reason, in words that continue "initial design: ".
     """
 
     config: Config
@@ -55,7 +55,7 @@ def first_batch(space: SearchSpace, *, current: Config, best: Config | None = No
     """
     factors = _factors(space.dimensions)
     home = _vector(space, factors, current)
-    points = [(home, "your own config")] if current in space else []
+    points = [(home, "your config")] if current in space else []
     if _use_screening(factors):
         return list(_decoded(space, [*points, *_screening(space, factors, home)]))
     points += list(_uniform(_with_legal_numbers(space, factors, home), home))
@@ -135,7 +135,7 @@ def _uniform(factors: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vec
             choice = _choice_at(driver, where)
             start, text = _with_choice(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
         if structure is None:
-            yield start, text or "the one legal config"
+            yield start, text or "the only legal config"
             continue
         subject = "every layer" if len(structure.indices) > 1 else structure.name
         for choice, value in enumerate(structure.choices[:_MAX_CHOICES]):
@@ -163,7 +163,7 @@ def _screening(space: SearchSpace, factors: Mapping[str, _Factor], home: Vector)
     for _ in range(_SCREENING_SIZE):
         rarest = int(np.argmin(counts[every, levels].sum(axis=1)))
         counts[every, levels[rarest]] += 1.0
-        yield tuple(candidates[rarest].tolist()), "every parameter at a value little tried"
+        yield tuple(candidates[rarest].tolist()), "every parameter at a rarely tried value"
 
 
 def _levels(factor: _Factor) -> NDArray[np.intp]:

@@ -31,12 +31,12 @@ def kind(value: Operand) -> str:
     """Return the kind of a value: only values of one kind are ever equal, so ``1``, ``true`` and ``"1"`` all differ.
 
     >>> kind(True), kind(1), kind(1.0), kind("1")
-    ('true or false', 'a number', 'a number', 'a text')
+    ('true or false', 'a number', 'a number', 'a string')
     """
     if isinstance(value, bool):
         return "true or false"
     if isinstance(value, str):
-        return "a text"
+        return "a string"
     return "a list" if isinstance(value, tuple) else "a number"
 
 
@@ -47,7 +47,7 @@ def number(value: Operand, text: str) -> Number:
         SpaceError: it is not; ``text`` is the operation that needs one.
     """
     if isinstance(value, bool) or not isinstance(value, int | float | Fraction):
-        raise SpaceError(f"`{text:.60}` calculates with numbers, got {value!r:.40}")
+        raise SpaceError(f"`{text:.60}` needs numbers, got {value!r:.40}")
     return value
 
 
@@ -58,7 +58,7 @@ def truth(value: Operand, text: str) -> bool:
         SpaceError: it is neither; ``text`` is the operation that needs one.
     """
     if not isinstance(value, bool):
-        raise SpaceError(f"`{text:.60}` wants true or false, got {value!r:.40}")
+        raise SpaceError(f"`{text:.60}` needs true or false, got {value!r:.40}")
     return value
 
 
@@ -70,7 +70,7 @@ def bounded(value: object) -> Number:
     """
     if isinstance(value, int | Fraction):
         if _bits(value) > MAX_BITS:
-            raise SpaceError(f"a number has more than {MAX_BITS} bits")
+            raise SpaceError(f"a number exceeds {MAX_BITS} bits")
         return value.numerator if value.denominator == 1 else value
     if isinstance(value, float) and math.isfinite(value):
         return value
@@ -107,20 +107,20 @@ def _raise_to(base: Number, exponent: Number) -> Number:
     if isinstance(base, float):
         return float(base**exponent)
     if _bits(base) * abs(exponent) > MAX_BITS:
-        raise SpaceError(f"a number has more than {MAX_BITS} bits")
+        raise SpaceError(f"a number exceeds {MAX_BITS} bits")
     power: Fraction = Fraction(base) ** exponent
     return power
 
 
 def _equal(left: Operand, right: Operand, text: str) -> bool:
     if kind(left) != kind(right):
-        raise SpaceError(f"`{text:.60}` compares {left!r:.40} with {right!r:.40}, which is of another kind")
+        raise SpaceError(f"`{text:.60}` compares {kind(left)} with {kind(right)}: {left!r:.40} and {right!r:.40}")
     return left == right
 
 
 def _within(left: Operand, right: Operand, text: str) -> bool:
     if not isinstance(right, tuple):
-        raise SpaceError(f"`{text:.60}` looks into a list, got {right!r:.40}")
+        raise SpaceError(f"`{text:.60}` needs a list after `in`, got {right!r:.40}")
     return any(kind(left) == kind(item) and left == item for item in right)
 
 
@@ -136,7 +136,7 @@ def _flatten(arguments: Sequence[Operand], text: str) -> list[Number]:
 
 def _logarithm(value: Number) -> Number:
     if value <= 0:
-        raise SpaceError(f"log2 wants a number above 0, got {value}")
+        raise SpaceError(f"log2 needs a number above 0, got {value}")
     exact = Fraction(value)
     whole = exact.numerator.bit_length() - exact.denominator.bit_length()
     if exact == Fraction(2) ** whole:
@@ -146,7 +146,7 @@ def _logarithm(value: Number) -> Number:
 
 def _length(arguments: Sequence[Operand], text: str) -> int:
     if not isinstance(arguments[0], tuple):
-        raise SpaceError(f"`{text:.60}` wants a list, got {arguments[0]!r:.40}")
+        raise SpaceError(f"`{text:.60}` needs a list, got {arguments[0]!r:.40}")
     return len(arguments[0])
 
 

@@ -202,7 +202,7 @@ def derived_value(name: str, derivation: Derivation, values: Mapping[str, Value]
     """
     value = derivation.evaluate_partly(values)
     if isinstance(value, Symbolic):
-        raise SpaceError(f"{derivation.where}: {name} = {derivation.source}: the result is not known")
+        raise SpaceError(f"{derivation.where}: {name} = {derivation.source}: the result is unknown")
     if not _may_be_derived(derivation, value):
         raise SpaceError(
             f"{derivation.where}: {name} = {derivation.source} must be above 0 and at most {MAX_DERIVED}, "
@@ -274,7 +274,7 @@ def in_dependency_order(derivations: Mapping[str, Derivation]) -> dict[str, Deri
     while waiting:
         ready = [name for name, expression in waiting.items() if not expression.names & waiting.keys()]
         if not ready:
-            raise SpaceError(f"a derivation is circular: {' <- '.join(_cycle(waiting))}")
+            raise SpaceError(f"circular derivation: {' <- '.join(_cycle(waiting))}")
         ordered |= {name: waiting.pop(name) for name in ready}
     return ordered
 

@@ -58,7 +58,7 @@ def config_at(space: SearchSpace, vector: NDArray[np.intp]) -> Config:
     """
     config = space.decode(vector.tolist())
     if config is None:
-        raise SpaceError(f"the choices {vector.tolist()!r:.80} are not legal together")
+        raise SpaceError(f"the choices {vector.tolist()!r:.80} are not a legal config")
     return config
 
 

@@ -91,7 +91,7 @@ class LegalChoices:
             SpaceError: no vector is legal, or no legal one was found.
         """
         if self.is_empty:
-            raise SpaceError("no config is legal, so none can be drawn")
+            raise SpaceError("no config is legal: cannot draw one")
         columns: list[Sequence[int]] = [()] * self._length
         for part in self._parts:
             drawn = part.draw(count, rng)
@@ -173,8 +173,8 @@ class _Tied:
         if limit is not None:
             return limit
         raise SpaceError(
-            f"there are too many legal configs to count: constraints tie {len(self.dimensions)} choices together; "
-            "count up to a limit, or tune layers in groups"
+            f"too many legal configs to count: constraints link {len(self.dimensions)} choices; "
+            "count up to a limit, or set groups"
         )
 
     def assignments(self) -> Iterator[tuple[int, ...]]:
@@ -218,8 +218,7 @@ class _Tied:
             found = self._long_found[int(rng.integers(len(self._long_found)))]
         if found is None:
             raise SpaceError(
-                "no legal config was found in a bounded search: "
-                f"constraints tie {len(self.dimensions)} choices together"
+                f"no legal config found in a bounded search: constraints link {len(self.dimensions)} choices"
             )
         return found
 

@@ -31,7 +31,7 @@ _MEMBERSHIP = (ast.In, ast.NotIn)
 _CONSTANTS = {"true": True, "false": False}  # as TOML spells them
 
 LEGAL = (
-    "numbers, texts, true, false, names, + - * / // % **, comparisons, in (...), and, or, not, `a if b else c`, "
+    "numbers, strings, true, false, names, + - * / // % **, comparisons, in (...), and, or, not, `a if b else c`, "
     "and calls of abs, ceil, floor, len, log2, max, min"
 )
 
@@ -62,7 +62,7 @@ class Expression:
         """
         result = self.evaluate_partly(values)
         if isinstance(result, Symbolic):
-            raise SpaceError(f"{self.where}: {self.source!r}: the result is not known")
+            raise SpaceError(f"{self.where}: {self.source!r}: the result is unknown")
         return result
 
     def evaluate_partly(self, values: _Values) -> Scalar | Symbolic:
@@ -76,7 +76,7 @@ class Expression:
             if isinstance(result, Fraction):
                 raise SpaceError(f"the result {result} is not a whole number")
             if isinstance(result, tuple):
-                raise SpaceError("the result is a list where one value is wanted")
+                raise SpaceError("the result must be one value, not a list")
         except SpaceError as error:
             raise SpaceError(f"{self.where}: {self.source!r}: {error}") from None
         return result
@@ -122,14 +122,14 @@ def is_name(text: str) -> bool:
 
 def _syntax_tree(source: str) -> ast.expr:
     if len(source) > MAX_SOURCE:
-        raise SpaceError(f"{len(source)} characters are more than the {MAX_SOURCE} that are legal")
+        raise SpaceError(f"{len(source)} characters exceed the limit of {MAX_SOURCE}")
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # Python's syntax warnings are not for the user's terminal
             return ast.parse(source.strip(), mode="eval").body
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
-        raise SpaceError(f"not an expression ({reason or 'too deeply nested'}); legal are {LEGAL}") from None
+        raise SpaceError(f"not an expression ({reason or 'too deeply nested'}); allowed: {LEGAL}") from None
 
 
 def _names(tree: ast.expr) -> Iterator[str]:
@@ -142,7 +142,7 @@ def _names(tree: ast.expr) -> Iterator[str]:
 def _compile(node: ast.expr, depth: int) -> _Evaluate:
     """Return the function that evaluates ``node``; raises for types that are not in ``_COMPILERS``."""
     if depth > MAX_DEPTH:
-        raise SpaceError(f"operations nest deeper than {MAX_DEPTH}")
+        raise SpaceError(f"operations are nested more than {MAX_DEPTH} levels deep")
     compiler = _COMPILERS.get(type(node))
     if compiler is None:
         raise _illegal_node(node)
@@ -150,7 +150,7 @@ def _compile(node: ast.expr, depth: int) -> _Evaluate:
 
 
 def _illegal_node(node: ast.expr) -> SpaceError:
-    return SpaceError(f"`{_text(node):.40}` at column {node.col_offset + 1} is not legal; legal are {LEGAL}")
+    return SpaceError(f"`{_text(node):.40}` at column {node.col_offset + 1} is not allowed; allowed: {LEGAL}")
 
 
 def _text(node: ast.expr) -> str:
@@ -172,11 +172,11 @@ def _compile_name(node: ast.Name, depth: int) -> _Evaluate:
         constant = _CONSTANTS[name]
         return lambda values: constant
     if name in FUNCTIONS:
-        raise SpaceError(f"`{name}` is a function and wants its arguments in parentheses")
+        raise SpaceError(f"`{name}` is a function; write its arguments in parentheses")
 
     def look_up(values: _Values) -> Operand:
         if name not in values:
-            raise SpaceError(f"{name} is not known here; known are {', '.join(sorted(values)) or 'no names'}")
+            raise SpaceError(f"unknown name {name}; known names: {', '.join(sorted(values)) or 'none'}")
         return values[name]
 
     return look_up
@@ -187,7 +187,7 @@ def _compile_sequence(node: ast.Tuple | ast.List, depth: int) -> _Evaluate:
     for item in node.elts:
         value = None if any(_names(item)) else _compile(item, depth)({})
         if value is None or isinstance(value, tuple | Fraction | Symbolic):
-            raise SpaceError(f"a list holds numbers and texts, not `{_text(item):.40}`")
+            raise SpaceError(f"a list may only hold numbers and strings, not `{_text(item):.40}`")
         items.append(value)
     constant = tuple(items)
     return lambda values: constant

@@ -117,7 +117,7 @@ class LegalConfigs:
             not 0 <= index < size for index, size in zip(choice, self._sizes, strict=True)
         ):
             raise SpaceError(
-                f"a choice holds an index below the number of choices for each of {len(self._sizes)} dimensions"
+                f"a choice vector needs {len(self._sizes)} indices, each below its dimension's number of choices"
             )
         return self._facts | {name: self._value(name, choice) for name in self._free}
 
@@ -170,7 +170,7 @@ class LegalConfigs:
         for parameter in self._free.values():
             name = parameter.name
             if name not in config:
-                raise SpaceError(f"{name} is missing; legal are {_listed(parameter.choices)}")
+                raise SpaceError(f"{name} is missing; choose from {_listed(parameter.choices)}")
             if parameter.conditional is not None and not parameter.conditional.when.holds(known):
                 _check_idle_value(parameter.conditional, config[name])
                 indices.extend([0] * parameter.n_dimensions)
@@ -198,9 +198,9 @@ class LegalConfigs:
         for rule in self._rules:
             if self._is_infeasible([rule]):
                 reason = rule.broken(self.values([0] * len(self._sizes)))
-                raise SpaceError(f"no config is legal: every one breaks {_described(rule)}; the first: {reason}")
+                raise SpaceError(f"no config is legal: all break {_described(rule)}; the first: {reason}")
         together = "; ".join(_described(rule) for rule in self._conflict())
-        raise SpaceError(f"no config is legal: none meets all of these together: {together}")
+        raise SpaceError(f"no config is legal: none satisfies all of: {together}")
 
     def _conflict(self) -> list[Rule]:
         """Return a minimal conflict: rules that together exclude every config, and no longer without any one."""
@@ -257,12 +257,12 @@ class LegalConfigs:
             return [self._index_of(parameter, value)]
         length = sum(len(block) for block in parameter.blocks)
         if not isinstance(value, tuple) or len(value) != length:
-            raise SpaceError(f"{parameter.name} must hold {length} entries, got {value!r:.80}")
+            raise SpaceError(f"{parameter.name} must have {length} entries, got {value!r:.80}")
         indices: list[int] = []
         for block in parameter.blocks:
             entries = {self._index_of(parameter, value[entry], entry) for entry in block}
             if len(entries) > 1:
-                raise SpaceError(f"{parameter.name}: entries {block[0]} to {block[-1]} are one group and must be alike")
+                raise SpaceError(f"{parameter.name}: entries {block[0]} to {block[-1]} are one group and must be equal")
             indices.extend(entries)
         return indices
 
@@ -270,7 +270,7 @@ class LegalConfigs:
         index = None if isinstance(value, list | tuple) else self._index[parameter.name].get((kind(value), value))
         if index is None:
             where = parameter.name if entry is None else f"{parameter.name}[{entry}]"
-            raise SpaceError(f"{where} = {value!r:.80} is not legal; legal are {_listed(parameter.choices)}")
+            raise SpaceError(f"{where} = {value!r:.80} is not legal; choose from {_listed(parameter.choices)}")
         return index
 
 
@@ -287,7 +287,7 @@ def _with_dp_degree(
 def _check_idle_value(conditional: Conditional, value: Value) -> None:
     if value != conditional.idle or _kinds(value) != _kinds(conditional.idle):
         raise SpaceError(
-            f"{conditional.name} = {value!r:.80} is not legal; it is {conditional.idle!r:.80} unless "
+            f"{conditional.name} = {value!r:.80} is not legal; it must be {conditional.idle!r:.80} unless "
             f"{conditional.when.source}"
         )
 
@@ -301,13 +301,13 @@ def _check_names(expressions: Sequence[Derivation], known: set[str], *, chosen: 
         missing = sorted(expression.names - known - chosen)
         if missing:
             hint = (
-                "; it is computed where the command holds micro_batch_size and the world size is known"
+                " (computed if the command sets micro_batch_size and the world size is known)"
                 if "global_batch_size" in missing
                 else ""
             )
             raise SpaceError(
-                f"{expression.where}: {expression.source!r} needs {', '.join(missing)}, not known for this "
-                f"workload{hint}; known are {', '.join(sorted(known))}"
+                f"{expression.where}: {expression.source!r} needs {', '.join(missing)}, unknown for this "
+                f"workload{hint}; known: {', '.join(sorted(known))}"
             )
 
 

@@ -98,15 +98,15 @@ class Parameter:
     def __post_init__(self) -> None:
         where = f"parameters.{self.name}"
         if (self.derive is None) != bool(self.choices):
-            raise SpaceError(f"{where} needs choices, or an expression in derive, and not both")
+            raise SpaceError(f"{where}: needs either choices or derive, not both")
         kinds = sorted({kind(choice) for choice in self.choices})
         if len(kinds) > 1:
-            raise SpaceError(f"{where}: choices must be alike, got {' and '.join(kinds)}")
+            raise SpaceError(f"{where}: choices must be of one kind, got {' and '.join(kinds)}")
         repeated = [choice for choice, count in Counter(self.choices).items() if count > 1]
         if repeated:
-            raise SpaceError(f"{where}: choices must differ, got {repeated[0]!r:.80} more than once")
+            raise SpaceError(f"{where}: choices must be distinct, got {repeated[0]!r:.80} more than once")
         if self.groups is not None and (self.per_layer is None or not is_count(self.groups)):
-            raise SpaceError(f"{where}: groups = {self.groups!r} must be a whole number above 0 beside per_layer")
+            raise SpaceError(f"{where}: groups must be a whole number above 0 and needs per_layer, got {self.groups!r}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -119,7 +119,7 @@ class SearchSpace:
         names = [parameter.name for parameter in self.parameters]
         repeated = sorted({name for name in names if names.count(name) > 1})
         if repeated:
-            raise SpaceError(f"a parameter is declared once; {', '.join(repeated)} is declared again")
+            raise SpaceError(f"parameter declared more than once: {', '.join(repeated)}")
 
     def bind(self, *, workload: Workload, current: Config) -> Self:
         """Return this space for one workload, with facts, per-layer sizes and ``global_batch_size`` fixed.
@@ -255,8 +255,8 @@ class SearchSpace:
         idle = parameter.default if parameter.default is not None else self.own.get(parameter.name)
         if idle is None:
             raise SpaceError(
-                f"parameters.{parameter.name}: what it is unless {parameter.when.source} is not known: "
-                "neither a default nor the command says"
+                f"parameters.{parameter.name}: unknown value unless {parameter.when.source}; "
+                "set a default, or state it in the command"
             )
         if blocks is not None and not isinstance(idle, tuple):
             idle = (idle,) * sum(map(len, blocks))
@@ -326,10 +326,8 @@ def _blocks(parameter: Parameter, facts: Mapping[str, Value]) -> tuple[tuple[int
     name = parameter.per_layer
     count = facts.get(name) if isinstance(name, str) else name
     if not is_count(count) or count > MAX_ITEMS:
-        known = f"got {count!r}" if count is not None else "it is not known for this workload"
-        raise SpaceError(
-            f"parameters.{parameter.name}: per_layer = {name!r} must count 1 to {MAX_ITEMS} entries; {known}"
-        )
+        known = f"got {count!r}" if count is not None else "it is unknown for this workload"
+        raise SpaceError(f"parameters.{parameter.name}: per_layer = {name!r} must be from 1 to {MAX_ITEMS}; {known}")
     n_blocks = min(parameter.groups or count, count)
     edges = [count * number // n_blocks for number in range(n_blocks + 1)]
     return tuple(tuple(range(start, end)) for start, end in pairwise(edges))
@@ -339,9 +337,9 @@ def _difference(config: Config, legal: Config) -> str | None:
     """Return a sentence on the first difference from the legal config of the same free values; ``None`` without one."""
     for name in {**legal, **config}:
         if name not in legal:
-            return f"{name} is no parameter of this space; its parameters are {', '.join(legal)}"
+            return f"unknown parameter {name}; choose from {', '.join(legal)}"
         if name not in config:
-            return f"{name} is missing; with the other values it is {legal[name]!r}"
+            return f"{name} is missing; with the other values it must be {legal[name]!r}"
         if kind(config[name]) != kind(legal[name]) or config[name] != legal[name]:
-            return f"{name} = {config[name]!r:.80} is not legal; with the other values it is {legal[name]!r:.80}"
+            return f"{name} = {config[name]!r:.80} is not legal; with the other values it must be {legal[name]!r:.80}"
     return None

@@ -104,7 +104,7 @@ def _fold(store: TrialStore, day: str, events: Mapping[str, bytes]) -> None:
     place = store.folder.publish_segment(f"{day}-{secrets.token_hex(8)}{SUFFIX}", data)
     for name, written in store.folder.read([f"{place}/{name}" for name in named]):
         if not _is_same_event(written, named[name.rpartition("/")[2]]):
-            raise StoreError(f"store {mask(store.url)}: segment {place} does not read back; nothing was removed")
+            raise StoreError(f"store {mask(store.url)}: segment {place} differs when read back; nothing was removed")
     store.folder.remove(list(events))
 
 

@@ -40,7 +40,7 @@ def within(deadline_s: float, step: Callable[[], _T], *, what: str) -> _T:
         return future.result(deadline_s)
     except TimeoutError:
         if not future.done():
-            raise LaunchError(f"{what} was not done within {deadline_s:g} s") from None
+            raise LaunchError(f"{what} took longer than {deadline_s:g} s") from None
         return future.result()
 
 

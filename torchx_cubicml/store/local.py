@@ -44,7 +44,7 @@ class LocalBackend:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise StoreError(f"store {self._root} cannot be written: {error}") from error
+            raise StoreError(f"cannot write to store {self._root}: {error}") from error
 
     def list_objects(
         self, known: Mapping[str, Directory] = NO_DIRECTORIES, out_of_time: Callable[[], bool] = never
@@ -62,7 +62,7 @@ class LocalBackend:
                 continue
             except OSError as error:
                 if folder == events:
-                    raise StoreError(f"store {self._root} cannot be read: {error}") from error
+                    raise StoreError(f"cannot read store {self._root}: {error}") from error
                 problems.append(f"{folder} ({error.strerror})")
                 continue
             directories[folder] = directory
@@ -109,7 +109,7 @@ class LocalBackend:
         except OSError as error:
             with suppress(OSError):
                 temporary.unlink(missing_ok=True)
-            raise StoreError(f"store {self._root} cannot be written: {error}") from error
+            raise StoreError(f"cannot write to store {self._root}: {error}") from error
         return str(folder / name)
 
     def remove(self, places: Sequence[str]) -> None:
@@ -118,7 +118,7 @@ class LocalBackend:
             for place in places:
                 Path(place).unlink(missing_ok=True)
         except OSError as error:
-            raise StoreError(f"store {self._root}: an object cannot be removed: {error}") from error
+            raise StoreError(f"cannot remove an object from store {self._root}: {error}") from error
 
     def _read(self, place: str) -> bytes | Exception:
         content = _read_file(place)

@@ -85,9 +85,9 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
         save_index(path, store.url, known)
     if is_partial:
         raise StoreError(
-            f"store {mask(store.url)} was not read in time: {n_objects - reader.n_left_out} of {n_objects} objects are"
-            + (f" beside {len(listing.unopened)} segments" if listing.unopened else "")
-            + (", and the next launch goes on from there" if path is not None else "")
+            f"store {mask(store.url)} was not read in time: read {n_objects - reader.n_left_out} of {n_objects} objects"
+            + (f", with {len(listing.unopened)} segments unread" if listing.unopened else "")
+            + ("; the next launch continues from there" if path is not None else "")
         )
     skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
     skipped += [f"{place} ({why})" for place, why in sorted((known.refused | reader.failed).items())]

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 _P = ParamSpec("_P")
 _T = TypeVar("_T")
+_S3 = ("s3", "s3a")
 _BATCH = 256  # objects fetched at once, and held in memory
 
 
@@ -44,7 +45,7 @@ class RemoteBackend:
         return self._publish(SEGMENTS, name, data)
 
     def _publish(self, below: str, name: str, data: bytes) -> str:
-        with self._failing_as("cannot be written"):
+        with self._failing_as("cannot write to"):
             system, root = self._connect()
             folder = f"{root}/{below}"
             if self._protocol in OBJECT_PROTOCOLS:
@@ -59,7 +60,7 @@ class RemoteBackend:
 
     def remove(self, places: Sequence[str]) -> None:
         """Remove the objects one by one."""
-        with self._failing_as("has an object that cannot be removed"):
+        with self._failing_as("cannot remove an object from"):
             system, _ = self._connect()
             for place in places:
                 with suppress(FileNotFoundError):
@@ -92,7 +93,7 @@ class RemoteBackend:
     def _read_objects(self, places: list[str], *, follows: bool) -> dict[str, bytes | Exception]:
         if not places:
             return {}
-        with self._failing_as("cannot be read"):
+        with self._failing_as("cannot read"):
             system, _ = self._connect()
             fetched = system.cat_ranges(places, 0, MAX_OBJECT_BYTES + 1, on_error="return")
         contents = dict(zip(places, fetched, strict=True))
@@ -104,7 +105,7 @@ class RemoteBackend:
 
     def _fetch(self, segments: Sequence[str]) -> dict[str, bytes | Exception]:
         """Fetch segments, concurrently where the protocol allows it."""
-        with self._failing_as("cannot be read"):
+        with self._failing_as("cannot read"):
             system, _ = self._connect()
             places = list(segments)
             fetched = system.cat_ranges(places, 0, MAX_SEGMENT_BYTES + 1, on_error="return")
@@ -120,7 +121,7 @@ class RemoteBackend:
 
     def _infos(self, below: str) -> tuple[list[Mapping[str, object]], list[str]]:
         """Return fsspec's entries below one folder of the store, and the entries that cannot be listed."""
-        with self._failing_as("cannot be read"):
+        with self._failing_as("cannot read"):
             system, root = self._connect()
             system.invalidate_cache()
             list_all = _find if self._protocol in OBJECT_PROTOCOLS else _walk
@@ -142,10 +143,13 @@ class RemoteBackend:
         try:
             yield
         except ImportError as error:
-            raise StoreError(f"store {mask(self._url)} {what}, its client package is missing: {error}") from error
+            package = (
+                "s3fs: pip install 'torchx-cubicml[s3]'" if self._protocol in _S3 else f"a client package: {error}"
+            )
+            raise StoreError(f"store {mask(self._url)} needs {package}") from error
         except Exception as error:
             why = mask(f"{type(error).__name__}: {error}")
-            raise StoreError(f"store {mask(self._url)} {what}: {why}") from error
+            raise StoreError(f"{what} store {mask(self._url)}: {why}") from error
 
 
 class _DaemonThreads(ThreadPoolExecutor):

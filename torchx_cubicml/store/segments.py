@@ -65,15 +65,15 @@ def decode_segment(data: bytes) -> dict[str, bytes]:
     try:
         text = reader.decompress(data, MAX_SEGMENT_BYTES + 1)
     except zlib.error as error:
-        raise RecordError(f"it is no segment: {error}") from error
+        raise RecordError(f"not a segment: {error}") from error
     if len(text) > MAX_SEGMENT_BYTES or not reader.eof:
-        raise RecordError(f"it is cut, or more than the {MAX_SEGMENT_BYTES} bytes that are legal")
+        raise RecordError(f"truncated, or larger than the limit of {MAX_SEGMENT_BYTES} bytes")
     found = {}
     for line in text.splitlines():
         name, _, content = line.partition(b"\t")
         known = name.decode("ascii", "replace")
         if not is_object(known) or "/" in known:
-            raise RecordError("it names an object that is none")
+            raise RecordError("it holds an invalid object name")
         found[known] = content
     return found
 

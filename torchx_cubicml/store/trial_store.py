@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Trial
 
-TOO_LARGE = f"it is larger than the {MAX_OBJECT_BYTES} bytes that are legal"
+TOO_LARGE = f"larger than the limit of {MAX_OBJECT_BYTES} bytes"
 _MAX_NAMED = 5  # objects that a warning names; the rest are counted
 
 
@@ -121,7 +121,7 @@ def _encode(event: Event) -> bytes:
     try:
         text = json.dumps(event.to_json(), separators=(",", ":"), allow_nan=False)
     except (TypeError, ValueError, RecursionError) as error:
-        raise RecordError(f"event of {event.trial_id or event.launch_id} has no JSON: {error}") from error
+        raise RecordError(f"event of {event.trial_id or event.launch_id} cannot be written as JSON: {error}") from error
     data = text.encode("ascii") + b"\n"
     decode_event(data)
     return data
@@ -134,18 +134,18 @@ def decode_event(content: bytes | Exception) -> Event:
         RecordError: the object holds no legal event, or could not be read.
     """
     if isinstance(content, Exception):
-        raise RecordError(f"it cannot be read: {content}") from content
+        raise RecordError(f"cannot read it: {content}") from content
     if len(content) > MAX_OBJECT_BYTES:
         raise RecordError(TOO_LARGE)
     try:
         payload = json.loads(content, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise RecordError(f"it holds no JSON: {error}") from error
+        raise RecordError(f"not JSON: {error}") from error
     return Event.from_json(payload)
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not allowed")
 
 
 def _places(listing: Listing, skipped: list[str]) -> list[str]:
@@ -159,7 +159,8 @@ def skipped_warnings(url: str, skipped: Sequence[str]) -> tuple[str, ...]:
         return ()
     named = "; ".join(_printable(mask(text)[:500]) for text in skipped[:_MAX_NAMED])
     more = f" and {len(skipped) - _MAX_NAMED} more" if len(skipped) > _MAX_NAMED else ""
-    return (f"{len(skipped)} unreadable in store {mask(url)}, skipped: {named}{more}",)
+    plural = "s" if len(skipped) > 1 else ""
+    return (f"skipped {len(skipped)} unreadable object{plural} in store {mask(url)}: {named}{more}",)
 
 
 def _printable(text: str) -> str:

@@ -110,11 +110,11 @@ def _pair(item: object) -> tuple[str, Value]:
 
 def _mapping(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     if len(pairs) > MAX_NAMES:
-        raise RecordError(f"a trial of the table holds {len(pairs)} names, more than {MAX_NAMES}")
+        raise RecordError(f"a trial of the table has {len(pairs)} names; the limit is {MAX_NAMES}")
     return dict(pairs)
 
 
 def _items(value: object) -> list[Any]:
     if isinstance(value, list):
         return value
-    raise TypeError(f"a list is wanted, got {type(value).__name__}")
+    raise TypeError(f"expected a list, got {type(value).__name__}")

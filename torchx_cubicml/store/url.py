@@ -12,7 +12,7 @@ LOCAL_PROTOCOLS = ("", "file", "local")
 # Object stores put an object atomically; elsewhere a temporary file is written and then moved.
 OBJECT_PROTOCOLS = ("s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "oss", "oci", "tos", "memory")
 _FILE_PROTOCOLS = ("sftp", "ssh", "ftp", "hdfs", "webhdfs", "smb", "dbfs", "webdav")
-_LEGAL = "a path, file, s3, gs, abfs, sftp, ftp, hdfs, smb, memory and what else fsspec knows"
+_LEGAL = "a path, file, s3, gs, abfs, sftp, ftp, hdfs, smb, memory or any other protocol of fsspec"
 # A cache or an archive in front of a store shows stale objects, or cannot have several writers.
 _WRAPPERS = frozenset(
     {
@@ -50,11 +50,11 @@ def absolute_url(url: str, *, for_launch: bool = False) -> str:
     if protocol in LOCAL_PROTOCOLS:
         return f"{protocol}://{_absolute_path(path)}" if protocol else str(_absolute_path(path))
     if protocol == "memory" and for_launch:
-        raise StoreError(f"store {mask(url)} ends with its process; a launch needs one that its job can reach")
+        raise StoreError(f"store {mask(url)} exists only in this process; use one that the job can reach")
     if protocol not in OBJECT_PROTOCOLS + _FILE_PROTOCOLS and not _known_to_fsspec(protocol):
-        raise StoreError(f"store {mask(url)} has the unknown protocol {protocol!r}; legal are {_LEGAL}")
+        raise StoreError(f"store {mask(url)} has the unknown protocol {protocol!r}; use {_LEGAL}")
     if not path.strip("/") and protocol != "memory":
-        raise StoreError(f"store {mask(url)} names no folder; legal is {protocol}://<place>/<folder>")
+        raise StoreError(f"store {mask(url)} has no folder; use {protocol}://<place>/<folder>")
     return f"{protocol}://{path.rstrip('/')}"
 
 
@@ -65,16 +65,16 @@ def split_url(url: str) -> tuple[str, str]:
         StoreError: the URL is empty, chains several stores, or lacks the slashes of its protocol.
     """
     if not url.strip():
-        raise StoreError(f"a store needs a name; legal are {_LEGAL}")
+        raise StoreError(f"the store URL is empty; use {_LEGAL}")
     if "\0" in url:
-        raise StoreError(f"store {mask(url)!r} holds a null character")
+        raise StoreError(f"store {mask(url)!r} contains a null character")
     match = _PROTOCOL.fullmatch(url)
     if match is None:
         _refuse_half_protocol(url)
         return "", url
     protocol = match["protocol"].lower()
     if "::" in url or protocol in _WRAPPERS:
-        raise StoreError(f"store {mask(url)} puts one store before another; name the one behind it alone")
+        raise StoreError(f"store {mask(url)} wraps another store; use the URL of that store alone")
     return protocol, match["path"]
 
 
@@ -82,18 +82,18 @@ def _refuse_half_protocol(url: str) -> None:
     match = _HALF_PROTOCOL.match(url)
     protocol = match["protocol"].lower() if match else ""
     if protocol and protocol in (*LOCAL_PROTOCOLS, *OBJECT_PROTOCOLS, *_FILE_PROTOCOLS):
-        raise StoreError(f"store {mask(url)} lacks slashes; write {protocol}://... , or ./{mask(url)} for a path")
+        raise StoreError(f"store {mask(url)} has no slashes; write {protocol}://... , or ./{mask(url)} for a path")
     if "::" in url and "://" in url:
-        raise StoreError(f"store {mask(url)} puts one store before another; name the one behind it alone")
+        raise StoreError(f"store {mask(url)} wraps another store; use the URL of that store alone")
 
 
 def _absolute_path(path: str) -> Path:
     if not path:
-        raise StoreError("store file:// names no folder; legal is file:///<folder>")
+        raise StoreError("store file:// has no folder; use file:///<folder>")
     try:
         return Path.cwd() / Path(path).expanduser()
     except (RuntimeError, OSError) as error:
-        raise StoreError(f"store {mask(path)} cannot be made absolute: {error}") from error
+        raise StoreError(f"cannot make store {mask(path)} absolute: {error}") from error
 
 
 def _known_to_fsspec(protocol: str) -> bool:

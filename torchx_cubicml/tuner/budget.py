@@ -50,7 +50,7 @@ class Budget:
     def __post_init__(self) -> None:
         limits = [value for value in (self.launches, self.device_hours, self.hours) if value is not None]
         if len(limits) != 1 or not limits[0] > 0 or not math.isfinite(limits[0]):
-            raise LaunchError(f"launches must be >= 1, or hours positive, and one of them given; got {self}")
+            raise LaunchError(f"give one of launches (>= 1), device_hours (> 0) or hours (> 0); got {self!r}")
 
     @classmethod
     def parse(cls, text: str) -> Self:
@@ -71,10 +71,7 @@ class Budget:
             return cls(device_hours=amount)
         if amount > 0 and unit.startswith("h"):
             return cls(hours=amount)
-        raise LaunchError(
-            f'--budget {text!r} is not legal; wanted is a whole number of launches, as in "16 launches", or '
-            '"200 gpu-hours" or "6 hours"'
-        )
+        raise LaunchError(f'invalid --budget {text!r}; use "16 launches", "200 gpu-hours" or "6 hours"')
 
     def launches_left(self, spent: Spent, *, parallel: int = 1) -> int:
         """Return the number of launches that the budget still allows.

@@ -89,12 +89,12 @@ class Comparison:
         return min(len(self.baseline.throughputs), len(self.best.throughputs)) >= _FEWEST_TO_CLAIM
 
     def __str__(self) -> str:
-        span = f"{self.gain_low:.2f}x to {self.gain_high:.2f}x (95 %)"
+        span = f"(95 % interval: {self.gain_low:.2f}x to {self.gain_high:.2f}x)"
         if self.claims_gain:
-            return f"gain {self.gain:.2f}x, {span}"
+            return f"Gain {self.gain:.2f}x {span}"
         if not self._repeated:
-            return f"ratio {self.gain:.2f}x, from too few measurements to claim a gain"
-        return f"ratio {self.gain:.2f}x, {span}: inside the spread between repeats, so no gain is claimed"
+            return f"Ratio {self.gain:.2f}x; no gain is claimed: too few measurements"
+        return f"Ratio {self.gain:.2f}x {span}; no gain is claimed: within the spread between repeats"
 
 
 def compare(baseline: Repeats, best: Repeats, *, objective: str, noise: float) -> Comparison:

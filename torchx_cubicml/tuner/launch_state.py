@@ -14,6 +14,14 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Trial
 
 
+NO_RESULT = "no result: "
+NO_REPORT = " without reporting"
+_END_TEXTS = {
+    JobEnd.SUCCEEDED: "exited 0",
+    JobEnd.CANCELLED: "was cancelled",
+    JobEnd.UNWATCHED: "ended while no tuner was running",
+    JobEnd.LOST: "was lost",
+}
 _INFRASTRUCTURE_ENDS = {
     JobEnd.NODE_FAILED,
     JobEnd.PREEMPTED,
@@ -35,22 +43,22 @@ def end_state_of(
         ended_by_itself = trial.state is State.COMPLETED or trial.state is State.OUT_OF_MEMORY
         return None if ended_by_itself else (pending.cancellation.state, pending.cancellation.reason)
     if out_of_memory and cut_off:
-        return State.OUT_OF_MEMORY, f"the scheduler ended the job for want of memory{why}"
+        return State.OUT_OF_MEMORY, f"the scheduler ended the job: out of memory{why}"
     if state.end is JobEnd.TIMED_OUT and cut_off:
-        return State.TIMEOUT, f"the scheduler's own time limit ended the job{why}"
+        return State.TIMEOUT, f"the scheduler's time limit ended the job{why}"
     if trial.state.ended and trial.state is not State.UNKNOWN:
         return None
     # If the tuner is killed while it starts a local job, the job has logs but may never have had a process.
     never_started = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
     if state.end in _INFRASTRUCTURE_ENDS or never_started:
-        return State.INFRASTRUCTURE, f"the job {_as_verb(state.end)}{why}"
-    return (
-        None if trial.state.ended else (State.UNKNOWN, f"the job {_as_verb(state.end)}, and its training said no more")
-    )
+        return State.INFRASTRUCTURE, f"the job {_end_text(state.end)}{why}"
+    if trial.state.ended:
+        return None
+    return State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}"
 
 
-def _as_verb(end: JobEnd | None) -> str:
-    return f"was {end}" if end is JobEnd.CANCELLED else str(end)
+def _end_text(end: JobEnd | None) -> str:
+    return "ended" if end is None else _END_TEXTS.get(end, str(end))
 
 
 def state_by_trial(trial: Trial | None) -> JobState:

@@ -160,7 +160,7 @@ class PendingLaunches:
         pending.unknown_since = (pending.unknown_since or now) if state.phase is JobPhase.UNKNOWN else None
         if pending.unknown_since is not None and now - pending.unknown_since > _LOST_AFTER:
             self._jobs.cancel(pending.handle)
-            self._give_up(pending, state.why)
+            self._give_up(pending, f"its scheduler does not know it{f': {state.why}' if state.why else ''}")
         elif pending.cancellation is None:
             self._enforce_deadlines(pending, now)
         elif now - pending.cancellation.since > _GIVE_UP:
@@ -198,10 +198,14 @@ class PendingLaunches:
         request = self._prepared.request
         if pending.running_since is not None:
             if (pending.ran_s(now) or 0.0) > request.trial_timeout_s:
-                self.cancel(pending, State.TIMEOUT, f"cancelled after it ran for {request.trial_timeout_s:g} s")
+                self.cancel(
+                    pending,
+                    State.TIMEOUT,
+                    f"cancelled after running for {request.trial_timeout_s:g} s (--trial-timeout)",
+                )
         elif (now - pending.since).total_seconds() > request.queue_timeout_s:
             why = f" ({pending.state.why})" if pending.state is not None and pending.state.why else ""
-            reason = f"cancelled after it waited in the queue for {request.queue_timeout_s:g} s{why}"
+            reason = f"cancelled after {request.queue_timeout_s:g} s in the queue (--queue-timeout){why}"
             self.cancel(pending, State.INFRASTRUCTURE, reason)
 
     def _request_cancel(self, pending: PendingLaunch) -> None:

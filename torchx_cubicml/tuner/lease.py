@@ -77,7 +77,7 @@ class Lease:
             tune_id = new_id("tune")
             lock = _lock(tune_id)
             if lock is None:
-                raise LaunchError(f"no lock can be had in {_lock_folder()}")
+                raise LaunchError(f"cannot lock {_lock_folder() / tune_id}")
             lease = cls(tune_id, resumed=False, lock=lock)
         facts = {"request": request_digest, "host": _host(), "user": _user(), "budget": str(request.budget)}
         journal.write(Note(kind=NoteKind.BEGUN, tune_id=lease.tune_id, time=clock.now().isoformat(), facts=facts))
@@ -157,7 +157,7 @@ def _lock(tune_id: str) -> int | None:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         lock = os.open(folder / tune_id, os.O_CREAT | os.O_RDWR, 0o600)
     except OSError as error:
-        raise LaunchError(f"no lock can be had in {folder}: {error}") from error
+        raise LaunchError(f"cannot create a lock file in {folder}: {error}") from error
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except OSError:

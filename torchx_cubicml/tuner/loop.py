@@ -109,8 +109,8 @@ class _Loop:
         try:
             yield from self._lead(resumed=resumed)
         except StoreError as error:
-            jobs = "" if self._jobs.is_local else "its jobs are left to run, and "
-            raise StoreError(f"{error}; the tune is not over: {jobs}the same command goes on with it") from error
+            jobs = "" if self._jobs.is_local else "its jobs keep running; "
+            raise StoreError(f"{error}; the tune is unfinished: {jobs}run the same command to resume") from error
 
     def _lead(self, *, resumed: bool) -> Iterator[Step]:
         try:

@@ -155,7 +155,7 @@ def _best_confirmed(prepared: Prepared, evidence: Evidence) -> Suggestion | None
     best = max(confirmed.values(), key=lambda pair: pair[0], default=None)
     if best is None:
         return None
-    return replace(_own_config(best[1]), throughput=best[0], reason="the fastest that was measured again")
+    return replace(_own_config(best[1]), throughput=best[0], reason="the fastest config that was measured again")
 
 
 def _compared(prepared: Prepared, evidence: Evidence, best: Suggestion) -> Comparison | None:
@@ -229,7 +229,7 @@ def _infrastructure_retry(prepared: Prepared, evidence: Evidence) -> Suggestion 
             return _own_config(prepared.current)
         config = space.decode(space.encode(trial.config)) if trial.config in space else None
         if config is not None:
-            return replace(_own_config(config), reason=f"once more, for it was broken off: {trial.reason}")
+            return replace(_own_config(config), reason=f"retry, because its launch was lost: {trial.reason}")
     return None
 
 
@@ -293,7 +293,7 @@ def _lacking_rivals(
     if len(repeated_configs) >= most:
         return []
     found = [each for each in rivals_of(best.config) if config_key(each.config) not in contenders | repeated_configs]
-    reason = "may well be the fastest: measured again before a gain is claimed"
+    reason = "rival of the winner: measured again before a gain is reported"
     return [replace(each, reason=reason) for each in found[: most - len(repeated_configs)]]
 
 

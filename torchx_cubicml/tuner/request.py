@@ -74,18 +74,19 @@ class TuneRequest:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("repeats", 1), ("parallel", 1), ("step_limit", FEWEST_STEPS)):
+        counts = (("repeats", "--repeats", 1), ("parallel", "--parallel", 1), ("step_limit", "--steps", FEWEST_STEPS))
+        for name, flag, least in counts:
             value = getattr(self, name)
             if value is not None and value < least:
-                raise LaunchError(f"{name.replace('_', ' ')} must be >= {least}, got {value}")
+                raise LaunchError(f"{flag} must be >= {least}, got {value}")
         for name in ("trial", "queue"):
             value = getattr(self, f"{name}_timeout_s")
             if not value > 0:
-                raise LaunchError(f"the {name} timeout must be a positive number of seconds, got {value}")
+                raise LaunchError(f"--{name}-timeout must be a positive number of seconds, got {value}")
         if self.stop_under is not None and not self.stop_under > 0:
-            raise LaunchError(f"the least gain of a launch must be a share above 0, as in 0.01, got {self.stop_under}")
+            raise LaunchError(f"--stop-under must be a share above 0, such as 0.01, got {self.stop_under}")
         if self.target_gain is not None and not self.target_gain > 1:
-            raise LaunchError(f"the target gain must be a ratio above 1, as in 1.2, got {self.target_gain}")
+            raise LaunchError(f"--target-gain must be a ratio above 1, such as 1.2, got {self.target_gain}")
 
     @property
     def repeats_made(self) -> int:

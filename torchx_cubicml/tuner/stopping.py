@@ -12,6 +12,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, State
+from torchx_cubicml.tuner.launch_state import NO_REPORT
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,11 +26,11 @@ _IN_A_ROW = 3
 _RANK_PREFIX = re.compile(r"\[[^\]]*\d\]:")  # torchrun's prefix for the lines of its workers
 _LINES_SHOWN = 15
 _DIAGNOSIS = {
-    State.USER_ERROR: "the training itself fails: look at the values that were tried, and at what the script allows",
-    State.INFRASTRUCTURE: "the machines break launches off: look at the cluster, then start the same command again",
-    State.TIMEOUT: "launches do not end in time: raise --trial-timeout, or end them after a few steps by --steps",
-    State.UNKNOWN: "launches end without a word: something outside of the training kills them",
-    State.OUT_OF_MEMORY: "nothing fits in memory: begin with a smaller config of your own",
+    State.USER_ERROR: "the training itself fails: check that the script allows the values that were tried",
+    State.INFRASTRUCTURE: "the machines fail: check the cluster, then run the same command again",
+    State.TIMEOUT: "launches do not end in time: raise --trial-timeout, or end them after a few steps with --steps",
+    State.UNKNOWN: "launches end without reporting: something outside the training kills them",
+    State.OUT_OF_MEMORY: "no config fits in memory: start from a smaller config",
 }
 
 
@@ -62,7 +63,9 @@ def check_abort(
     if trial.state is State.OUT_OF_MEMORY:
         limit *= 3
     if row >= limit and not (measured_before and trial.state is State.OUT_OF_MEMORY):
-        sentence = f"{row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
+        sentence = (
+            f"stopping: {row} launches in a row ended as {trial.state}: {_DIAGNOSIS[trial.state]}. Last: {trial.reason}"
+        )
         raise LaunchError(with_last_lines(sentence, finished.last_lines))
 
 
@@ -72,7 +75,7 @@ def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     lines = (rank_lines or list(last_lines))[-_LINES_SHOWN:]
     if not lines:
         return sentence
-    return "\n".join([f"{sentence}; its last lines were:", *(f"  {mask(line)}" for line in lines)])
+    return "\n".join([f"{sentence}; last lines of stderr:", *(f"  {mask(line)}" for line in lines)])
 
 
 def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: bool) -> None:
@@ -97,8 +100,8 @@ def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_ow
         wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
         raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
     raise LaunchError(
-        "the first launch completed, and no steady state was measured: it makes too few optimizer steps, or none that "
-        "can be seen (a training can tell its own: torchx_cubicml.measure)"
+        "the first launch completed, but no steady state was measured: it makes too few optimizer steps, or none that "
+        "can be observed (report them with torchx_cubicml.measure)"
     )
 
 
@@ -106,13 +109,14 @@ def _check_own_config(first: Trial, finished: FinishedLaunch) -> None:
     if first.state is State.USER_ERROR:
         raise LaunchError(with_last_lines(f"the first launch failed: {first.reason}", finished.last_lines))
     if first.state is State.UNKNOWN and not first.observed:
-        reason = first.reason.replace(", and its training said no more", " and left no record of itself")
+        reason = first.reason.replace(NO_REPORT, " without starting the recorder")
         raise LaunchError(with_last_lines(reason, finished.last_lines))
 
 
 def _check_refusals(finished: FinishedLaunch, own: Sequence[Trial]) -> None:
-    if finished.refused and _in_a_row(own, State.INFRASTRUCTURE) >= _IN_A_ROW:
-        raise LaunchError(f"the scheduler refuses one launch after the other: {finished.trial.reason}")
+    row = _in_a_row(own, State.INFRASTRUCTURE)
+    if finished.refused and row >= _IN_A_ROW:
+        raise LaunchError(f"stopping: {row} launches in a row were rejected: {finished.trial.reason}")
 
 
 def _in_a_row(own: Sequence[Trial], state: State) -> int:
@@ -151,8 +155,8 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     if behind < max(_LEAST_SIGMAS * noise, _LEAST_LOG_GAP):
         return ""
     return (
-        f"ended early: {own:,.0f} {objective} after {trial.measurement.steps_counted} steps are "
-        f"{1 - own / best:.0%} under the best, {behind / noise:.0f} times the noise"
+        f"ended early: {own:,.0f} {objective} after {trial.measurement.steps_counted} steps, "
+        f"{1 - own / best:.0%} below the best ({behind / noise:.0f} times the noise)"
     )
 
 

@@ -139,7 +139,7 @@ def test_what_cannot_be_resized_is_told(launch: Launch, told: str) -> None:
 
 def test_a_size_that_only_the_job_knows_is_told() -> None:
     launch = TorchrunLaunch.parse(["--nproc_per_node", "gpu", "x.py"], env={}).launch
-    with pytest.raises(LaunchError, match="nproc_per_node of parameter nproc_per_node is decided only when"):
+    with pytest.raises(LaunchError, match="nproc_per_node of parameter nproc_per_node is known only when"):
         read_config(launch, parse_space(SIZES, where="x.toml"))
 
 

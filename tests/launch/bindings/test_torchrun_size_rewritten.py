@@ -103,4 +103,4 @@ def test_a_file_that_is_not_at_hand_is_told_in_one_line(folder: Path) -> None:
     args, contract, told = plan(folder, BATCH, "--nproc_per_node", "1")
     assert args[-len(ARGS) :] == ARGS
     assert (contract.files, contract.config) == ((), {})
-    assert "arguments stay as typed: ds.json, which the command names, cannot be read here" in told
+    assert "keeping your arguments: ds.json, named by the command, cannot be read here" in told

@@ -45,6 +45,11 @@ def test_more_parallelism_than_devices_is_not_covered() -> None:
     assert not layout_of(tp_degree=32).covered.any()
 
 
+def test_a_layer_is_sharded_once_even_if_two_facts_disagree_on_how() -> None:
+    layout = layout_of(zero_stage=3, sharding_strategy="SHARD_GRAD_OP")
+    assert (layout.states_sharded[0], layout.gathered_each_time[0], layout.gathered_once[0]) == (1, 1, 0)
+
+
 def test_rounds_follow_from_the_global_batch() -> None:
     assert layout_of(global_batch_size=512, tp_degree=2).rounds[0] == 8
 

@@ -311,7 +311,7 @@ def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -
     assert seen["env"] is None
     warnings = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warnings == [
-        "torchx-cubicml: warning: this launch runs as typed, for its config files cannot be changed: "
+        "torchx-cubicml: warning: running your command as typed: its config files cannot be changed: "
         "ds.json is not as it was when the launch was made"
     ]
     (trial,) = TrialStore(str(folder / "store"))

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from torchx_cubicml.recorder.apply.fsdp_hook import FsdpHook
-from torchx_cubicml.recorder.apply.hooks import tell_refusal
+from torchx_cubicml.recorder.apply.hooks import refusal_facts
 from torchx_cubicml.recorder.ranks.peers import Peers
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import State, Trial
@@ -53,7 +53,7 @@ def test_a_torch_without_fsdp_refuses_and_is_still_recorded(monkeypatch: pytest.
     monkeypatch.delattr(torch.distributed, "fsdp", raising=False)
     hook = FsdpHook("FULL_SHARD", peers=Peers(read_job_environment({})), guard=lambda call: call)
     hook.install()
-    assert tell_refusal("fsdp", hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
+    assert refusal_facts("fsdp", hook, leads=False)["fsdp_hook"].startswith("refused: this torch has no FSDP")
     hook.release()
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM, end_told_by, read_tail
+from torchx_cubicml.recorder.events.crash_trace import ENDED_BY_SIGTERM, read_tail, state_from_crash_trace
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -41,14 +41,14 @@ REMOTE = "what():  [Rank 0] NCCL error: remote process exited or there was a net
 def test_the_end_is_sorted_by_what_was_left(
     words: str, stderr: str, backend: str | None, state: State, reason: str
 ) -> None:
-    told = end_told_by(words, stderr, backend=backend)
+    told = state_from_crash_trace(words, stderr, backend=backend)
     assert told is not None
     assert told[0] is state
     assert reason in told[1]
 
 
 def test_without_words_nothing_is_told() -> None:
-    assert end_told_by("", WATCHDOG) is None
+    assert state_from_crash_trace("", WATCHDOG) is None
 
 
 def test_the_end_of_a_file_is_read(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.recorder.events.sender import DONE
-from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, WITHOUT_A_WORD, EventWriter, closing_event, read_lines
+from torchx_cubicml.recorder.events.writer import KILLED_BY_HOST, NO_END_EVENT, EventWriter, closing_event, read_lines
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
@@ -48,7 +48,7 @@ def test_a_trial_that_nobody_has_closed_is_closed(ends: tuple[socket.socket, soc
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
     (trial,) = TrialStore(str(tmp_path))
-    assert (trial.state, trial.reason) == (State.UNKNOWN, WITHOUT_A_WORD)
+    assert (trial.state, trial.reason) == (State.UNKNOWN, NO_END_EVENT)
 
 
 def test_the_closing_event_comes_last() -> None:

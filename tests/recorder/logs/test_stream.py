@@ -11,9 +11,9 @@ import pytest
 
 from torchx_cubicml.recorder.logs.formats import LogReading
 from torchx_cubicml.recorder.logs.measurement import (
-    as_word,
+    decode_measurement,
     disagreement,
-    from_word,
+    encode_measurement,
     has_throughput,
     measure_readings,
     merged,
@@ -113,8 +113,8 @@ def test_memory_stays_bounded() -> None:
 
 def test_what_one_rank_reads_another_can_write() -> None:
     measured = Measurement(samples_per_second=4.0, step_time_s=(1.0, 2.0, 3.0), source="Megatron-LM")
-    assert from_word(as_word(measured)) == measured
-    assert from_word("") is None
+    assert decode_measurement(encode_measurement(measured)) == measured
+    assert decode_measurement("") is None
     steps = Measurement(steps_counted=9, step_time_s=(0.1, 0.2, 0.3), peak_memory_gib=2.0)
     both = merged(steps, measured)
     assert (both.samples_per_second, both.source, both.steps_counted, both.peak_memory_gib) == (
@@ -154,17 +154,17 @@ def test_what_lines_and_steps_tell_differently_is_said() -> None:
     both = merged(steps, told)
     assert (both.tokens_per_second, both.samples_per_second, both.source) == (100.0, 4.0, "space file")
     assert (both.other_source, both.other_tokens_per_second) == ("optimizer steps", 400.0)
-    both = merged(steps, told, lines_first=False)
+    both = merged(steps, told, prefer_log=False)
     assert (both.tokens_per_second, both.source) == (400.0, "")
     assert (both.other_source, both.other_tokens_per_second) == ("space file", 100.0)
-    assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), lines_first=False) == steps
+    assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), prefer_log=False) == steps
 
 
 def test_a_rate_of_the_whole_run_may_be_lower_than_that_of_its_steps_but_not_higher() -> None:
     steps = Measurement(samples_per_second=400.0)
     lower, higher = (Measurement(samples_per_second=rate, source="HF Trainer") for rate in (100.0, 800.0))
     assert disagreement(steps, lower) == ""
-    assert merged(steps, lower, lines_first=False) == steps
+    assert merged(steps, lower, prefer_log=False) == steps
     assert "800 samples_per_second" in disagreement(steps, higher)
 
 

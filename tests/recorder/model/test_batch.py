@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, first_node, loader_batch_size
+from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -57,7 +57,7 @@ def test_the_batch_is_found(
 ) -> None:
     batch = find_batch(args, kwargs)
     assert batch is not None
-    assert batch.place == place
+    assert batch.path == place
     assert batch.read(args, kwargs) == size
 
 
@@ -70,13 +70,13 @@ def test_no_batch_is_made_up(args: Sequence[object]) -> None:
 
 def test_the_graph_behind_a_dataclass_of_outputs_is_found() -> None:
     loss = torch.ones(2, requires_grad=True).sum()
-    assert first_node(Samples([TOKENS], loss)) is loss.grad_fn
-    assert first_node(Samples([TOKENS])) is None
+    assert output_node(Samples([TOKENS], loss)) is loss.grad_fn
+    assert output_node(Samples([TOKENS])) is None
 
 
 @pytest.mark.parametrize("args", [(), ([TOKENS],), (None,), (SCALAR,)], ids=["gone", "moved", "none", "scalar"])
 def test_a_batch_that_is_not_in_its_place_is_unknown(args: Sequence[object]) -> None:
-    assert BatchReader(place=(0,), holds_tokens=True).read(args, {}) is None
+    assert BatchReader(path=(0,), holds_tokens=True).read(args, {}) is None
 
 
 @pytest.mark.parametrize(

@@ -43,7 +43,7 @@ def test_a_survey_stands_in_place_of_walks_and_keeps_nothing_alive(monkeypatch: 
     later = nn.Linear(2, 2)
     walks: list[None] = []
     monkeypatch.setattr(gc, "get_objects", lambda: walks.append(None) or [later])
-    with survey.in_place_of_walks():
+    with survey.as_source():
         found = [*map(id, live_instances(nn.Module)), *map(id, live_instances(torch.utils.data.DataLoader))]
         assert {id(model), id(model[0]), id(loader)} <= {*found}
         assert id(later) not in found

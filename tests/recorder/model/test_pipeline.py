@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from torchx_cubicml.recorder.model.facts import observe_stage
-from torchx_cubicml.recorder.model.pipeline import Pipeline, add_up, read_pipeline, stage_word
+from torchx_cubicml.recorder.model.pipeline import Pipeline, combine_stages, encode_stage, read_pipeline
 
 
 class _PipelineStageBase:
@@ -58,13 +58,18 @@ def test_stages_add_up() -> None:
             self.linear = nn.Linear(2, 2)
 
     parts = [nn.ModuleDict({"layers": nn.ModuleList(Block() for _ in range(count))}) for count in (1, 2)]
-    words = [stage_word(observe_stage(part, world_size=2, pp_degree=2)) for part in parts]
-    assert add_up(words) == {"n_params": 18, "n_trainable_params": 18, "n_layers": 3, "sharding_strategy": "NONE"}
+    words = [encode_stage(observe_stage(part, world_size=2, pp_degree=2)) for part in parts]
+    assert combine_stages(words) == {
+        "n_params": 18,
+        "n_trainable_params": 18,
+        "n_layers": 3,
+        "sharding_strategy": "NONE",
+    }
 
 
 def test_what_a_stage_does_not_know_the_whole_does_not_know() -> None:
-    assert add_up([]) == {}
-    assert add_up(['{"n_params": 3}', "{}"]) == {}
-    assert add_up(['{"sharding_strategy": "DDP"}', '{"sharding_strategy": "NONE"}']) == {}
+    assert combine_stages([]) == {}
+    assert combine_stages(['{"n_params": 3}', "{}"]) == {}
+    assert combine_stages(['{"sharding_strategy": "DDP"}', '{"sharding_strategy": "NONE"}']) == {}
     layered = ['{"sharding_strategy": ["FULL_SHARD"]}', '{"sharding_strategy": ["NO_SHARD", "FULL_SHARD"]}']
-    assert add_up(layered) == {"sharding_strategy": ("FULL_SHARD", "NO_SHARD", "FULL_SHARD")}
+    assert combine_stages(layered) == {"sharding_strategy": ("FULL_SHARD", "NO_SHARD", "FULL_SHARD")}

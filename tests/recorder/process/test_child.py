@@ -7,13 +7,13 @@ import sys
 import pytest
 
 from torchx_cubicml.recorder.process import child as own_child
-from torchx_cubicml.recorder.process.child import COMES, FAILS, answer_of_a_child, said_by_child, why_no_answer
+from torchx_cubicml.recorder.process.child import FAILED, JOINED, ask_with_retries, failure_reason, run_child
 
-COMES_AND = f"import os, sys, time; print({COMES!r}, end='', flush=True); "
+COMES_AND = f"import os, sys, time; print({JOINED!r}, end='', flush=True); "
 
 
 def said(code: str, question: str = "", within_s: float = 60.0) -> str:
-    return said_by_child([sys.executable, "-c", code], question, within_s=within_s)
+    return run_child([sys.executable, "-c", code], question, within_s=within_s)
 
 
 def test_an_answer_comes_without_what_was_said_before_it() -> None:
@@ -25,28 +25,28 @@ def test_an_answer_comes_without_what_was_said_before_it() -> None:
     [
         ("import os; os.kill(os.getpid(), 9)", "the process of ours that works it out was ended by signal 9"),
         ("raise SystemExit(3)", "the process of ours that works it out failed"),
-        (f"print({COMES + FAILS!r} + 'the store is gone'); raise SystemExit(1)", "the store is gone"),
+        (f"print({JOINED + FAILED!r} + 'the store is gone'); raise SystemExit(1)", "the store is gone"),
     ],
     ids=["killed", "failed", "failed and said why"],
 )
 def test_no_answer_is_told_in_words(code: str, told: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         said(code)
-    assert why_no_answer(failed.value) == told
+    assert failure_reason(failed.value) == told
 
 
 def test_what_a_child_says_while_its_time_runs_out_counts() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as failed:
         said(COMES_AND + "time.sleep(300)", within_s=5.0)
-    assert failed.value.output == COMES
-    assert why_no_answer(failed.value) == "the process of ours that works it out did not answer within 5 s"
+    assert failed.value.output == JOINED
+    assert failure_reason(failed.value) == "the process of ours that works it out did not answer within 5 s"
 
 
 @pytest.mark.parametrize(
     ("first", "second", "asked"),
     [
-        (subprocess.CalledProcessError(-signal.SIGKILL, "child", output=COMES), "late", [False, True]),
-        (subprocess.TimeoutExpired("child", 60.0, output=COMES.encode()), "late", [False, True]),
+        (subprocess.CalledProcessError(-signal.SIGKILL, "child", output=JOINED), "late", [False, True]),
+        (subprocess.TimeoutExpired("child", 60.0, output=JOINED.encode()), "late", [False, True]),
         (subprocess.CalledProcessError(-signal.SIGKILL, "child", output=""), "late", [False]),
     ],
     ids=["died after it came", "hung after it came", "died before it came"],
@@ -61,6 +61,6 @@ def test_past_the_deadline_another_is_asked_once_where_others_count_on_it(
         raise first
 
     with pytest.raises(type(first)):
-        answer_of_a_child(ask, counted_on=False, within_s=-1.0)
+        ask_with_retries(ask, counted_on=False, within_s=-1.0)
     assert tries == asked
     assert len(asked) < own_child._MAX_ATTEMPTS_RELIED_ON

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torch.distributed import TCPStore
 
-from torchx_cubicml.recorder.ranks.peers import Peers, RankWork, rank_word
+from torchx_cubicml.recorder.ranks.peers import Peers, RankWork, encode_rank_work
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
     assert first.work(within_s=60) == RankWork()
     for size, other in enumerate(others, start=1):
         has_ended = size > 1
-        other.post_work(rank_word(1.5 * size, 10.0 * size, None, has_ended=has_ended), within_s=60)
-    first.post_work(rank_word(99.0, 99.0, 99.0, has_ended=True), within_s=60)
+        other.post_work(encode_rank_work(1.5 * size, 10.0 * size, None, has_ended=has_ended), within_s=60)
+    first.post_work(encode_rank_work(99.0, 99.0, 99.0, has_ended=True), within_s=60)
     work = first.work(within_s=60)
     assert work == RankWork(peak_memory_gib=4.5, samples=(10.0, 20.0, 30.0), tokens=(), has_ended=False)
     assert work.mean_with(40.0, 7.0) == (25.0, 7.0)
@@ -61,7 +61,7 @@ def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
     assert not RankWork(samples=(10.0,)).differs(10.0, 640.0)
     assert RankWork(samples=(10.0,), tokens=(600.0,)).differs(10.0, 640.0)
     assert not work.differs(None, None)
-    others[0].post_work(rank_word(1.5, 10.0, None, has_ended=True), within_s=60)
+    others[0].post_work(encode_rank_work(1.5, 10.0, None, has_ended=True), within_s=60)
     assert first.work(within_s=60).has_ended
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from torchx_cubicml.recorder.steps.deferred_hooks import NotedStep, Notes, NotingHook, make_step_hook
+from torchx_cubicml.recorder.steps.deferred_hooks import BufferedStep, DeferredForwardHook, StepBuffer, make_step_hook
 from torchx_cubicml.recorder.steps.pauses import Pauses
 from torchx_cubicml.recorder.steps.training import Training
 
@@ -34,8 +34,8 @@ def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
     return hook
 
 
-def open_notes(optimizer: object, *, left: int = 100, strangers: int = 0) -> Notes:
-    notes = Notes(Pauses(bare))
+def open_notes(optimizer: object, *, left: int = 100, strangers: int = 0) -> StepBuffer:
+    notes = StepBuffer(Pauses(bare))
     notes.open(lambda: optimizer, Counter(), strangers=strangers)
     notes.left = left
     return notes
@@ -45,19 +45,19 @@ def test_what_is_noted_comes_back_once() -> None:
     leading = object()
     notes = open_notes(leading)
     model = nn.Linear(2, 1)
-    step, forward = make_step_hook(notes, print, bare), NotingHook(notes, (0,), bare)
+    step, forward = make_step_hook(notes, print, bare), DeferredForwardHook(notes, (0,), bare)
     forward(model, (torch.zeros(3, 2),), {})
     forward(model, (torch.zeros(4, 2),), {})
     step(leading, (), {})
     step(leading, (), {})
     forward(model, (None,), {})
     assert list(notes.take()) == [
-        NotedStep(end=2.0, began=1.0, shapes=((3, 2), (4, 2))),
-        NotedStep(end=3.0, began=None, shapes=()),
+        BufferedStep(end=2.0, began=1.0, shapes=((3, 2), (4, 2))),
+        BufferedStep(end=3.0, began=None, shapes=()),
     ]
     assert list(notes.take()) == []
     step(leading, (), {})
-    assert list(notes.take()) == [NotedStep(end=5.0, began=4.0, shapes=(None,))]
+    assert list(notes.take()) == [BufferedStep(end=5.0, began=4.0, shapes=(None,))]
 
 
 @pytest.mark.parametrize(
@@ -78,13 +78,13 @@ def test_the_batch_is_looked_for_in_its_place(
     place: tuple[int | str, ...], args: tuple[object, ...], kwargs: dict[str, object], shape: object
 ) -> None:
     notes = open_notes(None)
-    NotingHook(notes, place, bare)(nn.Linear(2, 1), args, kwargs)
+    DeferredForwardHook(notes, place, bare)(nn.Linear(2, 1), args, kwargs)
     assert list(notes.entries) == [(1.0, shape)]
 
 
 def test_forwards_of_evaluation_are_noted_where_they_may_be_of_training() -> None:
     notes = open_notes(None)
-    hook, model = NotingHook(notes, (0,), bare), nn.Linear(2, 1)
+    hook, model = DeferredForwardHook(notes, (0,), bare), nn.Linear(2, 1)
     with torch.no_grad():
         hook(model, (torch.zeros(3, 2),), {})
     assert not notes.entries
@@ -132,14 +132,14 @@ def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
     notes = open_notes(leading)
     notes.now = fail
     make_step_hook(notes, print, guard)(leading, (), {})
-    NotingHook(notes, (0,), guard)(nn.Linear(2, 1), (torch.zeros(3, 2),), {})
+    DeferredForwardHook(notes, (0,), guard)(nn.Linear(2, 1), (torch.zeros(3, 2),), {})
     assert [str(error) for error in told] == ["CUDA error: device-side assert triggered"] * 2
 
 
 def test_forwards_without_steps_take_no_memory_for_ever() -> None:
     leading = object()
     notes = open_notes(leading)
-    hook, model, inputs = NotingHook(notes, (0,), bare), nn.Linear(2, 1), (torch.zeros(3, 2),)
+    hook, model, inputs = DeferredForwardHook(notes, (0,), bare), nn.Linear(2, 1), (torch.zeros(3, 2),)
     for _ in range(70_000):
         hook(model, inputs, {})
     assert len(notes.entries) == 1 << 16
@@ -149,7 +149,7 @@ def test_forwards_without_steps_take_no_memory_for_ever() -> None:
 
 def test_a_copied_or_pickled_model_leaves_the_hook_behind() -> None:
     model = nn.Linear(2, 1)
-    model.register_forward_pre_hook(NotingHook(open_notes(None), (0,), bare), with_kwargs=True)
+    model.register_forward_pre_hook(DeferredForwardHook(open_notes(None), (0,), bare), with_kwargs=True)
     for twin in (copy.deepcopy(model), pickle.loads(pickle.dumps(model))):
         assert twin(torch.zeros(3, 2)).shape == (3, 1)
         assert "torchx_cubicml" not in repr(twin._forward_pre_hooks)
@@ -177,7 +177,7 @@ def test_a_settled_training_counts_every_step_and_sample(training: Training) -> 
     news = run(training, model, optimizer, [4] * 300)
     assert training.notes.left > 0
     assert len(news) < 50  # of 300 steps, these were looked at
-    assert [type(hook) for hook in model._forward_pre_hooks.values()] == [NotingHook]
+    assert [type(hook) for hook in model._forward_pre_hooks.values()] == [DeferredForwardHook]
     assert not model._forward_hooks
     measured = training.measurement()
     assert training.steps == 300

@@ -189,7 +189,7 @@ class TestNoGrad:
         model = nn.Linear(2, 1)
         watch = EvaluationWatch(pauses, bare)
         watch.follow(model)
-        on_every_no_grad(watch.entered_no_grad)
+        on_every_no_grad(watch.on_no_grad)
         return model
 
     def train(self, pauses: Pauses, model: nn.Module, *, steps: int) -> None:

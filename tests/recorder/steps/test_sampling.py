@@ -11,7 +11,7 @@ from torch import nn
 from torchx_cubicml.recorder.steps import sampling, step_times
 from torchx_cubicml.recorder.steps.deferred_hooks import make_step_hook
 from torchx_cubicml.recorder.steps.forwards import Work
-from torchx_cubicml.recorder.steps.sampling import STEPS_ALIKE, STEPS_OF_A_LOOK, StepSampling
+from torchx_cubicml.recorder.steps.sampling import STEPS_BEFORE_SAMPLING, STEPS_PER_SAMPLE, StepSampling
 from torchx_cubicml.recorder.steps.steady_state import fill_unwatched
 from torchx_cubicml.recorder.steps.step_clock import HostClock
 from torchx_cubicml.recorder.steps.training import Training
@@ -86,7 +86,7 @@ def bare(hook: Callable[..., Any]) -> Callable[..., Any]:
 
 @pytest.fixture
 def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
-    monkeypatch.setattr(sampling, "STEPS_ALIKE", ALIKE)
+    monkeypatch.setattr(sampling, "STEPS_BEFORE_SAMPLING", ALIKE)
     made = Job()
     clock = HostClock()
     clock.now = lambda: made.time
@@ -281,7 +281,12 @@ def looked(steps: int) -> StepSampling:
 
 @pytest.mark.parametrize(
     ("steps", "step_s", "is_watched"),
-    [(STEPS_ALIKE, 0.005, True), (STEPS_ALIKE + 1, 0.005, False), (10_000, 0.05, True), (10_000, None, True)],
+    [
+        (STEPS_BEFORE_SAMPLING, 0.005, True),
+        (STEPS_BEFORE_SAMPLING + 1, 0.005, False),
+        (10_000, 0.05, True),
+        (10_000, None, True),
+    ],
     ids=["too few", "enough", "long steps", "unknown time"],
 )
 def test_only_short_steps_go_unwatched(steps: int, step_s: float | None, is_watched: bool) -> None:
@@ -289,7 +294,7 @@ def test_only_short_steps_go_unwatched(steps: int, step_s: float | None, is_watc
 
 
 def test_looks_come_again_and_take_their_share_of_the_time() -> None:
-    found = looked(STEPS_ALIKE + 1)
+    found = looked(STEPS_BEFORE_SAMPLING + 1)
     counts = {True: 0, False: 0}
     lengths = set()
     for _ in range(50):
@@ -298,7 +303,7 @@ def test_looks_come_again_and_take_their_share_of_the_time() -> None:
         lengths.add(count)
         for _ in range(count):
             found.saw(work()) if is_watched else found.rested()
-    assert counts[True] == 25 * STEPS_OF_A_LOOK
+    assert counts[True] == 25 * STEPS_PER_SAMPLE
     assert 0.04 < counts[True] / sum(counts.values()) < 0.12
     assert len(lengths) > 3  # no rhythm of the training's own stays unseen
     found.saw(work(samples=5))

@@ -302,7 +302,7 @@ def test_explicit_steps_take_over(training: Training) -> None:
         take_step(training, model, optimizer)
     for _ in range(8):
         take_step(training, model, optimizer)
-        training.explicit_step(100, 1000)
+        training.record_step(100, 1000)
         time.sleep(0.002)
     assert training.steps == 8
     measured = training.measurement()

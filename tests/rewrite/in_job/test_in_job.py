@@ -17,7 +17,7 @@ from torch.distributed import TCPStore
 
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.recorder.process import child as own_child
-from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS, own_command
+from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON, child_command
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial
 from torchx_cubicml.rewrite.in_job import decider, rank
@@ -244,9 +244,9 @@ def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPa
     ("failure", "asked"),
     [
         pytest.param(subprocess.CalledProcessError(-9, "child", output=""), 2, id="died before it came"),
-        pytest.param(subprocess.CalledProcessError(-9, "child", output=COMES), 6, id="died after it came"),
+        pytest.param(subprocess.CalledProcessError(-9, "child", output=JOINED), 6, id="died after it came"),
         pytest.param(subprocess.TimeoutExpired("child", 60.0), 1, id="hung before it came"),
-        pytest.param(subprocess.TimeoutExpired("child", 60.0, output=COMES.encode()), 6, id="hung after it came"),
+        pytest.param(subprocess.TimeoutExpired("child", 60.0, output=JOINED.encode()), 6, id="hung after it came"),
     ],
 )
 def test_a_rank_on_which_others_may_count_is_asked_for_longer(
@@ -319,7 +319,7 @@ def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
     assert asked == [True, True]
     (line,) = capsys.readouterr().err.splitlines()
-    assert "arguments stay as typed: the ranks cannot agree: " in line
+    assert "keeping your arguments: the ranks cannot agree: " in line
     assert "import" not in line
 
 
@@ -341,10 +341,10 @@ def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another
     monkeypatch.setattr(sys, "stdin", io.StringIO(json.dumps({"program": "t.py", "is_module": False, "args": []})))
     with pytest.raises(Left, match="1"):
         decider.main()
-    assert capsys.readouterr().out == f"{COMES}{FAILS}the ranks cannot agree: ConnectionError: the store is gone"
+    assert capsys.readouterr().out == f"{JOINED}{FAILED}the ranks cannot agree: ConnectionError: the store is gone"
 
 
-@pytest.mark.parametrize("words", [[], [COUNTED_ON]], ids=["not counted on", "counted on"])
+@pytest.mark.parametrize("words", [[], [RELIED_ON]], ids=["not counted on", "counted on"])
 def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_it(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
@@ -361,7 +361,7 @@ def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_
     with pytest.raises(SystemExit) as left:
         decider.main()
     assert left.value.code == len(words)
-    assert capsys.readouterr().out.startswith(FAILS) == bool(words)
+    assert capsys.readouterr().out.startswith(FAILED) == bool(words)
 
 
 def test_a_rank_whose_child_does_not_answer_runs_as_typed(
@@ -372,13 +372,13 @@ def test_a_rank_whose_child_does_not_answer_runs_as_typed(
 
     monkeypatch.setattr(rank, "_ask", ask)
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
-    assert capsys.readouterr().err == "torchx-cubicml: warning: arguments stay as typed: no process\n"
+    assert capsys.readouterr().err == "torchx-cubicml: warning: keeping your arguments: no process\n"
 
 
 def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     question = json.dumps({"program": "t.py", "is_module": False, "args": []})
-    command = own_command("torchx_cubicml.rewrite.in_job.decider")
+    command = child_command("torchx_cubicml.rewrite.in_job.decider")
     done = subprocess.run(command, input=question, capture_output=True, text=True, check=True, timeout=600)
     answer = Answer.from_json(json.loads(done.stdout))
     assert answer.args is None

@@ -55,13 +55,16 @@ def trainer_text(trainer: Trainer, launch: Launch, *, tune: Sequence[str]) -> st
         try:
             proposed.append(_proposal(trainer, launch, name))
         except CubicMLError as error:
-            commented.append(f'# {name} = "auto" # not yet: {one_line(str(error), max_length=300)}')
+            commented.append(f'# {name} = "auto" # not available: {one_line(str(error), max_length=300)}')
     if not proposed:
         return None
     scope = _batch_size_scope(trainer)
-    header = [f"# Accumulation follows, so that the global batch, and so the training, stays as it is ({scope})."]
+    header = [f"# Accumulation is adjusted to keep the global batch, and thus the training, the same ({scope})."]
     parameters = ["[parameters]", *proposed, *commented]
-    sections = [[f"trainer = {json.dumps(trainer.name)} # whose table says where these stand"], header + parameters]
+    sections = [
+        [f"trainer = {json.dumps(trainer.name)} # defines the flags and keys of these parameters"],
+        header + parameters,
+    ]
     return with_heading(launch.program, sections[0], [*sections[1:], list(tune)])
 
 

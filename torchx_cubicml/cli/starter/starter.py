@@ -78,7 +78,7 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
     """
     reason = _help_obstacle(launch)
     if reason:
-        tell(f"--help of {launch.program or 'the program'} was not read: {reason}")
+        tell(f"{reason}, so its --help was not read")
         return ""
     command = [sys.executable, *(["-m"] if launch.is_module else []), launch.program, "--help"]
     try:
@@ -93,11 +93,11 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
             env=child_environment({**launch.env, "COLUMNS": "160"}),
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        tell(f"--help of {launch.program} was not read: {error}")
+        tell(f"cannot run {launch.program} --help: {error}")
         return ""
     if process.returncode != 0:
-        last = process.stderr.strip().splitlines()[-1:] or ["it says nothing"]
-        tell(f"--help of {launch.program} was not read: exit code {process.returncode}, {last[0]:.200}")
+        last = process.stderr.strip().splitlines()[-1:] or ["no error output"]
+        tell(f"{launch.program} --help failed with exit code {process.returncode}: {last[0]:.200}")
         return ""
     return process.stdout[:MAX_HELP]
 
@@ -200,17 +200,17 @@ def _source(launch: Launch) -> tuple[str, str]:
         places = [path.with_name(f"{path.name}.py"), path / "__main__.py"] if launch.is_module else [path]
         found = next((place for place in places if place.is_file()), None)
         if not launch.program or found is None:
-            return "", "its file is not to be found here"
+            return "", f"{launch.program or 'the program'} not found here"
         return found.read_bytes().decode(errors="replace"), ""
     except (OSError, ValueError) as error:
-        return "", f"its file cannot be read: {error}"
+        return "", f"cannot read {launch.program} ({error})"
 
 
 def _help_obstacle(launch: Launch) -> str:
     source, reason = _source(launch)
     if reason:
         return reason
-    return "" if _PARSER.search(source) else "no argument parser is to be seen in its file"
+    return "" if _PARSER.search(source) else f"no argument parser found in {launch.program}"
 
 
 def _typed_value(name: str, args: Sequence[str]) -> str | None:

@@ -99,8 +99,8 @@ def with_heading(
         counts_tokens: see ``starter_text``.
     """
     head = [
-        f"# Search space for {one_line(program)}: what may be tuned, and where it stands in the command.",
-        "# Written by `torchx cubicml init`: take away what must not change, and add values worth a try.",
+        f"# Search space for {one_line(program)}: the parameters to tune, and where the command sets them.",
+        "# Written by `torchx cubicml init`: remove what must not change, and add values to try.",
     ]
     units = ("tokens_per_second", "samples_per_second")
     objective = 'objective = "{}" # of the whole job; or "{}"'.format(*(units if counts_tokens else reversed(units)))
@@ -130,7 +130,7 @@ def _micro_batch(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        remark = "another value changes the global batch, and so the training: add some knowingly"
+        remark = "other values change the global batch, and thus the training: add them only on purpose"
         return _table(flag, choices=[present], remark=remark)
     largest = present * (command.count("gradient_accumulation_steps") or 1)
     powers = [2**power for power in range(largest.bit_length())]
@@ -144,7 +144,7 @@ def _accumulation(flag: ScriptFlag, command: _Command) -> list[str]:
     if not command.keeps_global_batch:
         return []
     derive = 'derive = "global_batch_size / (micro_batch_size * dp_degree)"'
-    return _table(flag, lines=[derive], remark="keeps the global batch, and so the training, as it is")
+    return _table(flag, lines=[derive], remark="keeps the global batch, and thus the training, the same")
 
 
 def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
@@ -160,12 +160,12 @@ def _sharding(flag: ScriptFlag, command: _Command) -> list[str]:
         per_layer = "n_layers" if counted else len(entries)
     if per_layer is None or per_layer == 1:
         return _table(flag, choices=choices)
-    lines = [f"per_layer = {toml(per_layer)} # groups = 4 would tune four blocks of layers alike"]
+    lines = [f"per_layer = {toml(per_layer)} # or groups = 4: one value for each of four blocks of layers"]
     return _table(flag, choices=choices, lines=lines, remark="one choice per layer")
 
 
 def _checkpointing(flag: ScriptFlag, command: _Command) -> list[str]:
-    remark = "trades time for memory; the numerics stay"
+    remark = "trades time for memory; numerics unchanged"
     if flag.is_switch or switch_value(flag.value or "") is not None:
         return _table(flag, choices=[False, True], remark=remark)
     choices = list(flag.choices) or [name for name in _CHECKPOINTING if name in {flag.value, "none", "full"}]
@@ -177,14 +177,14 @@ def _degree(flag: ScriptFlag, command: _Command) -> list[str]:
     if present is None:
         return []
     if not command.keeps_global_batch:
-        return _table(flag, choices=[present], remark="another value changes the global batch: add some knowingly")
+        return _table(flag, choices=[present], remark="other values change the global batch: add them only on purpose")
     largest = min(command.world_size or present, max(_MAX_DEGREE, present))
     powers = [2**power for power in range(largest.bit_length()) if 2**power <= largest]
     return _table(flag, choices=sorted({present, *powers}))
 
 
 def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
-    remark = "changes the numerics of the training: uncomment it knowingly"
+    remark = "changes the numerics of the training: uncomment it only on purpose"
     choices: list[Scalar] = list(flag.choices) or [flag.value or ""]
     return [f"# {line}" for line in _table(flag, choices=choices, remark=remark)]
 
@@ -192,7 +192,7 @@ def _precision(flag: ScriptFlag, command: _Command) -> list[str]:
 def _compile(flag: ScriptFlag, command: _Command) -> list[str]:
     if not flag.is_switch and switch_value(flag.value or "") is None:
         return []
-    remark = "takes minutes at each start, and may change the numerics slightly: uncomment it knowingly"
+    remark = "takes minutes at each start and may change the numerics slightly: uncomment it only on purpose"
     return [f"# {line}" for line in _table(flag, choices=[False, True], remark=remark)]
 
 
@@ -209,8 +209,8 @@ _PARAMETERS: dict[str, Callable[[ScriptFlag, _Command], list[str]]] = {
 }
 
 _FALLBACK_PARAMETER = [
-    "# No flag of this command is known to change speed alone: add a table for each that does. Until then:",
-    "[parameters.omp_num_threads] # threads of each process; torchrun sets 1 where nobody does",
+    "# No known flag of this command changes only the speed: add a table for each that does. Until then:",
+    "[parameters.omp_num_threads] # threads of each process; torchrun's default is 1",
     "choices = [1, 2, 4]",
     'env = "OMP_NUM_THREADS"',
     "default = 1",
@@ -225,7 +225,7 @@ def _table(
         table.append(f"choices = [{', '.join(map(toml, choices))}]")
     table += [*lines, *_binding(flag)]
     default = _default(flag.default, kind(choices[0]) if choices else "a number")
-    return table if default is None else [*table, f"default = {toml(default)} # where the command does not say"]
+    return table if default is None else [*table, f"default = {toml(default)} # if the command does not set it"]
 
 
 def _binding(flag: ScriptFlag) -> list[str]:
@@ -265,12 +265,12 @@ def tune_lines(destinations: Sequence[ScriptFlag], *, uses_wandb: bool) -> list[
             files.setdefault(flag.file, []).append(f"{toml(flag.name)} = {place}")
     lines += [f"files.{toml(file)} = {{ {', '.join(keys)} }}" for file, keys in files.items()]
     lines += ['env = { WANDB_MODE = "disabled" }'] if uses_wandb else []
-    return ["[tune] # what a profiling launch changes besides, so that it never writes where yours do", *lines]
+    return ["[tune] # redirects what profiling launches write, so that they never overwrite your outputs", *lines]
 
 
 def _unchanged_flags(flags: Iterable[ScriptFlag]) -> list[str]:
     names = ", ".join(one_line(flag.name) for flag in flags)
-    return [f"# Left as they are: {names}"] if names else []
+    return [f"# Not tuned: {names}"] if names else []
 
 
 def _redirected(flag: ScriptFlag, place: str) -> str:
@@ -286,7 +286,7 @@ def _count(flag: ScriptFlag) -> int | None:
 
 
 def _default(text: str | None, value_kind: str) -> Scalar | None:
-    if text is None or value_kind == "a text":
+    if text is None or value_kind == "a string":
         return text
     return number(text) if value_kind == "a number" else switch_value(text)
 

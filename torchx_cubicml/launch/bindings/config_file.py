@@ -72,8 +72,8 @@ class ConfigFileBinding:
         stated = _stated_value(launch, binding)
         if stated not in {None, LEFT_OPEN}:
             raise LaunchError(
-                f"flag {binding.name} of {query.owner} cannot be changed: {_where(launch, binding)} is {stated!r:.60}, "
-                f"which must agree with it; write {LEFT_OPEN!r} there"
+                f"flag {binding.name} of {query.owner} cannot be changed: it must agree with "
+                f"{_where(launch, binding)}, which is {stated!r:.60}; write {LEFT_OPEN!r} there"
             )
 
     def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
@@ -88,17 +88,17 @@ class ConfigFileBinding:
         if stated is None:
             if query.default is not None:
                 return query.default
-            raise LaunchError(f"{_where(launch, binding)} of {query.owner} is not there and has no default")
+            raise LaunchError(f"{_where(launch, binding)} of {query.owner} is missing and has no default")
         entries = [
             _value(entry, launch, binding, query) for entry in (stated if isinstance(stated, list) else [stated])
         ]
         if query.count is None:
             if isinstance(stated, list):
-                raise LaunchError(f"{_where(launch, binding)} of {query.owner} is a list; one value is wanted")
+                raise LaunchError(f"{_where(launch, binding)} of {query.owner} is a list; it must be one value")
             return entries[0]
         if len(entries) not in {1, query.count}:
             raise LaunchError(
-                f"{_where(launch, binding)} of {query.owner} has {len(entries)} entries; legal are 1 and {query.count}"
+                f"{_where(launch, binding)} of {query.owner} has {len(entries)} entries; it must have 1 or {query.count}"
             )
         return tuple(entries * query.count if len(entries) == 1 else entries)
 
@@ -155,8 +155,8 @@ def _named(launch: Launch, locator: str) -> list[NamedFile]:
 def _file_of(launch: Launch, locator: str) -> NamedFile:
     found = _named(launch, locator)
     if len(found) != 1:
-        problem = "stands more than once in the command" if found else "names no file in the command"
-        raise LaunchError(f"{locator} {problem}, where a config file is wanted")
+        problem = "more than one file" if found else "no file"
+        raise LaunchError(f"{locator} must name one config file, but it names {problem} in the command")
     return found[0]
 
 
@@ -178,9 +178,9 @@ def _value(stated: object, launch: Launch, binding: Binding, query: BindingQuery
     if isinstance(stated, str):
         return read_scalar(stated, query.choices, where=where)
     if not isinstance(stated, bool | int | float):
-        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; one value or a list of values is wanted")
+        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; it must be one value or a list of values")
     if query.choices and not any(_is_same_kind(stated, choice) for choice in query.choices):
-        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; legal are {', '.join(map(str, query.choices))}")
+        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; choose from {', '.join(map(str, query.choices))}")
     return next((choice for choice in query.choices if same_value(choice, stated)), stated)
 
 
@@ -223,7 +223,7 @@ def _text(path: str) -> str:
     try:
         return _bytes(path).decode()
     except UnicodeDecodeError:
-        raise LaunchError(f"{path}, which the command names, is not UTF-8 text") from None
+        raise LaunchError(f"{path}, named by the command, is not UTF-8 text") from None
 
 
 def _bytes(path: str) -> bytes:
@@ -232,7 +232,7 @@ def _bytes(path: str) -> bytes:
             content = file.read(MAX_BYTES + 1)
     except (OSError, ValueError) as error:
         why = getattr(error, "strerror", None) or str(error)
-        raise LaunchError(f"{path}, which the command names, cannot be read here: {why}") from None
+        raise LaunchError(f"{path}, named by the command, cannot be read here: {why}") from None
     if len(content) > MAX_BYTES:
-        raise LaunchError(f"{path} has more than the {MAX_BYTES} bytes that are read")
+        raise LaunchError(f"{path} is too large: it has more than {MAX_BYTES} bytes")
     return content

@@ -72,8 +72,8 @@ def write_flag(args: Sequence[str], query: FlagQuery, value: Value) -> tuple[str
     spellings = [name for name in (query.flag, *query.aliases) if _find(args, replace(query, flag=name))]
     if len(found) > 1 or len(spellings) > 1:
         raise LaunchError(
-            f"flag {query.flag} of {query.owner} stands {max(len(found), len(spellings))} times in the command; "
-            "written once it can be set"
+            f"flag {query.flag} of {query.owner} occurs {max(len(found), len(spellings))} times in the command; "
+            "give it once"
         )
     if query.absent is not None and same_value(value, query.absent):
         return replace_words(args, found[0], ()) if found else tuple(args)
@@ -119,11 +119,11 @@ def _find(args: Sequence[str], query: FlagQuery) -> list[Occurrence]:
 def _value_if_absent(args: Sequence[str], query: FlagQuery) -> Value:
     short = abbreviation_of([word for word in args if word.partition("=")[0] not in query.other_flags], query.flag)
     if short is not None:
-        raise LaunchError(f"{short} in the command may stand for {query.flag} of {query.owner}: write it in full")
+        raise LaunchError(f"{short} in the command may be short for {query.flag} of {query.owner}; write it in full")
     if query.elsewhere:
         raise LaunchError(
-            f"flag {query.flag} of {query.owner} is not in the command, where {query.elsewhere} may say it: "
-            "write the flag out, or state its value in the space file"
+            f"flag {query.flag} of {query.owner} is not in the command, and {query.elsewhere} may set it: "
+            "add the flag, or state its value in the space file"
         )
     if query.default is not None:
         return query.default
@@ -140,7 +140,7 @@ def _parse_texts(texts: Sequence[str], query: FlagQuery) -> Value:
         return query.value(texts[0])
     entries = texts if len(texts) > 1 else _without_brackets(texts[0]).split(",")
     if len(entries) not in {1, query.count}:
-        raise LaunchError(f"{query.flag} of {query.owner} has {len(entries)} entries; legal are 1 and {query.count}")
+        raise LaunchError(f"{query.flag} of {query.owner} has {len(entries)} entries; it must have 1 or {query.count}")
     values = tuple(map(query.value, entries))
     return values * query.count if len(values) == 1 else values
 

@@ -26,7 +26,7 @@ class HookBinding:
         """Return the value of the hook."""
         value = launch.hooks.get(binding.name, query.default)
         if value is None:
-            raise LaunchError(f"{query.owner} has a hook and no default")
+            raise LaunchError(f"{query.owner} has a hook but no default")
         return value
 
     def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:

@@ -91,7 +91,7 @@ def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
     if all(isinstance(choice, bool) for choice in choices):
         switch = switch_value(text)
         if switch is None:
-            raise LaunchError(f"{where} is {text!r:.60} in the command; legal are {legal}")
+            raise LaunchError(f"{where} is {text!r:.60} in the command; choose from {legal}")
         return switch
     numbers = [choice for choice in choices if isinstance(choice, int | float) and not isinstance(choice, bool)]
     value = number(text) if numbers else None
@@ -99,4 +99,4 @@ def _read_typed(text: str, choices: Sequence[Scalar], where: str) -> Scalar:
         return next((choice for choice in numbers if choice == value), value)
     if any(isinstance(choice, str) for choice in choices):
         return text
-    raise LaunchError(f"{where} is {text!r:.60} in the command; a number is wanted, such as {legal}")
+    raise LaunchError(f"{where} is {text!r:.60} in the command; it must be a number, such as {legal}")

@@ -25,14 +25,14 @@ class TorchrunSizeBinding:
         """Return the size."""
         size = self._sizes(launch).get(binding.name)
         if size is None:
-            raise LaunchError(f"--{binding.name} of {query.owner} is decided only when the job starts")
+            raise LaunchError(f"--{binding.name} of {query.owner} is known only when the job starts")
         return size
 
     def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
         """Return the launch with another size, and the world size that follows."""
         if binding.name not in launch.resizable:
-            legal = ", ".join(f"--{name}" for name in sorted(launch.resizable)) or "none of torchrun's sizes"
-            raise LaunchError(f"--{binding.name} of {query.owner} cannot be changed here; legal is {legal}")
+            legal = ", ".join(f"--{name}" for name in sorted(launch.resizable)) or "none"
+            raise LaunchError(f"--{binding.name} of {query.owner} cannot be changed here; sizes that can: {legal}")
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise LaunchError(f"--{binding.name} of {query.owner} must be a whole number >= 1, got {value!r:.60}")
         sizes = {**self._sizes(launch), binding.name: value}

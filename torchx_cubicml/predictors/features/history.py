@@ -79,7 +79,7 @@ class History:
             RecordError: ``objective`` is unknown.
         """
         if objective not in OBJECTIVES:
-            raise RecordError(f"unknown objective {objective!r}; legal are {', '.join(OBJECTIVES)}")
+            raise RecordError(f"unknown objective {objective!r}; choose from {', '.join(OBJECTIVES)}")
         outcomes: list[tuple[Mapping[str, Value], float, bool, str]] = []
         failures = []
         measurements: dict[str, Measurement] = {}

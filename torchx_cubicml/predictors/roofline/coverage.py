@@ -32,8 +32,7 @@ def missing_roofline_facts(trials: Sequence[Trial]) -> str:
     >>> facts = {"n_layers": 32, "d_model": 4096, "world_size": 8}
     >>> trial = Trial.completed(workload=facts, config={"seq_len": 2048}, tokens_per_second=1.0)
     >>> print(missing_roofline_facts([trial]))
-    the analytic formulas cover 0 of 1 trials, the others lack micro_batch_size (1); name=COLUMN gives a column its \
-standard name
+    the roofline formulas cover 0 of 1 trials; the others lack micro_batch_size (1): rename columns with name=COLUMN
     """
     rows = [training_row(trial) for trial in trials]
     covered = TrainingLayout.of(Facts.from_rows(rows)).covered.tolist()
@@ -42,10 +41,10 @@ standard name
     ]
     if not rows or not uncovered:
         return ""
-    text = f"the analytic formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials, the others lack"
+    text = f"the roofline formulas cover {len(rows) - len(uncovered)} of {len(rows)} trials; the others lack"
     lacking = Counter(name for row in uncovered for name in _lacking(row))
     names = ", ".join(f"{name} ({count})" for name, count in lacking.most_common()) or "degrees that divide world_size"
-    return f"{text} {names}; name=COLUMN gives a column its standard name"
+    return f"{text} {names}: rename columns with name=COLUMN"
 
 
 def _lacking(row: Mapping[str, Value]) -> list[str]:

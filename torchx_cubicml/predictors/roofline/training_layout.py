@@ -277,7 +277,8 @@ def _precision(facts: Facts, devices: tuple[str, ...]) -> dict[str, Array]:
 def _sharding(facts: Facts, fields: dict[str, Array]) -> dict[str, Array]:
     stage = facts.number("zero_stage", 0.0)
     gathered_each_time = np.maximum(facts.share("sharding_strategy", _GATHERED_EACH_TIME), stage >= 3)
-    gathered_once = facts.share("sharding_strategy", _GATHERED_ONCE)
+    # Two sources may disagree; no layer counts twice.
+    gathered_once = np.minimum(facts.share("sharding_strategy", _GATHERED_ONCE), 1.0 - gathered_each_time)
     hybrid = facts.share("sharding_strategy", _HYBRID)
     dp = fields["dp"]
     within_node = np.clip(fields["per_node"] / (fields["tp"] * fields["cp"]), 1.0, dp)

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NoReturn
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch.config_text import parse_document, with_values
 from torchx_cubicml.recorder.apply.config_files import AGREE_S
-from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS
-from torchx_cubicml.recorder.ranks.agreement import all_say
+from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON
+from torchx_cubicml.recorder.ranks.agreement import vote_unanimously
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.contract import decode_contract
 from torchx_cubicml.settings import child_environment, read_job_environment
@@ -34,7 +34,7 @@ _MAX_LINKS = 10_000  # links
 _MAX_PATH = 4096  # characters
 
 
-def looking_like(folder: Path, *, up: int, inside: Path) -> Path:
+def mirror_folder(folder: Path, *, up: int, inside: Path) -> Path:
     """Make a mirror of ``folder`` below ``inside``, with a symbolic link to each of its entries, and return its path.
 
     Args:
@@ -48,7 +48,7 @@ def looking_like(folder: Path, *, up: int, inside: Path) -> Path:
     """
     original = folder.resolve()
     if up > len(original.parents):
-        raise LaunchError(f"a path in a file of {folder} leads further up than there are folders")
+        raise LaunchError(f"a path in a config file in {folder} leads above the root folder")
     chain = [original, *original.parents][: up + 1]
     mirror, n_links = inside, 0
     for source, below in zip(reversed(chain), [*reversed(chain[:-1]), None], strict=True):
@@ -56,7 +56,7 @@ def looking_like(folder: Path, *, up: int, inside: Path) -> Path:
             names = [entry.name for entry in entries if below is None or entry.name != below.name]
         n_links += len(names)
         if n_links > _MAX_LINKS:
-            raise LaunchError(f"more than {_MAX_LINKS} files lie beside {folder}, which a copy there may lead to")
+            raise LaunchError(f"more than {_MAX_LINKS} files are beside {folder}, too many to link to a copy")
         for name in names:
             (mirror / name).symlink_to(source / name)
         if below is not None:
@@ -94,7 +94,7 @@ def main() -> NoReturn:
     """Read the program's arguments from standard input, and write the rewritten ones to standard output.
 
     The arguments of this process are the parent's folder for the copies and, if other ranks rely on this one,
-    ``COUNTED_ON``. If ranks may rely on this one and cannot agree, the exit status is 1: their decision is unknown.
+    ``RELIED_ON``. If ranks may rely on this one and cannot agree, the exit status is 1: their decision is unknown.
     """
     job, (folder, *options) = read_job_environment(), sys.argv[1:]
     args = json.loads(sys.stdin.read())
@@ -107,12 +107,12 @@ def main() -> NoReturn:
 
     answer, refused = _made(job, args, folder)
     try:
-        agreed = _agreed(job, refused, comes=lambda: write(COMES))
-        refused = refused or ("" if agreed else "another rank could not, or did not come in time")
+        agreed = _agreed(job, refused, comes=lambda: write(JOINED))
+        refused = refused or ("" if agreed else "another rank could not change them, or did not join in time")
     except Exception as error:  # noqa: BLE001 - a job whose TCPStore is gone must go on
         reason = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if written or COUNTED_ON in options:
-            write(f"{FAILS}{reason}")
+        if written or RELIED_ON in options:
+            write(f"{FAILED}{reason}")
             os._exit(1)
         refused = refused or reason
     if refused and folder:
@@ -125,7 +125,7 @@ def _made(job: JobEnvironment, args: Sequence[str], folder: str) -> tuple[dict[s
     """Make the copies and return the answer, or the reason for none; idempotent, as an earlier child may have run."""
     answer_file = Path(folder, _ANSWER)
     if not folder:
-        return {}, "there is no place for temporary files"
+        return {}, "no folder for temporary files can be made"
     try:
         if Path(folder, MADE).exists():
             return dict(json.loads(answer_file.read_text())), ""
@@ -166,10 +166,10 @@ def copied(
         copy = copies.of(Path(patch.path), text)
         if patch.argument is None:
             if env.get(patch.variable) != patch.path:
-                raise LaunchError(f"variable {patch.variable} does not name {patch.path} here")
+                raise LaunchError(f"variable {patch.variable} does not name {patch.path} in the job")
             variables[patch.variable] = str(copy)
         elif patch.argument >= len(words) or not words[patch.argument].endswith(patch.path):
-            raise LaunchError(f"the arguments do not name {patch.path} where they did")
+            raise LaunchError(f"the arguments no longer name {patch.path} at the same position")
         else:
             words[patch.argument] = words[patch.argument].removesuffix(patch.path) + str(copy)
     return copies.made, {"args": words, "env": variables}
@@ -178,7 +178,7 @@ def copied(
 def _patched(patch: FilePatch) -> str:
     content = Path(patch.path).read_bytes()
     if hashlib.sha256(content).hexdigest() != patch.digest:
-        raise LaunchError(f"{patch.path} is not as it was when the launch was made")
+        raise LaunchError(f"{patch.path} has changed since the launch was made")
     return with_values(content.decode(), dict(patch.values), path=patch.path)
 
 
@@ -196,7 +196,7 @@ class _Copies:
         if parent not in self._mirrors or self._mirrors[parent] / original.name in self.made:
             inside = self._folder / str(len(self.made))
             inside.mkdir(mode=0o700)
-            self._mirrors[parent] = looking_like(parent, up=self._up, inside=inside)
+            self._mirrors[parent] = mirror_folder(parent, up=self._up, inside=inside)
         copy = self._mirrors[parent] / original.name
         copy.unlink()  # removes the link
         with os.fdopen(os.open(copy, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
@@ -215,4 +215,4 @@ def _agreed(job: JobEnvironment, refused: str, *, comes: Callable[[], None]) -> 
     if job.world_size == 1:
         return not refused
     end, word = time.monotonic() + AGREE_S, "" if refused else "can"
-    return all_say(connected(job, within_s=_CONNECT_S), job, ("files", word), until=end, comes=comes)
+    return vote_unanimously(connected(job, within_s=_CONNECT_S), job, ("files", word), until=end, comes=comes)

@@ -15,11 +15,11 @@ from typing import IO, TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.recorder.process.child import (
-    COUNTED_ON,
-    answer_of_a_child,
-    own_command,
-    said_by_child,
-    why_no_answer,
+    RELIED_ON,
+    ask_with_retries,
+    child_command,
+    failure_reason,
+    run_child,
 )
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract, encode_contract
@@ -68,13 +68,13 @@ def with_config_files(program: Program) -> Program:
         return program
     try:
         folder = _folder()
-        answer = answer_of_a_child(
+        answer = ask_with_retries(
             lambda counted_on: _run_child(program, folder, counted_on=counted_on), counted_on=False, within_s=_LIMIT_S
         )
         args, env = _read(answer)
     except Exception as error:  # noqa: BLE001 - a recorder failure must not stop a launch
         _clean_up()
-        return _as_typed(program, contract, why_no_answer(error), warns=job.local_rank == 0)
+        return _as_typed(program, contract, failure_reason(error), warns=job.local_rank == 0)
     export(env)
     return replace(program, arguments=args)
 
@@ -111,9 +111,9 @@ def _clean_up() -> None:
 
 
 def _run_child(program: Program, folder: str, *, counted_on: bool) -> Mapping[str, object]:
-    words = (folder, *([COUNTED_ON] if counted_on else []))
-    command = own_command("torchx_cubicml.recorder.apply.config_copies", *words)
-    answer = json.loads(said_by_child(command, json.dumps(list(program.arguments)), within_s=_LIMIT_S))
+    words = (folder, *([RELIED_ON] if counted_on else []))
+    command = child_command("torchx_cubicml.recorder.apply.config_copies", *words)
+    answer = json.loads(run_child(command, json.dumps(list(program.arguments)), within_s=_LIMIT_S))
     return dict(answer)
 
 
@@ -126,10 +126,10 @@ def _read(answer: Mapping[str, object]) -> tuple[tuple[str, ...], dict[str, str]
 def _as_typed(program: Program, contract: Contract, reason: str, *, warns: bool) -> Program:
     if contract.launch_id:  # a launch of a tune must not write to the outputs of the user's own launches
         raise SystemExit(
-            f"torchx-cubicml: this launch of a tune ends, for its config files cannot be changed: {reason}"
+            f"torchx-cubicml: stopping this launch of a tune: its config files cannot be changed: {reason}"
         )
     if warns:
-        warn(f"this launch runs as typed, for its config files cannot be changed: {reason}")
+        warn(f"running your command as typed: its config files cannot be changed: {reason}")
     typed = replace(contract.typed(), refused=reason[:400])
     export({CONTRACT_VARIABLE: encode_contract(typed)})
     if contract.as_typed is None:
@@ -146,10 +146,10 @@ def _restore(typed: TypedCommand) -> None:
 def _argument_list(value: object) -> tuple[str, ...]:
     if isinstance(value, list) and all(isinstance(argument, str) for argument in value):
         return tuple(map(str, value))
-    raise ValueError("its child process gave no answer")
+    raise ValueError("the helper process gave no answer")
 
 
 def _variables(value: object) -> dict[str, str]:
     if isinstance(value, dict):
         return {str(name): str(text) for name, text in value.items()}
-    raise ValueError("its child process gave no answer")
+    raise ValueError("the helper process gave no answer")

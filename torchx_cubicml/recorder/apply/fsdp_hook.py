@@ -15,7 +15,7 @@ import inspect
 import sys
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.model.layers import ancestors, own_class, repeated_blocks, unwrap
+from torchx_cubicml.recorder.model.layers import ancestors, repeated_blocks, unwrap, user_class
 from torchx_cubicml.space.trainers import HOOKS
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class FsdpHook:
         """Return the reason why the strategies are not the requested ones, in words; empty if they are."""
         if self._refusal or not self._plan:
             return self._refusal
-        return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP, the others are as asked for"
+        return f"{len(self._plan)} of the repeated layers were not wrapped in FSDP; the others were set as requested"
 
     def _wrap(
         self, holder: object, name: str, changes: Callable[[inspect.BoundArguments, str], dict[str, object]]
@@ -138,7 +138,7 @@ class FsdpHook:
             self._plan, self._refusal = plan, ""
         else:
             self._skipped_models.append(root)
-            self._refusal = refusal or "not every rank is about to wrap the same layers in the same way"
+            self._refusal = refusal or "the ranks do not wrap the same layers in the same way"
 
     def _illegal(
         self,
@@ -166,7 +166,7 @@ class FsdpHook:
     def _fsdp2_changes(self, call: inspect.BoundArguments, strategy: str) -> dict[str, object]:
         """Return the arguments of FSDP2 for ``strategy``; raise ``ValueError`` if it is not legal here."""
         if strategy == "NO_SHARD":
-            raise ValueError("fully_shard has no NO_SHARD; legal are FULL_SHARD, SHARD_GRAD_OP")
+            raise ValueError("fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP")
         _check_family(strategy, hybrid=_is_hybrid(call.arguments))
         return {"reshard_after_forward": strategy in _RESHARDS}
 
@@ -184,9 +184,9 @@ def _modules_of(wrapped: object) -> list[nn.Module]:
 
 def _mismatch(n_requested: int, n_layers: int) -> str:
     if not n_layers:
-        return "no model with repeated layers is there when the first module is wrapped"
+        return "the model has no repeated layers when its first module is wrapped"
     if n_requested != n_layers:
-        return f"{n_requested} layers were asked for, the model repeats {n_layers}"
+        return f"{n_requested} layers were requested, but the model repeats {n_layers}"
     return ""
 
 
@@ -199,13 +199,13 @@ def _check_family(strategy: str, *, hybrid: bool) -> None:
     legal = _HYBRID if hybrid else _PLAIN
     if strategy not in legal:
         kind = "within replicated groups" if hybrid else "over all ranks"
-        raise ValueError(f"the script shards {kind}, where {strategy} is not legal; legal are {', '.join(legal)}")
+        raise ValueError(f"the script shards {kind}, where {strategy} is illegal; choose from {', '.join(legal)}")
 
 
 def _plan_digest(layers: Sequence[nn.Module], requested: Sequence[Value]) -> str:
     """Return a hash of the layers' classes and shapes and of their strategies; it must be equal on all ranks."""
     shapes = [
-        (own_class(layer).__qualname__, [tuple(parameter.shape) for parameter in layer.parameters()])
+        (user_class(layer).__qualname__, [tuple(parameter.shape) for parameter in layer.parameters()])
         for layer in layers
     ]
     return hashlib.sha256(repr((shapes, list(requested))).encode()).hexdigest()

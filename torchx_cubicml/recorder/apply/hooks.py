@@ -48,9 +48,9 @@ def installed(requested: Mapping[str, Value], *, peers: Peers, guard: Guard) -> 
     return hooks
 
 
-def tell_refusal(name: str, hook: Hook, *, leads: bool) -> dict[str, Value]:
+def refusal_facts(name: str, hook: Hook, *, leads: bool) -> dict[str, Value]:
     """Return the fact that a hook refused its change, with one warning on rank 0; nothing if the hook made it."""
     refusal = hook.refusal()
     if refusal and leads:
-        warn(f"hook = '{name}' leaves things as the script sets them: {refusal}")
+        warn(f"hook = '{name}' was not applied as requested: {refusal}")
     return {f"{name}_hook": f"refused: {refusal}"} if refusal else {}

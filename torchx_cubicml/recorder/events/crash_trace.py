@@ -13,7 +13,7 @@ import signal
 from contextlib import suppress
 from pathlib import Path
 
-from torchx_cubicml.recorder.events.failures import state_in_words
+from torchx_cubicml.recorder.events.failures import state_from_message
 from torchx_cubicml.records.trial import State
 
 ENDED_BY_SIGTERM = "ended by SIGTERM: a preemption, or torchrun after another process was lost"
@@ -73,7 +73,7 @@ def read_tail(path: str) -> str:
         return ""
 
 
-def end_told_by(words: str, stderr: str, *, backend: object = None) -> tuple[State, str] | None:
+def state_from_crash_trace(words: str, stderr: str, *, backend: object = None) -> tuple[State, str] | None:
     """Return state and reason of a process's end, from its crash trace; ``None`` if the trace is empty.
 
     Args:
@@ -89,10 +89,10 @@ def end_told_by(words: str, stderr: str, *, backend: object = None) -> tuple[Sta
         return (State.INFRASTRUCTURE, ENDED_BY_SIGTERM) if words else None
     reason = f"ended by {_SIGNAL_NAMES.get(fatal[1], fatal[1])}"
     causes = [line.strip() for line in stderr.splitlines() if _CAUSE.search(line)][-_MAX_LINES:]
-    state = state_in_words("\n".join(causes))
+    state = state_from_message("\n".join(causes))
     if state is not None:
         return state, "\n".join([reason, *causes])
     # NCCL's watchdog aborts from a thread that runs no Python.
     if fatal[1] == "Aborted" and _PYTHON_FRAMES not in words and "nccl" in str(backend):
-        return State.INFRASTRUCTURE, f"{reason} from outside of Python, as NCCL's watchdog does"
+        return State.INFRASTRUCTURE, f"{reason} outside of Python code, as by NCCL's watchdog"
     return State.UNKNOWN, reason

@@ -77,7 +77,7 @@ def state_of_exit(code: object) -> tuple[State, str]:
     if code is None or code == 0:
         return State.COMPLETED, ""
     if code in {128 + _SIGTERM, -_SIGTERM}:
-        return State.INFRASTRUCTURE, f"exit status {code}: asked to end by SIGTERM, as by a preemption"
+        return State.INFRASTRUCTURE, f"exit status {code}: ended by SIGTERM, as in a preemption"
     if isinstance(code, int):
         return State.USER_ERROR, f"exit status {int(code)}"
     return State.USER_ERROR, mask(str(code))[-_MAX_REASON:]
@@ -101,7 +101,7 @@ def at_time_limit(state: State, reason: str, *, ends_at: float, now: float) -> t
     return State.TIMEOUT, f"{reason}, at the scheduler's time limit"
 
 
-def state_in_words(text: str) -> State | None:
+def state_from_message(text: str) -> State | None:
     """Return the state that matches the text of a runtime error; ``None`` without a match."""
     return next((state for state, pattern in _STATE_PATTERNS if pattern.search(text)), None)
 
@@ -126,7 +126,7 @@ def _state_of_one(error: BaseException) -> State:
     if isinstance(error, OSError):
         return _state_of_os_error(error)
     if isinstance(error, RuntimeError) and not isinstance(error, NotImplementedError | RecursionError):
-        return state_in_words(_text(error)) or State.USER_ERROR
+        return state_from_message(_text(error)) or State.USER_ERROR
     return State.USER_ERROR
 
 

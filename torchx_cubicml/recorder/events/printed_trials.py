@@ -25,7 +25,7 @@ def printed_events(lines: Iterable[str]) -> tuple[list[Event], list[str]]:
         try:
             event = Event.from_json(json.JSONDecoder().raw_decode(rest)[0])
             if event.kind is not EventKind.ENDED:
-                raise RecordError(f"it tells of {event.kind}, not of an end")
+                raise RecordError(f"expected an ended event, got {event.kind}")
             events.append(event)
         except (ValueError, RecursionError) as error:
             problems.append(f"line {number}: {error}")

@@ -107,4 +107,4 @@ class Reporter:
     def _warn_once(self, problem: str) -> None:
         if problem and not self._has_warned:
             self._has_warned = True
-            warn(f"this launch is not recorded in full: {problem}")
+            warn(f"this launch is only partly recorded: {problem}")

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.crash_trace import CrashTrace
-from torchx_cubicml.recorder.process.child import own_command, own_environment
+from torchx_cubicml.recorder.process.child import child_command, child_process_environment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -22,7 +22,7 @@ DONE = b"done\n"  # last line of the writer; each of its other lines is a proble
 _NON_BLOCKING = getattr(socket, "MSG_DONTWAIT", 0) | getattr(socket, "MSG_NOSIGNAL", 0)
 _NO_SIGNAL = getattr(socket, "MSG_NOSIGNAL", 0)
 _DETACHED = 'exec 3<&0; "$@" <&3 3<&- >/dev/null 2>&1 &'  # the shell exits at once, its child stays
-LAST_WORDS_FILE = 4  # file descriptor in the writer process
+CRASH_TRACE_FD = 4  # file descriptor in the writer process
 _MAX_BUFFER_BYTES = 1 << 20
 
 
@@ -124,18 +124,18 @@ class EventSender:
         if lines:
             return lines[0]
         if self._has_died:
-            return "the process that writes to the store has died"
+            return "the process that writes to the store died"
         return f"the store is too slow: {self._dropped} events were dropped" if self._dropped else ""
 
 
 def _start_writer(writer_end: socket.socket, trace_file: int | None) -> None:
     files = [(os.POSIX_SPAWN_DUP2, writer_end.fileno(), 0)]
     if trace_file is not None:
-        files.append((os.POSIX_SPAWN_DUP2, trace_file, LAST_WORDS_FILE))
+        files.append((os.POSIX_SPAWN_DUP2, trace_file, CRASH_TRACE_FD))
     shell = os.posix_spawn(
         "/bin/sh",
-        ("sh", "-c", _DETACHED, "sh", *own_command("torchx_cubicml.recorder.events.writer")),
-        own_environment(),
+        ("sh", "-c", _DETACHED, "sh", *child_command("torchx_cubicml.recorder.events.writer")),
+        child_process_environment(),
         file_actions=files,
         setsid=True,
     )

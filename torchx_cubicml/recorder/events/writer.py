@@ -16,9 +16,9 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.events.crash_trace import end_told_by, read_tail, read_words
+from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
-from torchx_cubicml.recorder.events.sender import DONE, LAST_WORDS_FILE
+from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.redaction import mask
@@ -28,8 +28,8 @@ from torchx_cubicml.store import TrialStore
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-KILLED_BY_HOST = "the process ended without a word while the host, out of memory, killed processes of this launch"
-WITHOUT_A_WORD = "the process ended without a word: killed by a signal, or left by os._exit"
+KILLED_BY_HOST = "the process sent no end event; the host ran out of memory and killed processes of this launch"
+NO_END_EVENT = "the process sent no end event: killed by a signal, or ended by os._exit"
 
 
 class EventWriter:
@@ -69,7 +69,7 @@ class EventWriter:
         try:
             event = Event.from_json(json.loads(line))
         except ValueError as error:
-            self._report_once(f"an event is not legal: {error}")
+            self._report_once(f"an event was not written: {error}")
             return
         if self._last is None or self._last.kind is not EventKind.ENDED:
             self._last = event
@@ -91,9 +91,9 @@ class EventWriter:
     def _traced_end(self, last: Event) -> tuple[State, str]:
         trace = read_words(self._trace_file) if self._trace_file is not None else ""
         stderr = read_tail(self._stderr) if trace and self._stderr else ""
-        end = end_told_by(trace, stderr, backend=last.observed.get("backend"))
+        end = state_from_crash_trace(trace, stderr, backend=last.observed.get("backend"))
         if end is None:
-            return State.UNKNOWN, WITHOUT_A_WORD
+            return State.UNKNOWN, NO_END_EVENT
         return at_time_limit(end[0], mask(end[1]), ends_at=self._ends_at, now=time.time())
 
     def _host_killed_processes(self) -> bool:
@@ -122,7 +122,7 @@ class EventWriter:
             return  # the training process has ended
 
 
-def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = WITHOUT_A_WORD) -> Event:
+def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = NO_END_EVENT) -> Event:
     """Return the end event of a trial whose process sent none after the event ``last``."""
     return replace(
         last,
@@ -148,7 +148,7 @@ def main() -> None:
     os.close(0)
     lines = read_lines(connection)
     setup = json.loads(next(lines))
-    trace = LAST_WORDS_FILE if setup.get("has_last_words") else None
+    trace = CRASH_TRACE_FD if setup.get("has_last_words") else None
     writer = EventWriter(
         connection,
         setup["store"],

@@ -107,7 +107,7 @@ LOG_FORMATS = (
     _format("nanoGPT", "ms, mfu", r"\biter <step>: loss \S+, time <step_time_ms>ms, mfu"),
 )
 
-OF_WHOLE_RUN = frozenset(log_format.name for log_format in LOG_FORMATS if log_format.is_of_whole_run)
+WHOLE_RUN_FORMATS = frozenset(log_format.name for log_format in LOG_FORMATS if log_format.is_of_whole_run)
 
 
 def read_line(line: str, log_format: LogFormat, *, devices: int) -> LogReading | None:

@@ -7,7 +7,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
-from torchx_cubicml.recorder.logs.formats import OF_WHOLE_RUN, over
+from torchx_cubicml.recorder.logs.formats import WHOLE_RUN_FORMATS, over
 from torchx_cubicml.recorder.steps.rate_error import relative_error
 from torchx_cubicml.recorder.steps.steady_state import count_warmup, quantile
 from torchx_cubicml.records.trial import MEAN, OBJECTIVES, Measurement
@@ -83,19 +83,19 @@ def measure_readings(
         step_time_s=(quantile(steps, 0.1), quantile(steps, 0.5), quantile(steps, 0.9)) if all_have_steps else (),
         mean_step_time_s=sum(seconds) / sum(interval.steps for interval in known) if all_have_steps else None,
         source=source,
-        statistic="" if source in OF_WHOLE_RUN else MEAN,
+        statistic="" if source in WHOLE_RUN_FORMATS else MEAN,
         relative_error=relative_error(work, seconds) if work is not None else None,
         is_steady=has_settled if len(usable) >= _MIN_READINGS else None,
-        may_include_evaluation=True if source in OF_WHOLE_RUN else None,
+        may_include_evaluation=True if source in WHOLE_RUN_FORMATS else None,
     )
 
 
-def as_word(measurement: Measurement) -> str:
+def encode_measurement(measurement: Measurement) -> str:
     """Encode a measurement as JSON, to be sent from the rank that prints to rank 0."""
     return json.dumps(asdict(measurement))
 
 
-def from_word(text: str) -> Measurement | None:
+def decode_measurement(text: str) -> Measurement | None:
     """Decode a measurement that another rank has sent; return ``None`` for an empty text."""
     if not text:
         return None
@@ -108,7 +108,7 @@ def has_throughput(measurement: Measurement | None) -> bool:
     return measurement is not None and bool(measurement.samples_per_second or measurement.tokens_per_second)
 
 
-def merged(measured: Measurement | None, logged: Measurement | None, *, lines_first: bool = True) -> Measurement | None:
+def merged(measured: Measurement | None, logged: Measurement | None, *, prefer_log: bool = True) -> Measurement | None:
     """Merge the measurements by steps and by log lines; return the other one if either is ``None``.
 
     If both have a throughput and the two differ, both are kept.
@@ -116,11 +116,11 @@ def merged(measured: Measurement | None, logged: Measurement | None, *, lines_fi
     Args:
         measured: by the optimizer steps.
         logged: by log lines.
-        lines_first: whether the throughput of the lines takes precedence.
+        prefer_log: whether the throughput of the lines takes precedence.
     """
     if measured is None or logged is None:
         return measured or logged
-    other = logged if has_throughput(measured) and not lines_first else measured
+    other = logged if has_throughput(measured) and not prefer_log else measured
     result = measured
     if other is measured:
         samples = logged.samples_per_second or measured.samples_per_second
@@ -150,11 +150,11 @@ def disagreement(measured: Measurement | None, logged: Measurement | None) -> st
 
     Lines of the whole run may report any lower throughput, as they include warm-up, evaluation and saving.
     """
-    least = 0.0 if logged is not None and logged.source in OF_WHOLE_RUN else 1 / _TOLERANCE
+    least = 0.0 if logged is not None and logged.source in WHOLE_RUN_FORMATS else 1 / _TOLERANCE
     for unit in OBJECTIVES:
         pair = [getattr(source, unit) for source in (measured, logged) if source is not None]
         if len(pair) == 2 and all(pair) and not least < pair[1] / pair[0] < _TOLERANCE:
-            return f"the log lines tell {pair[1]:.4g} {unit} of the whole job, the {STEPS} {pair[0]:.4g}"
+            return f"log lines give {pair[1]:.4g} {unit} for the whole job, {STEPS} give {pair[0]:.4g}"
     return ""
 
 

@@ -33,19 +33,19 @@ class BatchReader:
         samples_at: dimension that counts the samples; ``None`` if unknown.
     """
 
-    place: ArgumentPath
+    path: ArgumentPath
     holds_tokens: bool
-    samples_at: int | None = 0
+    sample_dim: int | None = 0
 
     def read(self, args: Sequence[object], kwargs: Mapping[str, object]) -> tuple[int | None, int | None] | None:
         """Return the samples and tokens of one forward; ``None`` if these arguments have no batch at the path."""
-        return self.sizes(getattr(_follow(self.place, args, kwargs), "shape", None))
+        return self.sizes(getattr(_follow(self.path, args, kwargs), "shape", None))
 
     def sizes(self, shape: Sequence[int] | None) -> tuple[int | None, int | None] | None:
         """Return the samples and tokens of a batch of this shape; ``None`` without a shape."""
         if not shape:
             return None
-        samples = shape[self.samples_at] if self.samples_at is not None and self.samples_at < len(shape) else None
+        samples = shape[self.sample_dim] if self.sample_dim is not None and self.sample_dim < len(shape) else None
         return samples, shape[0] * shape[1] if self.holds_tokens and len(shape) == 2 else None
 
     def agreeing(self, size: int | None, args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader:
@@ -56,15 +56,15 @@ class BatchReader:
             args: of the forward in which this batch was found.
             kwargs: likewise.
         """
-        shape = getattr(_follow(self.place, args, kwargs), "shape", ())
+        shape = getattr(_follow(self.path, args, kwargs), "shape", ())
         if size is None or not shape or shape[0] == size:
             return self
         # A second dimension of one is a feature or a channel more often than a batch.
         is_second = len(shape) in {2, 3} and 1 < size == shape[1]
         is_part = shape[0] > 0 and size % shape[0] == 0
         if is_second == is_part:
-            return replace(self, samples_at=None)
-        return self if is_part else replace(self, samples_at=1)
+            return replace(self, sample_dim=None)
+        return self if is_part else replace(self, sample_dim=1)
 
 
 def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchReader | None:
@@ -76,11 +76,11 @@ def find_batch(args: Sequence[object], kwargs: Mapping[str, object]) -> BatchRea
     tensors = [(path, tensor) for path, tensor in _tensors(args, kwargs) if _has_batch_dimension(tensor)]
     named = [path for path, tensor in tensors if path[-1] in _TOKENS and _looks_like_tokens(tensor)]
     if named:
-        return BatchReader(place=named[0], holds_tokens=True)
-    return next((BatchReader(place=path, holds_tokens=_looks_like_tokens(tensor)) for path, tensor in tensors), None)
+        return BatchReader(path=named[0], holds_tokens=True)
+    return next((BatchReader(path=path, holds_tokens=_looks_like_tokens(tensor)) for path, tensor in tensors), None)
 
 
-def first_node(output: object) -> Node | None:
+def output_node(output: object) -> Node | None:
     """Return the autograd node of the first tensor in a forward's output that has one; ``None`` without any."""
     return next((tensor.grad_fn for _, tensor in _tensors((output,), {}) if tensor.grad_fn is not None), None)
 
@@ -130,7 +130,7 @@ def _entries(value: object) -> list[tuple[int | str, object]]:
     return [(f".{name}", getattr(value, name, None)) for name in names]
 
 
-def getter_of(key: int | str) -> Callable[[Any], Any]:
+def entry_getter(key: int | str) -> Callable[[Any], Any]:
     """Return the function that gets the entry at one key of a path from its container.
 
     >>> getter_of("x")({"x": 3}), getter_of(".real")(4j)
@@ -144,7 +144,7 @@ def _follow(path: ArgumentPath, args: Sequence[object], kwargs: Mapping[str, obj
     try:
         value = args[first] if isinstance(first, int) else kwargs[first]
         for key in rest:
-            value = getter_of(key)(value)
+            value = entry_getter(key)(value)
     except (AttributeError, IndexError, KeyError, TypeError):
         return None
     return value

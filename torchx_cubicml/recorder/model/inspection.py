@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
-from torchx_cubicml.recorder.model.layers import holds_all, modules_around, outermost, repeated_blocks
+from torchx_cubicml.recorder.model.layers import contains_all, modules_around, outermost, repeated_blocks
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
-from torchx_cubicml.recorder.model.pipeline import OF_A_STAGE, read_pipeline, stage_word
+from torchx_cubicml.recorder.model.pipeline import STAGE_FACTS, encode_stage, read_pipeline
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
 
 if TYPE_CHECKING:
@@ -29,7 +29,7 @@ _WRAPPING_FACTS = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_deg
 class ModelInspection:
     """Facts of one training's model, empty until they are read.
 
-    ``stage_words`` holds the encoded facts of this rank's pipeline stages, by stage number.
+    ``encoded_stage_facts`` holds the encoded facts of this rank's pipeline stages, by stage number.
 
     Args:
         forwards: observed forwards, which reveal the model.
@@ -41,7 +41,7 @@ class ModelInspection:
     def __init__(self, forwards: Forwards, clipping: Clipping, guard: Guard, *, world_size: int) -> None:
         self.facts: dict[str, Value] = {}
         self.n_stages = 0
-        self.stage_words: dict[int, str] = {}
+        self.encoded_stage_facts: dict[int, str] = {}
         self._forwards = forwards
         self._clipping = clipping
         self._guard = guard
@@ -50,7 +50,7 @@ class ModelInspection:
         self._autocast_type = ""
         self._attention_kernel = ""
 
-    def look_into_layers(self) -> None:
+    def install_probe(self) -> None:
         """Inspect the model within a training forward, and put hooks on its layers until the facts are read."""
         model = self._forwards.model
         if model is None or self.facts:
@@ -69,7 +69,7 @@ class ModelInspection:
             work: of the first step; ``None`` if no step was observed.
         """
         survey, self._forwards.survey = self._forwards.survey or LiveObjects(), None
-        with survey.in_place_of_walks():
+        with survey.as_source():
             self._read(leading, work)
 
     def release(self) -> None:
@@ -117,9 +117,9 @@ class ModelInspection:
 
     def _encode_stages(self, pipeline: Pipeline) -> None:
         self.n_stages = pipeline.n_stages
-        self.facts = {name: value for name, value in self.facts.items() if name not in OF_A_STAGE}
-        self.stage_words = {
-            number: stage_word(observe_stage(stage, world_size=self._world_size, pp_degree=pipeline.degree))
+        self.facts = {name: value for name, value in self.facts.items() if name not in STAGE_FACTS}
+        self.encoded_stage_facts = {
+            number: encode_stage(observe_stage(stage, world_size=self._world_size, pp_degree=pipeline.degree))
             for number, stage in pipeline.stages.items()
         }
 
@@ -137,7 +137,7 @@ def parameters_of(optimizer: Optimizer | None) -> list[nn.Parameter]:
 def _smallest_module_with(parameters: list[nn.Parameter]) -> nn.Module | None:
     """Return the smallest module with all of the parameters, or the largest with some, in its outermost wrapper."""
     around = modules_around(parameters)
-    whole = (module for module in around if parameters and holds_all(module, parameters))
+    whole = (module for module in around if parameters and contains_all(module, parameters))
     smallest = next(whole, around[-1] if around else None)
     if smallest is None:
         return None

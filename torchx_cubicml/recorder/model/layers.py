@@ -24,7 +24,7 @@ def unwrap(module: nn.Module) -> nn.Module:
     return module
 
 
-def own_class(module: nn.Module) -> type:
+def user_class(module: nn.Module) -> type:
     """Return the user's class of a module, which ``fully_shard`` replaces with a subclass."""
     kind = type(module)
     return kind.__bases__[-1] if hasattr(kind, "_get_fsdp_state") and kind.__bases__ else kind
@@ -104,7 +104,7 @@ def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> n
     return [module, *wrappers][-1]
 
 
-def holds_all(module: nn.Module, parameters: Iterable[object]) -> bool:
+def contains_all(module: nn.Module, parameters: Iterable[object]) -> bool:
     """Return whether all of the parameters belong to a module or its submodules."""
     return set(map(id, parameters)) <= set(map(id, module.parameters()))
 
@@ -126,11 +126,11 @@ def _blocks_of(container: nn.Module) -> list[nn.Module]:
     if isinstance(container, Sequential):  # its layers without submodules are not blocks
         children = [child for child in children if any(True for _ in child.children())]
     children = [child for child in children if any(True for _ in child.parameters())]
-    classes = Counter(map(own_class, children))
+    classes = Counter(map(user_class, children))
     if not classes:
         return []
     most, count = classes.most_common(1)[0]
-    return [child for child in children if own_class(child) is most] if count > 1 else []
+    return [child for child in children if user_class(child) is most] if count > 1 else []
 
 
 def _ancestors(module: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:

@@ -38,7 +38,7 @@ class LiveObjects:
         self._references: list[weakref.ref[Any]] = [*map(weakref.ref, found)]
 
     @contextmanager
-    def in_place_of_walks(self) -> Iterator[None]:
+    def as_source(self) -> Iterator[None]:
         """Make ``live_instances`` use this snapshot, for its classes, within the context."""
         token = _SNAPSHOT.set(self)
         try:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 _SUMMED = ("n_params", "n_trainable_params", "n_layers")
 _PER_LAYER = "sharding_strategy"
-OF_A_STAGE = frozenset({*_SUMMED, _PER_LAYER})  # facts of which one stage has only a part
+STAGE_FACTS = frozenset({*_SUMMED, _PER_LAYER})  # facts of which one stage has only a part
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -71,12 +71,12 @@ def read_pipeline() -> Pipeline | None:
     )
 
 
-def stage_word(facts: Mapping[str, Value]) -> str:
+def encode_stage(facts: Mapping[str, Value]) -> str:
     """Encode the facts of one stage that are combined over all stages, to be sent to rank 0."""
-    return json.dumps({name: value for name, value in facts.items() if name in OF_A_STAGE})
+    return json.dumps({name: value for name, value in facts.items() if name in STAGE_FACTS})
 
 
-def add_up(encoded: Sequence[str]) -> dict[str, Value]:
+def combine_stages(encoded: Sequence[str]) -> dict[str, Value]:
     """Combine the encoded facts of all stages, in order, into those of the whole model; leave out unknown ones.
 
     >>> add_up(['{"n_params": 3, "sharding_strategy": "DDP"}', '{"n_params": 4, "sharding_strategy": "DDP"}'])

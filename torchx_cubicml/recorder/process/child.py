@@ -24,7 +24,7 @@ import_module(sys.argv.pop(1)).main()
 """
 
 
-def own_command(module: str, *arguments: str) -> list[str]:
+def child_command(module: str, *arguments: str) -> list[str]:
     """Return the command of a child process that calls ``main`` of a module of this package, without warnings.
 
     >>> own_command("torchx_cubicml.recorder.events.writer")[-1]
@@ -33,7 +33,7 @@ def own_command(module: str, *arguments: str) -> list[str]:
     return [sys.executable, "-P", "-W", "ignore", "-c", _START, module, *arguments]
 
 
-def own_environment() -> dict[str, str]:
+def child_process_environment() -> dict[str, str]:
     """Return the environment in which a child process finds this package, installed or not."""
     environment = child_environment({})
     folder = str(Path(__file__).absolute().parents[3])
@@ -41,22 +41,22 @@ def own_environment() -> dict[str, str]:
     return {**environment, "PYTHONPATH": os.pathsep.join(path)}
 
 
-COMES = "comes\n"  # printed by a child before its answer, once other ranks may rely on its rank
-COUNTED_ON = "counted-on"  # argument of a child when other ranks already rely on its rank
-FAILS = "fails: "  # printed by a child in place of an answer; the reason follows
+JOINED = "comes\n"  # printed by a child before its answer, once other ranks may rely on its rank
+RELIED_ON = "counted-on"  # argument of a child when other ranks already rely on its rank
+FAILED = "fails: "  # printed by a child in place of an answer; the reason follows
 _MAX_ATTEMPTS, _MAX_ATTEMPTS_RELIED_ON = 2, 6  # children started; the second once other ranks may rely on this one
 
 T = TypeVar("T")
 
 
-def answer_of_a_child(ask: Callable[[bool], T], *, counted_on: bool, within_s: float) -> T:
+def ask_with_retries(ask: Callable[[bool], T], *, counted_on: bool, within_s: float) -> T:
     """Return the answer of a child process, and retry with a new child if one fails.
 
-    Once a child has printed ``COMES``, other ranks may rely on this one: then there are more retries, also after a
+    Once a child has printed ``JOINED``, other ranks may rely on this one: then there are more retries, also after a
     child that hangs.
 
     Args:
-        ask: starts a child, given whether other ranks rely on this one; raises as ``said_by_child`` does.
+        ask: starts a child, given whether other ranks rely on this one; raises as ``run_child`` does.
         counted_on: whether other ranks rely on this one from the start.
         within_s: seconds after which no child is started, except a second one if other ranks rely on this one.
 
@@ -70,7 +70,7 @@ def answer_of_a_child(ask: Callable[[bool], T], *, counted_on: bool, within_s: f
         try:
             return ask(counted_on)
         except (subprocess.CalledProcessError, subprocess.TimeoutExpired, ValueError, OSError) as error:
-            counted_on = counted_on or _output(error).startswith(COMES)
+            counted_on = counted_on or _output(error).startswith(JOINED)
             failed += 1
             limit = _MAX_ATTEMPTS_RELIED_ON if counted_on else _MAX_ATTEMPTS
             if failed >= limit or (_has_hung(error) and not counted_on):
@@ -79,8 +79,8 @@ def answer_of_a_child(ask: Callable[[bool], T], *, counted_on: bool, within_s: f
                 raise
 
 
-def said_by_child(command: Sequence[str], question: str, *, within_s: float) -> str:
-    """Run a child process and return its output without the leading ``COMES``.
+def run_child(command: Sequence[str], question: str, *, within_s: float) -> str:
+    """Run a child process and return its output without the leading ``JOINED``.
 
     Raises:
         OSError: the child cannot be started.
@@ -88,7 +88,7 @@ def said_by_child(command: Sequence[str], question: str, *, within_s: float) -> 
     """
     with subprocess.Popen(
         command,
-        env=own_environment(),
+        env=child_process_environment(),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
@@ -102,17 +102,17 @@ def said_by_child(command: Sequence[str], question: str, *, within_s: float) -> 
             raise subprocess.TimeoutExpired(command, within_s, output=output) from error
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, command, output=output)
-    return output.removeprefix(COMES)
+    return output.removeprefix(JOINED)
 
 
-def why_no_answer(error: Exception) -> str:
+def failure_reason(error: Exception) -> str:
     """Return the reason for a missing answer, in words."""
-    reason = _output(error).partition(FAILS)[2].strip()
+    reason = _output(error).partition(FAILED)[2].strip()
     if isinstance(error, subprocess.TimeoutExpired):
-        return f"the process of ours that works it out did not answer within {error.timeout:g} s"
+        return f"the helper process did not answer within {error.timeout:g} s"
     if isinstance(error, subprocess.CalledProcessError):
-        how = f"was ended by signal {-error.returncode}" if error.returncode < 0 else "failed"
-        return reason or f"the process of ours that works it out {how}"
+        how = f"was killed by signal {-error.returncode}" if error.returncode < 0 else "failed"
+        return reason or f"the helper process {how}"
     return str(error) or type(error).__name__
 
 

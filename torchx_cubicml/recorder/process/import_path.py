@@ -6,7 +6,7 @@ import os
 import sys
 
 
-def library_first() -> list[str]:
+def put_library_first() -> list[str]:
     """Put the standard library first on ``sys.path``, and return the search path to restore for the program.
 
     The working directory, which Python's ``-m`` has put first, is removed: the program's own first entry replaces it.

@@ -51,7 +51,7 @@ def parse_program(arguments: Sequence[str]) -> Program:
     return Program(name=words[0], is_module=is_module, arguments=tuple(words[1:]))
 
 
-def take_place(program: Program) -> None:
+def prepare_main(program: Program) -> None:
     """Set ``sys.argv``, the first entry of ``sys.path`` and an empty ``__main__`` as Python does for ``program``."""
     sys.argv[:] = ["-m" if program.is_module else program.name, *program.arguments]
     if _is_container(program):
@@ -64,7 +64,7 @@ def take_place(program: Program) -> None:
 
 
 def execute(program: Program) -> None:
-    """Run ``program`` to its end after ``take_place``; its exceptions propagate."""
+    """Run ``program`` to its end after ``prepare_main``; its exceptions propagate."""
     if program.is_module:
         _run_module(program.name, alter_argv=True)
     elif _is_container(program):

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 _PAUSE_S = 0.02
 
 
-def prefix_of(job: JobEnvironment) -> str:
+def key_prefix(job: JobEnvironment) -> str:
     """Return the prefix of the store keys of one attempt."""
     return "torchx_cubicml/{}.{}/".format(*job.attempt)
 
 
-def all_say(
+def vote_unanimously(
     store: TCPStore, job: JobEnvironment, question: tuple[str, str], *, until: float, comes: Callable[[], None]
 ) -> bool:
     """Return whether all ranks voted with the same word; an empty word, or no vote, is a veto.
@@ -39,7 +39,7 @@ def all_say(
         RuntimeError: the store does not answer, and the verdict is unknown.
     """
     name, word = question
-    key = prefix_of(job) + name
+    key = key_prefix(job) + name
     verdict, votes = f"{key}/verdict", f"{key}/came"
     if not store.check([verdict]):
         if not word or bytes(store.compare_set(f"{key}/word", "", word)).decode() != word:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING, TypeVar
 
-from torchx_cubicml.recorder.ranks.agreement import all_say, prefix_of
+from torchx_cubicml.recorder.ranks.agreement import key_prefix, vote_unanimously
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class RankWork:
         )
 
 
-def rank_word(peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool) -> str:
+def encode_rank_work(peak_memory_gib: float, samples: float | None, tokens: float | None, *, has_ended: bool) -> str:
     """Return the JSON message that a rank posts about itself; see ``RankWork``."""
     return json.dumps([peak_memory_gib, samples, tokens, has_ended])
 
@@ -80,7 +80,7 @@ class Peers:
 
     def __init__(self, job: JobEnvironment) -> None:
         self._job = job
-        self._prefix = prefix_of(job)
+        self._prefix = key_prefix(job)
         self._lock = threading.Lock()
         self._closing = threading.Event()
         self._threads: list[threading.Thread] = []
@@ -116,7 +116,7 @@ class Peers:
         return self._limited(lambda: self._wait_for(name, within_s), within_s) or ""
 
     def post_work(self, word: str, *, within_s: float = 0.0) -> None:
-        """Publish the ``rank_word`` of this rank."""
+        """Publish the ``encode_rank_work`` of this rank."""
         self.post(f"rank/{self._job.rank}", word, within_s=within_s)
 
     def work(self, *, within_s: float) -> RankWork | None:
@@ -139,7 +139,7 @@ class Peers:
         return self._gathered
 
     def agree(self, name: str, word: str, *, within_s: float) -> bool:
-        """Return whether all ranks voted with the same word; an empty word, or no vote, is a veto. See ``all_say``.
+        """Return whether all ranks voted with the same word; an empty word, or no vote, is a veto.
 
         Args:
             name: name of the vote.
@@ -200,7 +200,7 @@ class Peers:
 
     def _vote(self, name: str, word: str, within_s: float) -> bool:
         end = time.monotonic() + within_s
-        return all_say(self._connect(), self._job, (name, word), until=end, comes=lambda: None)
+        return vote_unanimously(self._connect(), self._job, (name, word), until=end, comes=lambda: None)
 
     def _barrier(self, within_s: float) -> bool:
         key, end = f"{self._prefix}met", time.monotonic() + within_s

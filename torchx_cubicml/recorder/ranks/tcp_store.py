@@ -21,6 +21,6 @@ def connected(job: JobEnvironment, *, within_s: float) -> TCPStore:
     from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch re-exports it without declaring so
 
     if job.store_address is None:
-        raise ConnectionError("torchrun keeps no store for this job")
+        raise ConnectionError("torchrun hosts no TCPStore for this job")
     host, port = job.store_address
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=within_s), wait_for_workers=False)

@@ -10,7 +10,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
-from torchx_cubicml.recorder.model.batch import getter_of
+from torchx_cubicml.recorder.model.batch import entry_getter
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook, tracing_test
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ _PATIENCE_FACTOR = 8  # after this many times the usual steps of others, the lea
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NotedStep:
+class BufferedStep:
     """One step as the deferred hooks noted it.
 
     Args:
@@ -51,7 +51,7 @@ class NotedStep:
     pauses: tuple[Pause, ...] = ()
 
 
-class Notes:
+class StepBuffer:
     """Buffer of forwards, steps and pauses in their order; ``left`` is the number of steps until it is processed.
 
     While ``left`` is 0 nothing is noted. ``is_watched`` is true while forwards are noted too.
@@ -124,7 +124,7 @@ class Notes:
         self.pauses.keep(tuple(entry for entry in self.entries if len(entry) > 2))
         self.entries.clear()
 
-    def take(self) -> Iterator[NotedStep]:
+    def take(self) -> Iterator[BufferedStep]:
         """Yield each step noted since the last call; keep the forwards after the last one."""
         complete = len(self.entries) < _MAX_NOTED  # otherwise the oldest entries were dropped
         began: Moment = None
@@ -149,14 +149,14 @@ class Notes:
                 continue
             if complete:
                 seen = tuple(shapes) if self.is_watched and (shapes or not has_eval_forward) else None
-                yield NotedStep(end=entry[0], began=began, shapes=seen, pauses=tuple(pauses))
+                yield BufferedStep(end=entry[0], began=began, shapes=seen, pauses=tuple(pauses))
             complete, began, shapes, pauses, waiting = True, None, [], [], []
             has_eval_forward = False
         self.entries.extend(waiting)
 
 
 def make_step_hook(
-    notes: Notes, full: Callable[[Optimizer, object, object], None], guard: Guard
+    notes: StepBuffer, full: Callable[[Optimizer, object, object], None], guard: Guard
 ) -> Callable[[Optimizer, object, object], None]:
     """Return the hook to run after each step of any optimizer: a closure, which needs few memory accesses.
 
@@ -197,7 +197,7 @@ def make_step_hook(
     return hook
 
 
-class NotingHook(ModuleHook):
+class DeferredForwardHook(ModuleHook):
     """Forward pre-hook on the model of a settled training.
 
     Args:
@@ -219,13 +219,15 @@ class NotingHook(ModuleHook):
         "_wrapped",
     )
 
-    def __init__(self, notes: Notes, place: ArgumentPath, guard: Guard, *, wrapped: nn.Module | None = None) -> None:
+    def __init__(
+        self, notes: StepBuffer, place: ArgumentPath, guard: Guard, *, wrapped: nn.Module | None = None
+    ) -> None:
         from torch import compiler, is_grad_enabled
 
         super().__init__(guard(_raise))
         self._notes, self._pauses = notes, notes.pauses
         self._first = place[0] if place else _UNKNOWN_NAME
-        self._rest = tuple(map(getter_of, place[1:]))
+        self._rest = tuple(map(entry_getter, place[1:]))
         self._is_named = isinstance(self._first, str)
         self._is_compiling, self._is_tracing = compiler.is_compiling, tracing_test()
         self._is_grad_enabled = is_grad_enabled

@@ -67,7 +67,7 @@ class EvaluationWatch:
             self.has_missed = self.has_missed or not self.may_hook
             self._attach_hooks()
 
-    def entered_no_grad(self, frame: FrameType) -> None:
+    def on_no_grad(self, frame: FrameType) -> None:
         """Note that the code at ``frame`` entered ``no_grad``. Never raises."""
         if not self._pauses.is_in_its_thread:
             return

@@ -8,11 +8,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, first_node, loader_batch_size
-from torchx_cubicml.recorder.model.layers import holds_all, unwrap
+from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
+from torchx_cubicml.recorder.model.layers import contains_all, unwrap
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import read_pipeline
-from torchx_cubicml.recorder.steps.deferred_hooks import NotingHook
+from torchx_cubicml.recorder.steps.deferred_hooks import DeferredForwardHook
 from torchx_cubicml.recorder.steps.evaluation_passes import EvaluationWatch
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from torch.autograd.graph import Node
     from torch.optim import Optimizer
 
-    from torchx_cubicml.recorder.steps.deferred_hooks import Notes
+    from torchx_cubicml.recorder.steps.deferred_hooks import StepBuffer
     from torchx_cubicml.recorder.steps.pauses import Pauses
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
 
@@ -119,7 +119,7 @@ class Forwards:
         for module in candidates:
             self._removers[id(module)] = self._attach(module)
             # Not later: within a forward, FSDP2 replaces the parameters that the optimizer holds.
-            if holds_all(module, trained):
+            if contains_all(module, trained):
                 self._whole_ids.add(id(module))
                 self.evaluation.follow(module)
 
@@ -128,7 +128,7 @@ class Forwards:
         while self._removers:
             self._removers.popitem()[1]()
 
-    def settle(self, notes: Notes) -> bool:
+    def settle(self, notes: StepBuffer) -> bool:
         """Replace the full hooks by one deferred hook; return whether enough is known of the model."""
         model = self.model
         if model is None or self._count or self.on_training is not None or self._loaded_samples is not None:
@@ -136,8 +136,8 @@ class Forwards:
         if self._has_other_networks:  # only the full hooks can assign forwards to the right step
             return False
         self.release()
-        binding = self.batch.place if self.batch is not None and not self._shares_backward else ()
-        hook = NotingHook(notes, binding, self._guard, wrapped=_wrapped_in(model))
+        binding = self.batch.path if self.batch is not None and not self._shares_backward else ()
+        hook = DeferredForwardHook(notes, binding, self._guard, wrapped=_wrapped_in(model))
         if model._compiled_call_impl is None:
             self._removers[id(model)] = model.register_forward_pre_hook(hook, with_kwargs=True).remove
         else:
@@ -173,7 +173,7 @@ class Forwards:
             samples, tokens = _sum(samples, more), _sum(tokens, more_tokens)
         return Work(forwards=len(shapes), samples=samples, tokens=tokens)
 
-    def trained_elsewhere(self, optimizer: Optimizer) -> None:
+    def note_other_optimizer(self, optimizer: Optimizer) -> None:
         """Note a step of another optimizer; if it trains another network, drop the forwards since the last step."""
         model = self.model
         if not self._count or model is None:
@@ -223,7 +223,7 @@ class Forwards:
         if work.samples is not None and work.samples % loaded == 0:
             return work
         if self.batch is not None:
-            self.batch = replace(self.batch, samples_at=None)
+            self.batch = replace(self.batch, sample_dim=None)
         self.samples_per_forward = None
         return replace(work, samples=None)
 
@@ -264,7 +264,7 @@ class Forwards:
         if not self._awaits_backward or module is not self.model:
             return
         self._parameter_changed()
-        node = first_node(output)
+        node = output_node(output)
         if node is not None and self.on_output is not None:
             callback, self.on_output = self.on_output, None
             callback(node)
@@ -294,7 +294,7 @@ class Forwards:
         self.batch = batch.agreeing(self._sample_size, args, kwargs)
         if self._sample_size is None:
             matched = batch.agreeing(self._requested, args, kwargs)
-            self.batch = matched if matched.samples_at is not None else batch  # the script may not follow the request
+            self.batch = matched if matched.sample_dim is not None else batch  # the script may not follow the request
         size = self.batch.read(args, kwargs)
         self._loaded_samples = self._sample_size if size is not None and size[0] != self._sample_size else None
 
@@ -304,7 +304,7 @@ class Forwards:
         for key in [key for key in self._removers if key != id(module)]:
             self._removers.pop(key)()
         self.survey = LiveObjects()
-        with self.survey.in_place_of_walks():
+        with self.survey.as_source():
             pipeline = read_pipeline()
             self._sample_size = loader_batch_size()
         # Every stage of a pipeline receives all samples of a batch, and one batch is in the pipeline at a time.

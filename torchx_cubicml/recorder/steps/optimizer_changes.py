@@ -7,7 +7,7 @@ import weakref
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.inspection import parameters_of
-from torchx_cubicml.recorder.model.layers import holds_all
+from torchx_cubicml.recorder.model.layers import contains_all
 from torchx_cubicml.recorder.model.live_objects import live_instances
 
 if TYPE_CHECKING:
@@ -128,10 +128,10 @@ class OptimizerIdentity:
         known = {id(each) for each in living if each is not None}
         if ids <= known or model is None or not forwards.is_whole:
             return bool(ids & known)
-        return holds_all(model, parameters)
+        return contains_all(model, parameters)
 
 
-class CountedAlone:
+class UninspectedTraining:
     """State of a training beyond the inspection limit, of which only the steps are counted."""
 
     def __init__(self) -> None:

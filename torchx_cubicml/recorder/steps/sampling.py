@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.forwards import Work
 
-STEPS_ALIKE = 512  # consecutive watched steps before the first rest; likewise after a change
-STEPS_OF_A_LOOK = 8  # watched between two rests
+STEPS_BEFORE_SAMPLING = 512  # consecutive watched steps before the first rest; likewise after a change
+STEPS_PER_SAMPLE = 8  # watched between two rests
 _MAX_USUAL_REST = 504  # steps of a rest
 _HOOK_COST_S = 30e-6  # of watching one forward
 _MAX_OVERHEAD = 0.4e-3  # of the step time that watching may take
@@ -53,17 +53,17 @@ class StepSampling:
         """
         rest = self._rest_steps(step_s)
         if not rest:
-            return True, STEPS_ALIKE
+            return True, STEPS_BEFORE_SAMPLING
         if self._rested_steps:
-            return (False, rest - self._rested_steps) if self._rested_steps < rest else (True, STEPS_OF_A_LOOK)
-        if self._watched_steps < STEPS_OF_A_LOOK:
-            return True, STEPS_OF_A_LOOK - self._watched_steps
+            return (False, rest - self._rested_steps) if self._rested_steps < rest else (True, STEPS_PER_SAMPLE)
+        if self._watched_steps < STEPS_PER_SAMPLE:
+            return True, STEPS_PER_SAMPLE - self._watched_steps
         return False, rest
 
     def _rest_steps(self, step_s: float | None) -> int:
         """Return the steps between two looks; 0 if all steps are watched."""
-        if step_s is None or self._work is None or self._alike_steps < STEPS_ALIKE:
+        if step_s is None or self._work is None or self._alike_steps < STEPS_BEFORE_SAMPLING:
             return 0
         allowed = _MAX_OVERHEAD * step_s / (_HOOK_COST_S * (self._work.forwards or 1))  # share of the steps
-        usual = min(STEPS_OF_A_LOOK * (1 / allowed - 1), _MAX_USUAL_REST)
-        return round(usual * self._rest_factor) if usual >= STEPS_OF_A_LOOK else 0
+        usual = min(STEPS_PER_SAMPLE * (1 / allowed - 1), _MAX_USUAL_REST)
+        return round(usual * self._rest_factor) if usual >= STEPS_PER_SAMPLE else 0

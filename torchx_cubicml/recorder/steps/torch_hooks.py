@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch.utils.hooks import RemovableHandle
 
 
-def keep_out_of_scripts() -> None:
+def hide_hooks_from_torchscript() -> None:
     """Hide our hooks from TorchScript compilation, if this torch has the function that collects hooks."""
     place = sys.modules.get("torch.jit._recursive")
     original = getattr(place, "get_hook_stubs", None)
@@ -80,7 +80,7 @@ class ModuleHook:
         return getattr, (nullcontext(), "__exit__")
 
 
-def make_lookout() -> Callable[[], bool]:
+def make_tracing_test() -> Callable[[], bool]:
     """Return a test for a running compiler, exporter or tracer, during which our hooks do nothing."""
     from torch import compiler
 

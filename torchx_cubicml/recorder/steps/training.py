@@ -18,14 +18,14 @@ from torchx_cubicml.recorder.model.facts import software_facts
 from torchx_cubicml.recorder.model.inspection import ModelInspection, parameters_of
 from torchx_cubicml.recorder.model.layers import modules_around
 from torchx_cubicml.recorder.steps.clipping import Clipping
-from torchx_cubicml.recorder.steps.deferred_hooks import Notes, has_rate
+from torchx_cubicml.recorder.steps.deferred_hooks import StepBuffer, has_rate
 from torchx_cubicml.recorder.steps.forwards import Forwards
 from torchx_cubicml.recorder.steps.optimizer_changes import (
-    CountedAlone,
     OptimizerIdentity,
     OtherOptimizers,
     UnhookedOptimizers,
     UnhookedSteps,
+    UninspectedTraining,
 )
 from torchx_cubicml.recorder.steps.pauses import CHECKPOINT, EVAL_MODE, NO_GRAD, Pauses
 from torchx_cubicml.recorder.steps.sampling import StepSampling
@@ -56,7 +56,7 @@ _MAX_STEPS_WITHOUT_FORWARD = 8  # of the leading optimizer without an observed f
 class Training:
     """Training of this process, as observed by its hooks.
 
-    ``clipping`` observes gradient clipping once it is installed. ``on_quiet_step`` is called after each step that no
+    ``clipping`` observes gradient clipping once it is installed. ``on_unhooked_step`` is called after each step that no
     hook observed, with whether a report is due. ``notes`` buffers the observations of deferred hooks.
 
     Args:
@@ -70,9 +70,9 @@ class Training:
         self, guard: Guard, *, world_size: int, requested: Mapping[str, Value] | None = None, step_limit: int = 0
     ) -> None:
         self.pauses = Pauses(guard)
-        self.notes = Notes(self.pauses)
+        self.notes = StepBuffer(self.pauses)
         self.clipping = Clipping(guard)
-        self.on_quiet_step: Callable[[bool], None] | None = None
+        self.on_unhooked_step: Callable[[bool], None] | None = None
         micro_batch_size = (requested or {}).get("micro_batch_size")
         self._forwards = Forwards(
             guard, self.pauses, requested=micro_batch_size if isinstance(micro_batch_size, int) else None
@@ -92,7 +92,7 @@ class Training:
         self._leading: weakref.ref[Optimizer] | None = None
         self._identity: OptimizerIdentity | None = None  # of the leading optimizer
         self._others = OtherOptimizers()
-        self._count_only = CountedAlone()
+        self._count_only = UninspectedTraining()
         self._steps_without_forward = 0
         self._next_report = FIRST_REPORT
         self._is_explicit = False
@@ -113,9 +113,9 @@ class Training:
         return self._reported()[0].n_stages
 
     @property
-    def stage_words(self) -> Mapping[int, str]:
+    def encoded_stage_facts(self) -> Mapping[int, str]:
         """Encoded facts of this rank's pipeline stages, by stage number."""
-        return self._reported()[0].stage_words
+        return self._reported()[0].encoded_stage_facts
 
     def compiled(self) -> None:
         """Note a compilation; if no step was observed yet, search for an optimizer with a compiled step."""
@@ -140,7 +140,7 @@ class Training:
             return False
         if self._leading() is not optimizer and not self._continues_with(optimizer):
             self._restore_hooks_within_step()
-            self._forwards.trained_elsewhere(optimizer)
+            self._forwards.note_other_optimizer(optimizer)
             self._follow_if_replaced(optimizer)
             return False
         if self._count_only.is_on:
@@ -152,7 +152,7 @@ class Training:
         self._defer_hooks(optimizer, news=news, strangers=strangers)
         return news
 
-    def explicit_step(self, samples: float | None, tokens: float | None) -> bool:
+    def record_step(self, samples: float | None, tokens: float | None) -> bool:
         """Note a step that the script reports explicitly, with what the whole job consumed in it.
 
         From the first call on, steps are counted and timed by these calls alone.
@@ -174,7 +174,7 @@ class Training:
     def conclude(self) -> None:
         """End the training; inspect the model a last time if no step revealed it."""
         self._restore_hooks()
-        self.on_quiet_step = None
+        self.on_unhooked_step = None
         self._look_for_step()
         if not self._inspection.facts and self._longest is None:
             self._inspection.read(self._leading() if self._leading is not None else None, None)
@@ -184,9 +184,9 @@ class Training:
         """Note that a module was set to training or evaluation mode."""
         self._forwards.evaluation.switched(module, mode)
 
-    def entered_no_grad(self, frame: FrameType) -> None:
+    def on_no_grad(self, frame: FrameType) -> None:
         """Note that the program entered ``no_grad`` at ``frame``."""
-        self._forwards.evaluation.entered_no_grad(frame)
+        self._forwards.evaluation.on_no_grad(frame)
 
     def measurement(self, *, others: RankWork | None = None) -> Measurement | None:
         """Return the throughput of the whole job up to now; ``None`` before a steady state.
@@ -255,8 +255,8 @@ class Training:
             return
         work = self._forwards.take()
         news = work is not None and self._count(work)
-        if work is not None and self.on_quiet_step is not None:
-            self.on_quiet_step(news)
+        if work is not None and self.on_unhooked_step is not None:
+            self.on_unhooked_step(news)
 
     def _count(self, work: Work | None) -> bool:
         news = False
@@ -390,7 +390,7 @@ class Training:
         self._is_partly_observed = False
         self._sampling = StepSampling()
         self._forwards.take()
-        self._forwards.on_training = self._inspection.look_into_layers
+        self._forwards.on_training = self._inspection.install_probe
         self.clipping.watch_fsdp()
         parameters = parameters_of(optimizer)
         self._forwards.watch(modules_around(parameters), parameters)

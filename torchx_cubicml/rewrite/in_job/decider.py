@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from torchx_cubicml.recorder.process.child import COMES, COUNTED_ON, FAILS
+from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
@@ -67,9 +67,9 @@ class Agreement:
         """Wait until every rank has joined, and return the reason why they cannot agree; empty if they can."""
         while (joined := self._store.add(self._joined_key, 0)) < self._size:
             if time.monotonic() > until:
-                return f"only {joined} of {self._size} ranks came in time"
+                return f"only {joined} of {self._size} ranks joined in time"
             time.sleep(_PAUSE_S)
-        return "" if self._store.add(self._same_command_key, 0) >= self._size else "not all ranks were started alike"
+        return "" if self._store.add(self._same_command_key, 0) >= self._size else "the ranks were started with different commands"
 
     def decide(self, verdict: str) -> str:
         """Write the verdict unless there is one, and return the one that is written (compare and set)."""
@@ -79,7 +79,7 @@ class Agreement:
         """Wait for the verdict; at the deadline, decide that no rank is rewritten."""
         while not (verdict := self.verdict):
             if time.monotonic() > until:
-                return self.decide(f"{NOTHING}a rank has waited too long")
+                return self.decide(f"{NOTHING}a rank timed out waiting for the decision")
             time.sleep(_PAUSE_S)
         return verdict
 
@@ -113,11 +113,11 @@ def main() -> NoReturn:
         sys.stdout.flush()
 
     try:
-        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: write(COMES))
+        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: write(JOINED))
     except Exception as error:  # noqa: BLE001 - a lost TCPStore must not stop the job
         why = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if written or COUNTED_ON in sys.argv[1:]:
-            write(f"{FAILS}{why}")
+        if written or RELIED_ON in sys.argv[1:]:
+            write(f"{FAILED}{why}")
             os._exit(1)
         answer = Answer() if job.rank else Answer().because(why)
     write(answer.to_json())

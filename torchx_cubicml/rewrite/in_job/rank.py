@@ -8,13 +8,13 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.launch.messages import told
+from torchx_cubicml.launch.messages import KEPT, told
 from torchx_cubicml.recorder.process.child import (
-    COUNTED_ON,
-    answer_of_a_child,
-    own_command,
-    said_by_child,
-    why_no_answer,
+    RELIED_ON,
+    ask_with_retries,
+    child_command,
+    failure_reason,
+    run_child,
 )
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.recorder.process.run_program import parse_program
@@ -69,7 +69,7 @@ class Answer:
 
     def because(self, reason: str) -> Self:
         """Return a copy with one more line: the reason why the arguments stay as typed."""
-        return replace(self, lines=(*self.lines, told(f"arguments stay as typed: {reason}")))
+        return replace(self, lines=(*self.lines, told(f"{KEPT}: {reason}")))
 
 
 def deadline_s() -> float:
@@ -91,7 +91,7 @@ def settle(arguments: Sequence[str]) -> list[str]:
     except Exception as error:  # noqa: BLE001 - no failure of ours may stop a launch
         answer = Answer()
         if read_job_environment().rank == 0:
-            warn(f"arguments stay as typed: {why_no_answer(error)}")
+            warn(f"{KEPT}: {failure_reason(error)}")
     _print_lines(answer.lines)
     export({**answer.env, **({CONTRACT_VARIABLE: answer.contract} if answer.contract else {})})
     script_args = program.arguments if answer.args is None else answer.args
@@ -108,11 +108,11 @@ def _ask_with_retries(program: Program) -> Answer:
     job, limit_s = read_job_environment(), deadline_s() + _STARTING_S
     # After a restart, the verdict of the attempt before still holds; the other ranks read it at once from the TCPStore.
     counted_on = job.attempt[1] > 0 and job.store_address is not None
-    return answer_of_a_child(lambda counts: _ask(program, counted_on=counts), counted_on=counted_on, within_s=limit_s)
+    return ask_with_retries(lambda counts: _ask(program, counted_on=counts), counted_on=counted_on, within_s=limit_s)
 
 
 def _ask(program: Program, *, counted_on: bool) -> Answer:
     question = {"program": program.name, "is_module": program.is_module, "args": program.arguments}
-    command = own_command("torchx_cubicml.rewrite.in_job.decider", *([COUNTED_ON] if counted_on else []))
-    reply = said_by_child(command, json.dumps(question), within_s=deadline_s() + _STARTING_S)
+    command = child_command("torchx_cubicml.rewrite.in_job.decider", *([RELIED_ON] if counted_on else []))
+    reply = run_child(command, json.dumps(question), within_s=deadline_s() + _STARTING_S)
     return Answer.from_json(json.loads(reply))

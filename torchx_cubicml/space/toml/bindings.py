@@ -24,10 +24,11 @@ BINDING_KEYS = (*BindingKind, "key")
 SIZES = ("nnodes", "nproc_per_node")
 PLACEHOLDERS = ("{scratch}", "{launch_id}")
 
-_NAMES_FILE = (
-    "what names the file in the command, a flag such as '--deepspeed_config', a variable such as '$CONFIG', or the "
-    "path as it is typed, in which * stands for anything,"
+_MUST_NAME_FILE = (
+    "must name the file as the command does: a flag such as '--deepspeed_config', a variable such as '$CONFIG', or the "
+    "path as typed, in which * matches anything"
 )
+_NAMES_SECRET = "secrets are never recorded; bind something whose name does not suggest one"
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
@@ -43,19 +44,19 @@ def read_binding(table: TomlTable) -> Binding:
     stated = [str(kind) for kind in BindingKind if kind in table]
     if len(stated) != 1:
         got = " and ".join(stated) or "none"
-        raise SpaceError(f"{table.place}: one place in the command is wanted, {', '.join(BindingKind)}, got {got}")
+        raise SpaceError(f"{table.place}: needs exactly one of {', '.join(BindingKind)}, got {got}")
     name = table.text(stated[0]) or ""
     if stated[0] == "file":
         return _read_file(table, name)
     if "key" in table:
-        raise table.error("key", "a key stands beside the file that holds it, file = ...")
+        raise table.error("key", "only allowed together with file")
     if stated[0] == "hook":
         return Binding(kind=BindingKind.HOOK, name=name)
     if stated[0] == "torchrun":
         return _read_size(table, name)
     _check_name(table, stated[0], name, kind=stated[0])
     if names_secret(name):
-        raise table.error(stated[0], "a secret is never recorded; a place is wanted that holds none by its name")
+        raise table.error(stated[0], _NAMES_SECRET)
     return Binding(kind=stated[0], name=name, aliases=_aliases(name))
 
 
@@ -80,20 +81,20 @@ def hook_default(table: TomlTable, choices: Sequence[Scalar]) -> str:
     """
     name = table.text("hook") or ""
     if name not in HOOKS:
-        raise table.error("hook", f"legal is {', '.join(HOOKS)}")
+        raise table.unknown("hook", "hook", name, HOOKS)
     for family in HOOKS[name]:
         if choices and set(choices) <= set(family):
             return family[0]
-    legal = ", or among ".join(", ".join(family) for family in HOOKS[name])
-    raise table.error("choices" if choices else "hook", f"hook = '{name}' wants choices among {legal}")
+    legal = ", or from ".join(", ".join(family) for family in HOOKS[name])
+    raise table.error("choices" if choices else "hook", f"hook = '{name}' needs choices from {legal}")
 
 
 def _read_size(table: TomlTable, name: str) -> Binding:
     """Return the binding to one of torchrun's sizes, whose name the parameter must have."""
     size = name.removeprefix("--").replace("-", "_")
     if size not in SIZES or size != table.name:
-        legal = " and ".join(f"'--{legal}' of the parameter {legal}" for legal in SIZES)
-        raise table.error("torchrun", f"legal are {legal}")
+        legal = " or ".join(f"'--{legal}' for the parameter {legal}" for legal in SIZES)
+        raise table.error("torchrun", f"must be {legal}")
     return Binding(kind=BindingKind.TORCHRUN, name=size)
 
 
@@ -110,13 +111,13 @@ def with_derived_world_size(space: SearchSpace) -> SearchSpace:
 def _read_file(table: TomlTable, name: str) -> Binding:
     """Return the binding to a key of a config file that the command names."""
     if not _FILE.fullmatch(name):
-        raise table.error("file", f"{_NAMES_FILE} is wanted")
+        raise table.error("file", _MUST_NAME_FILE)
     key = table.text("key") or ""
     names = tuple(key.split("."))
     if not all(names):
-        raise table.error("key", "a key in the file is wanted, such as 'zero_optimization.stage'")
+        raise table.error("key", "must be a key in the file, such as 'zero_optimization.stage'")
     if any(map(names_secret, (name, *names))):
-        raise table.error("key", "a secret is never recorded; a place is wanted that holds none by its name")
+        raise table.error("key", _NAMES_SECRET)
     return Binding(kind=BindingKind.FILE, name=f"{key} in {name}", file=name, key=names)
 
 
@@ -128,11 +129,11 @@ def _read_changes(table: TomlTable, kind: str) -> dict[str, str]:
 
 def _read_keys(files: TomlTable, file: str) -> dict[tuple[str, ...], str]:
     if not _FILE.fullmatch(file):
-        raise files.error(file, f"{_NAMES_FILE} is wanted")
+        raise files.error(file, _MUST_NAME_FILE)
     keys = files.table(file, legal=None)
     for key in keys:
         if not all(key.split(".")):
-            raise keys.error(key, "a key in the file is wanted, such as 'train.output_dir'")
+            raise keys.error(key, "must be a key in the file, such as 'train.output_dir'")
     return {tuple(key.split(".")): _filled_text(keys, key) for key in keys}
 
 
@@ -140,7 +141,7 @@ def _filled_text(table: TomlTable, key: str) -> str:
     text = table.text(key) or ""
     unknown = sorted(set(_PLACEHOLDER.findall(text)).difference(PLACEHOLDERS))
     if unknown:
-        raise table.error(key, f"{unknown[0]} is not known; legal are {' and '.join(PLACEHOLDERS)}")
+        raise table.error(key, f"unknown placeholder {unknown[0]} (choose from {', '.join(PLACEHOLDERS)})")
     return text
 
 
@@ -152,6 +153,5 @@ def _aliases(name: str) -> tuple[str, ...]:
 def _check_name(table: TomlTable, key: str, name: str, *, kind: str) -> None:
     pattern = _FLAG if kind == BindingKind.FLAG else _VARIABLE
     if not pattern.fullmatch(name):
-        flag = "a flag with its dashes, such as '--batch_size', or what stands before a value, such as 'model.layers=',"
-        wanted = flag if kind == BindingKind.FLAG else "a variable's name"
-        raise table.error(key, f"{wanted} is wanted")
+        flag = "a flag with its dashes, such as '--batch_size', or the text before a value, such as 'model.layers='"
+        raise table.error(key, f"must be {flag if kind == BindingKind.FLAG else 'the name of a variable'}")

@@ -39,13 +39,13 @@ def read_choices(table: TomlTable) -> tuple[Scalar, ...]:
     in_range = [key for key in RANGE_KEYS if key in table]
     if "choices" in table:
         if in_range:
-            raise table.error(in_range[0], "a parameter has either choices, or low and high")
+            raise table.error(in_range[0], "not allowed together with choices")
         return table.values("choices", most=MAX_CHOICES)
     low, high = table.number("low"), table.number("high")
     if low is None or high is None:
-        raise SpaceError(f"{table.place}: choices, low and high, or derive is wanted")
+        raise SpaceError(f"{table.place}: needs choices, low and high, or derive")
     if low > high:
-        raise table.error("high", f"high must be at least low = {low!r}")
+        raise table.error("high", f"must be at least low = {low!r}")
     if "scale" in table:
         return _doubling(table, low, high)
     return _even(table, low, high)
@@ -53,11 +53,11 @@ def read_choices(table: TomlTable) -> tuple[Scalar, ...]:
 
 def _doubling(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
     if table.text("scale") != "log2":
-        raise table.error("scale", "legal is 'log2'")
+        raise table.error("scale", "must be 'log2'")
     if "step" in table:
-        raise table.error("step", 'scale = "log2" takes no step')
+        raise table.error("step", 'not allowed together with scale = "log2"')
     if low <= 0:
-        raise table.error("low", 'scale = "log2" wants low above 0')
+        raise table.error("low", 'must be above 0 with scale = "log2"')
     values = [low]
     while values[-1] * 2 <= high:
         values.append(values[-1] * 2)
@@ -69,15 +69,15 @@ def _even(table: TomlTable, low: float, high: float) -> tuple[Scalar, ...]:
     whole = isinstance(low, int) and isinstance(high, int) and isinstance(step, int | None)
     if step is None:
         if not whole:
-            raise table.error("step", "a range of numbers with a decimal point needs a step")
+            raise table.error("step", "required if low or high has a decimal point")
         step = 1
     if step <= 0:
-        raise table.error("step", "step must be above 0")
+        raise table.error("step", "must be above 0")
     # Exact decimal arithmetic: 0.1, 0.2, 0.3 and not 0.30000000000000004.
     first, last, stride = (Fraction(repr(number)) for number in (low, high, step))
     count = (last - first) // stride + 1
     if count > MAX_CHOICES:
-        raise table.error("step", f"the range has {count:.3e} values, more than the {MAX_CHOICES} that are legal")
+        raise table.error("step", f"the range has {count:.3e} values, more than the limit of {MAX_CHOICES}")
     numbers = (first + index * stride for index in range(count))
     return tuple(int(number) if whole else float(number) for number in numbers)
 
@@ -116,14 +116,14 @@ def read_parameter(
     """
     if not isinstance(tables.raw(name), dict):
         if trainer is None:
-            raise tables.error(name, f"a table is wanted; a value is enough beside trainer = one of {_TRAINERS}")
+            raise tables.error(name, f"must be a table; a plain value needs trainer = one of {_TRAINERS}")
         return _with_file_in_errors(where, lambda: read_short_form(tables, name, trainer))
     table = tables.table(name, legal=PARAMETER_KEYS)
     derive = table.text("derive")
     if derive is not None:
         beside = [key for key in NOT_BESIDE_DERIVE if key in table]
         if beside:
-            raise table.error(beside[0], "a derived parameter takes no such key")
+            raise table.error(beside[0], "not allowed together with derive")
     known = trainer_parameter(trainer, name) if not any(key in table for key in BINDING_KEYS) else None
     choices = _read_choices(table, known, trainer) if derive is None else ()
     per_layer, when = _read_per_layer(table, facts), table.text("when")
@@ -197,10 +197,8 @@ def _read_per_layer(table: TomlTable, facts: Sequence[str]) -> str | int | None:
     if not isinstance(value, str):
         return table.count("per_layer")
     if value not in facts:
-        legal = ", ".join(facts) or "none yet"
-        raise table.error(
-            "per_layer", f"a count or a workload fact is wanted{closest(value, facts)}; declared are {legal}"
-        )
+        legal = ", ".join(facts) or "none"
+        raise table.error("per_layer", f"must be a count or a workload fact{closest(value, facts)} (declared: {legal})")
     return value
 
 
@@ -209,19 +207,15 @@ def _read_default(table: TomlTable, choices: Sequence[Scalar], per_layer: str | 
     if default is None:
         return None
     if isinstance(default, tuple) and per_layer is None:
-        raise table.error("default", "one value is wanted where per_layer is absent")
+        raise table.error("default", "must be one value without per_layer")
     entries = default if isinstance(default, tuple) else (default,)
     if choices and any(kind(entry) != kind(choices[0]) for entry in entries):
-        raise table.error("default", f"{kind(choices[0])} is wanted, as the legal values are")
+        raise table.error("default", f"must be {kind(choices[0])}, like the choices")
     return default
 
 
 def _read_observe(table: TomlTable) -> str:
     name = table.text("observe") or ""
     if name and name not in STANDARD_PARAMETERS:
-        raise table.error(
-            "observe",
-            f"a standard parameter is wanted{closest(name, STANDARD_PARAMETERS)}; legal are "
-            f"{', '.join(STANDARD_PARAMETERS)}",
-        )
+        raise table.unknown("observe", "standard parameter", name, STANDARD_PARAMETERS)
     return name

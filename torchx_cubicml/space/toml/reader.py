@@ -20,7 +20,7 @@ from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_d
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
-from torchx_cubicml.space.toml.schema import TomlTable, closest
+from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import is_auto_accumulation, read_trainer, with_trainer
 
@@ -42,14 +42,14 @@ def load_space(path: str | Path) -> SearchSpace:
         SpaceError: the file cannot be read or breaks a rule; the message names key, value, rule and legal values.
     """
     if not Path(path).is_file():
-        raise SpaceError(f"{path}: no space file is there")
+        raise SpaceError(f"space file not found: {path}")
     try:
         with Path(path).open("rb") as file:
             text = file.read(MAX_BYTES + 1).decode()
     except OSError as error:
-        raise SpaceError(f"{path}: the space file cannot be read: {error.strerror or error}") from error
+        raise SpaceError(f"{path}: cannot read the space file: {error.strerror or error}") from error
     except UnicodeDecodeError as error:
-        raise SpaceError(f"{path}: the space file is not UTF-8 text: {error.reason} at byte {error.start}") from error
+        raise SpaceError(f"{path}: not UTF-8 text: {error.reason} at byte {error.start}") from error
     return parse_space(text, where=str(path))
 
 
@@ -70,10 +70,10 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     root = TomlTable(_parse_toml(text, where), where=where, legal=ROOT_KEYS)
     objective = root.text("objective")
     if objective is not None and objective not in OBJECTIVES:
-        raise root.error("objective", f"legal are {', '.join(OBJECTIVES)}")
+        raise root.unknown("objective", "objective", objective, OBJECTIVES)
     statistic = root.text("statistic")
     if statistic is not None and statistic not in STATISTICS:
-        raise root.error("statistic", f"legal are {', '.join(STATISTICS)}")
+        raise root.unknown("statistic", "statistic", statistic, STATISTICS)
     facts, parameters, trainer = (
         root.table("workload", legal=None),
         root.table("parameters", legal=None),
@@ -104,39 +104,39 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
 
 def _parse_toml(text: str, where: str) -> dict[str, object]:
     if len(text) > MAX_BYTES:
-        raise SpaceError(f"{where}: a space file holds at most {MAX_BYTES} characters, this one holds more")
+        raise SpaceError(f"{where}: a space file may have at most {MAX_BYTES} characters")
     try:
         return tomllib.loads(text)
     except (ValueError, RecursionError) as error:  # ValueError: also whole numbers of thousands of digits
-        raise SpaceError(f"{where}: not TOML: {str(error) or 'too deeply nested':.200}") from None
+        raise SpaceError(f"{where}: invalid TOML: {str(error) or 'too deeply nested':.200}") from None
 
 
 def _check_names(facts: TomlTable, parameters: TomlTable) -> None:
     if not len(parameters):
-        raise SpaceError(f"{parameters.place}: at least one parameter is wanted, [parameters.NAME]")
+        raise SpaceError(f"{parameters.place}: declare at least one parameter, [parameters.NAME]")
     for table in (facts, parameters):
         if len(table) > MAX_ENTRIES:
-            raise SpaceError(f"{table.place}: at most {MAX_ENTRIES} entries are legal, got {len(table)}")
+            raise SpaceError(f"{table.place}: at most {MAX_ENTRIES} entries are allowed, got {len(table)}")
         for name in table:
             if len(name) > MAX_NAME or not is_name(name):
                 raise SpaceError(
-                    f"{table.place}: {name!r:.80} can be no name; legal are up to {MAX_NAME} letters, digits and _, "
-                    "no digit first, and no word of an expression"
+                    f"{table.place}: invalid name {name!r:.80}; use up to {MAX_NAME} letters, digits and _, "
+                    "no digit first, and no keyword of expressions"
                 )
     for name in parameters:
         if name in facts:
-            raise SpaceError(f"{parameters.place}.{name}: it is a workload fact too; a name is declared once")
+            raise SpaceError(f"{parameters.place}.{name}: already declared as a workload fact")
 
 
 def _read_constraints(root: TomlTable) -> tuple[Expression, ...]:
     tables = root.tables("constraints", legal=("require",))
     if len(tables) > MAX_ENTRIES:
-        raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are legal, got {len(tables)}")
+        raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are allowed, got {len(tables)}")
     constraints = []
     for table in tables:
         source = table.text("require")
         if source is None:
-            raise SpaceError(f"{table.place}: key 'require' is missing")
+            raise SpaceError(f"{table.place}: missing key 'require'")
         constraints.append(parse_expression(source, where=f"{table.place}.require"))
     return tuple(constraints)
 
@@ -155,8 +155,7 @@ def _check_expressions(space: SearchSpace, where: str) -> None:
     for expression in _expressions(space):
         for name in sorted(expression.names.difference(known)):
             raise SpaceError(
-                f"{expression.where}: {expression.source!r}: {name} is not declared{closest(name, known)}; "
-                f"known are {', '.join(known)}"
+                f"{expression.where}: {expression.source!r}: unknown name {name}; {choose_from(known, name)}"
             )
     try:
         in_dependency_order(derivations)
@@ -190,4 +189,4 @@ def _check_bindings(space: SearchSpace, where: str) -> None:
     for owner, binding_kind, name in bound_names:
         first = owners.setdefault((binding_kind, name), owner)
         if first != owner:
-            raise SpaceError(f"{where}: {binding_kind} {name} is the place of both {first} and {owner}")
+            raise SpaceError(f"{where}: {first} and {owner} are both bound to {binding_kind} {name}")

@@ -11,7 +11,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MAX_ITEMS, MAX_TEXT
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from torchx_cubicml.records.trial import Scalar, Value
 
@@ -35,12 +35,10 @@ class TomlTable:
         """
         self._where, self._name = where, name
         if not isinstance(content, Mapping):
-            raise SpaceError(f"{self.place}: a table is wanted, got {content!r:.60}")
+            raise SpaceError(f"{self.place}: must be a table, got {content!r:.60}")
         for key in content:
             if legal is not None and key not in legal:
-                raise SpaceError(
-                    f"{self.place}: unknown key {key!r:.60}{closest(key, legal)}; legal are {', '.join(legal)}"
-                )
+                raise SpaceError(f"{self.place}: unknown key {key!r:.60}; {choose_from(legal, key)}")
         self._content = content
 
     def __contains__(self, key: str) -> bool:
@@ -67,6 +65,10 @@ class TomlTable:
         got = f", got {self._content[key]!r:.60}" if key in self._content else ""
         return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
 
+    def unknown(self, key: str, kind: str, name: str, legal: Collection[str]) -> SpaceError:
+        """Return an error on a name of some kind under ``key`` that is not among the legal ones."""
+        return SpaceError(f"{self._where}: {self._inner(key)}: unknown {kind} {name!r:.80}; {choose_from(legal, name)}")
+
     def table(self, key: str, *, legal: Sequence[str] | None) -> TomlTable:
         """Return the table under ``key``, an empty one if absent."""
         return TomlTable(self._content.get(key, {}), where=self._where, name=self._inner(key), legal=legal)
@@ -75,7 +77,7 @@ class TomlTable:
         """Return the tables of the array ``[[key]]``."""
         content = self._content.get(key, [])
         if not isinstance(content, list):
-            raise self.error(key, f"an array of tables is wanted, [[{key}]]")
+            raise self.error(key, f"must be an array of tables, [[{key}]]")
         return [
             TomlTable(item, where=self._where, name=f"{self._inner(key)}[{index}]", legal=legal)
             for index, item in enumerate(content)
@@ -90,7 +92,7 @@ class TomlTable:
         value = self._content.get(key)
         if value is None or (isinstance(value, str) and len(value) <= MAX_TEXT and "\0" not in value):
             return value
-        raise self.error(key, f"a text of at most {MAX_TEXT} characters is wanted")
+        raise self.error(key, f"must be a string of at most {MAX_TEXT} characters")
 
     def count(self, key: str) -> int | None:
         """Return a whole number from 1 to ``MAX_ITEMS``, ``None`` if absent."""
@@ -98,7 +100,7 @@ class TomlTable:
         if value is None:
             return None
         if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= MAX_ITEMS:
-            raise self.error(key, f"a whole number from 1 to {MAX_ITEMS} is wanted")
+            raise self.error(key, f"must be a whole number from 1 to {MAX_ITEMS}")
         return value
 
     def switch(self, key: str) -> bool:
@@ -106,7 +108,7 @@ class TomlTable:
         value = self._content.get(key, False)
         if isinstance(value, bool):
             return value
-        raise self.error(key, "true or false is wanted")
+        raise self.error(key, "must be true or false")
 
     def number(self, key: str) -> int | float | None:
         """Return a number, ``None`` if absent."""
@@ -115,7 +117,7 @@ class TomlTable:
             return None
         scalar = self._scalar(key, value)
         if isinstance(scalar, bool | str):
-            raise self.error(key, "a number is wanted")
+            raise self.error(key, "must be a number")
         return scalar
 
     def value(self, key: str) -> Value | None:
@@ -129,7 +131,7 @@ class TomlTable:
         """Return a list of values that has at least one entry and at most ``most``."""
         content = self._content.get(key)
         if not isinstance(content, list) or not 1 <= len(content) <= most:
-            raise self.error(key, f"a list of 1 to {most} values is wanted")
+            raise self.error(key, f"must be a list of 1 to {most} values")
         return tuple(self._scalar(key, item) for item in content)
 
     def _inner(self, key: str) -> str:
@@ -145,7 +147,7 @@ class TomlTable:
             return value
         raise self.error(
             key,
-            f"a value must be true, false, a finite number within 64 bits or a text of at most {MAX_TEXT} characters",
+            f"values must be true, false, finite numbers within 64 bits or strings of at most {MAX_TEXT} characters",
         )
 
 
@@ -157,3 +159,13 @@ def closest(name: str, legal: Iterable[str]) -> str:
     """
     near = get_close_matches(name[:80], [item for item in legal if len(item) <= 80], n=1)
     return f"; did you mean {near[0]!r}?" if near else ""
+
+
+def choose_from(legal: Collection[str], name: str) -> str:
+    """Return the end of a message on an unknown name: the closest legal name, if any, and all of them.
+
+    >>> choose_from(["choices", "flag"], "chioces")
+    "did you mean 'choices'? (choose from choices, flag)"
+    """
+    near, all_of_them = closest(name, legal), f"choose from {', '.join(legal)}"
+    return f"{near.removeprefix('; ')} ({all_of_them})" if near else all_of_them

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.bounded_pattern import BoundedPattern
 from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.space import RewriteRules
-from torchx_cubicml.space.toml.schema import closest
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -33,7 +33,7 @@ def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
     explore = _number(table, "explore", defaults.explore, most=1)
     budget = _number(table, "explore_budget_gpu_hours", defaults.explore_budget_device_hours, most=None)
     if explore and not budget:
-        raise table.error("explore", "a budget is wanted beside it, explore_budget_gpu_hours = a number above 0")
+        raise SpaceError(f"{table.place}.explore: needs explore_budget_gpu_hours = a number above 0")
     return RewriteRules(
         min_gain=_number(table, "min_gain", defaults.min_gain, most=None),
         min_fit=_number(table, "min_fit", defaults.min_fit, most=1),
@@ -48,7 +48,7 @@ def _number(table: TomlTable, key: str, default: float, *, most: float | None) -
     if value is None:
         return default
     if value < 0 or (most is not None and value > most):
-        raise table.error(key, "a number >= 0 is wanted" if most is None else f"a number from 0 to {most} is wanted")
+        raise table.error(key, "must be a number >= 0" if most is None else f"must be a number from 0 to {most}")
     return float(value)
 
 
@@ -58,9 +58,7 @@ def _frozen(table: TomlTable, parameters: Collection[str]) -> tuple[str, ...]:
     names = [str(name) for name in table.values("freeze", most=MAX_FROZEN)]
     for name in names:
         if name not in parameters:
-            raise table.error(
-                "freeze", f"{name!r:.80} is no parameter{closest(name, parameters)}; legal are {', '.join(parameters)}"
-            )
+            raise table.unknown("freeze", "parameter", name, parameters)
     return tuple(dict.fromkeys(names))
 
 
@@ -78,7 +76,7 @@ def read_log(root: TomlTable) -> LogPattern | None:
     table = root.table("log", legal=LOG_KEYS)
     pattern = table.text("pattern")
     if not pattern:
-        raise table.error("pattern", "a regular expression is wanted, such as 'speed (?P<tokens_per_second>[0-9.]+)'")
+        raise table.error("pattern", "must be a regular expression, such as 'speed (?P<tokens_per_second>[0-9.]+)'")
     groups = _groups(table)
     try:
         BoundedPattern(pattern)
@@ -96,6 +94,6 @@ def _groups(table: TomlTable) -> dict[str, int | str]:
     for reading in section:
         group = section.raw(reading)
         if isinstance(group, bool) or not isinstance(group, int | str):
-            raise section.error(reading, "the number or the name of a group is wanted")
+            raise section.error(reading, "must be the number or the name of a group")
         groups[reading] = group
     return groups

@@ -61,7 +61,7 @@ def read_trainer(root: TomlTable) -> Trainer | None:
     if name is None:
         return None
     if name not in TRAINERS:
-        raise root.error("trainer", f"legal are {', '.join(TRAINERS)}{closest(name, TRAINERS)}")
+        raise root.unknown("trainer", "trainer", name, TRAINERS)
     return TRAINERS[name]
 
 
@@ -93,12 +93,12 @@ def read_short_form(tables: TomlTable, name: str, trainer: Trainer) -> Parameter
     if known is None:
         raise tables.error(
             name,
-            f"trainer {trainer.name!r} has no flag of its own for it{closest(name, trainer.flags)}; a table with "
-            f"choices and a place is wanted, or one of {', '.join(trainer.flags)}",
+            f"trainer {trainer.name!r} has no flag for it{closest(name, trainer.flags)}; write a table with choices "
+            f"and a binding, or use one of {', '.join(trainer.flags)}",
         )
     if tables.raw(name) == AUTO:
         if not known.choices:
-            raise tables.error(name, "values to try are wanted, as in [1, 2]: the trainer's table proposes none")
+            raise tables.error(name, "the trainer's table has no values for it; list them, as in [1, 2]")
         choices = known.choices
     else:
         value = tables.value(name)
@@ -118,10 +118,9 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
     sample = [*legal, *([flag.default] if flag.default is not None else [])]
     for value in values:
         if sample and kind(value) != kind(sample[0]):
-            raise table.error(key, f"{kind(sample[0])} is wanted by trainer {trainer.name!r}")
+            raise table.error(key, f"must be {kind(sample[0])} for trainer {trainer.name!r}")
         if isinstance(value, str) and legal and value not in legal:
-            near = closest(value, [str(word) for word in legal])
-            raise table.error(key, f"legal with trainer {trainer.name!r} are {', '.join(map(str, legal))}{near}")
+            raise table.unknown(key, f"value for trainer {trainer.name!r}", value, [str(word) for word in legal])
 
 
 def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> SearchSpace:

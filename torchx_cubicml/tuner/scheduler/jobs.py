@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, suppress
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
@@ -71,18 +72,20 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         self._workspace = workspace
         self.image = ""  # of the workspace, once it is built
         if scheduler not in self._runner.scheduler_backends():
-            legal = ", ".join(self._runner.scheduler_backends())
-            raise LaunchError(f"unknown scheduler {scheduler!r}; legal are {legal}")
+            legal = list(self._runner.scheduler_backends())
+            raise LaunchError(
+                f"unknown scheduler {scheduler!r}; choose from {', '.join(legal)}{closest(scheduler, legal)}"
+            )
         options = self._runner.scheduler_run_opts(scheduler)
         try:
             self._cfg = options.cfg_from_str(scheduler_args)
         except (ValueError, KeyError) as error:
-            raise LaunchError(f"scheduler options {scheduler_args!r} are not legal for {scheduler}: {error}") from error
+            raise LaunchError(f"invalid options {scheduler_args!r} for scheduler {scheduler}: {error}") from error
         # TorchX's own parser silently ignores unknown options.
         unknown = [name for name in _OPTION_NAME.findall(scheduler_args) if options.get(name) is None]
         if unknown:
-            legal = ", ".join(name for name, _ in options)
-            raise LaunchError(f"scheduler option {unknown[0]!r} is unknown to {scheduler}; legal are {legal}")
+            names = ", ".join(name for name, _ in options)
+            raise LaunchError(f"unknown option {unknown[0]!r} of scheduler {scheduler}; choose from {names}")
         if runner is None:
             config.apply(scheduler=scheduler, cfg=self._cfg)
         self._logs = log_dir if scheduler == "local_cwd" and not self._cfg.get("log_dir") else ""
@@ -105,7 +108,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         """Submit ``app``, marked with the launch id so that its job can be found again, and return its handle.
 
         Raises:
-            LaunchError: the scheduler refuses the job.
+            LaunchError: the scheduler rejects the job.
             KeyboardInterrupt: the user interrupts; there may or may not be a job.
         """
         cfg = dict(self._cfg)
@@ -121,7 +124,7 @@ class JobRunner(AbstractContextManager["JobRunner"]):
         except interruptions() as error:
             raise KeyboardInterrupt from error
         except Exception as error:
-            raise LaunchError(f"{self._scheduler} refuses the job: {type(error).__name__}: {error}") from error
+            raise LaunchError(f"{self._scheduler} rejected the job: {type(error).__name__}: {error}") from error
         if app.roles[0].image != typed:
             self.image = app.roles[0].image
         return handle

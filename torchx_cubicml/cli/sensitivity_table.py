@@ -1,0 +1,62 @@
+"""Table of the sensitivity of the best config to each parameter."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+from rich.text import Text
+
+from torchx_cubicml.cli.history import value_text
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torchx_cubicml.advisor import Alternative, ParameterSensitivity
+    from torchx_cubicml.records.trial import Value
+
+_LIKELY_TO_FIT = 0.5  # probability to fit in memory below which an alternative is marked
+
+
+def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
+    """Return a table with a row for each other value of each parameter: its throughput, in that of the best config."""
+    from rich.box import SIMPLE_HEAD
+
+    table = Table(
+        title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+    )
+    table.add_column("parameter", no_wrap=True)
+    for heading in ("best value", "other value"):
+        table.add_column(heading, overflow="fold")
+    for heading in ("predicted", "80 % interval", "measured"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for each in sensitivities:
+        first = (each.name, _value_text(each.value))
+        rows = [_cells(other) for other in each.alternatives] or [("no other legal value", "", "", "")]
+        for index, cells in enumerate(rows):
+            table.add_row(*map(Text, (*(("", "") if index else first), *cells)))
+    return table
+
+
+def _cells(other: Alternative) -> tuple[str, ...]:
+    risk = ", may not fit" if other.probability_to_fit < _LIKELY_TO_FIT else ""
+    return (
+        f"{_value_text(other.value)}{risk}",
+        f"{other.predicted:.2f}x",
+        f"{other.low:.2f}x to {other.high:.2f}x",
+        f"{other.measured:.2f}x" if other.measured is not None else "",
+    )
+
+
+def _value_text(value: Value) -> str:
+    """Return a value as text; the entries of a tuple are counted.
+
+    >>> _value_text(8), _value_text(("FULL_SHARD", "FULL_SHARD")), _value_text(("NO_SHARD", "FULL_SHARD", "NO_SHARD"))
+    ('8', 'FULL_SHARD in all layers', 'NO_SHARD in 2, FULL_SHARD in 1 layers')
+    """
+    if not isinstance(value, tuple):
+        return value_text(value)
+    counts = {entry: value.count(entry) for entry in dict.fromkeys(value)}
+    if len(counts) == 1:
+        return f"{value[0]} in all layers"
+    return ", ".join(f"{entry} in {count}" for entry, count in counts.items()) + " layers"

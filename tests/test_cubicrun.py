@@ -166,8 +166,8 @@ def test_what_is_not_asked_of_us_runs_as_typed_without_a_word(folder: Path, line
     [
         ("--no-python ./train.sh", "train.sh is neither torchrun nor python"),
         ("--run-path t.py", "--run-path"),
-        ("--nope 3 t.py", "option --nope is unknown here"),
-        ("--cubicml-nope t.py", "option --cubicml-nope is unknown here"),
+        ("--nope 3 t.py", "unknown torchrun option --nope"),
+        ("--cubicml-nope t.py", "unknown torchrun option --cubicml-nope"),
         ("--nproc_per_node 2", "names no script"),
         ("--cubicml-store foo://x t.py", "unknown protocol"),
         ("--no-python /nowhere/python t.py", "/nowhere/python does not start"),
@@ -288,9 +288,16 @@ def test_help_tells_our_options_before_those_of_torchrun(
     assert error == ""
 
 
-def test_without_a_word_torchrun_says_what_it_wants(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (command,) = become(monkeypatch)
-    assert command[1:] == ["-P", "-m", "torch.distributed.run"]
+def test_without_a_script_one_line_shows_how_to_give_it(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["cubicrun", "--cubicml-mode", "off"])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    usage, error = capsys.readouterr().err.splitlines()
+    assert usage.startswith("usage: cubicrun ")
+    assert error == "cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py"
 
 
 def test_a_closed_stderr_stops_nothing(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -527,7 +534,7 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
         # On a machine under load rank 0 itself can take as long.
-        told = "only 1 of 2 ranks came in time|the decision took too long|torchrun's store was not done within"
+        told = "only 1 of 2 ranks joined in time|the decision took too long|torchrun's store took longer than"
         assert re.search(told, reasons[0])
         assert recorded(folder).origin is Origin.USER
 

@@ -169,7 +169,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
         if told.status:
             return
         if not as_json:
-            assert told.out.startswith("the next launch would run:")
+            assert told.out.startswith("The next launch would run:")
             return
         found = strictly(told.out)
         space = load_space("space.toml")
@@ -180,7 +180,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
             for name, value in row["config"].items():
                 entries = value if isinstance(value, list) else [value]
                 conditional = any(item.name == name and (item.when or item.derive) for item in space.parameters)
-                own = row["reason"].startswith("untried first guess: your own config")
+                own = row["reason"].startswith("baseline: your config")
                 assert own or conditional or set(map(repr, entries)) <= legal[name], (name, value)
         for worth in found["sensitivity"]:
             assert not [value for value in worth.values() if isinstance(value, float) and not math.isfinite(value)]

@@ -91,5 +91,5 @@ def test_without_a_home_directory_a_store_must_be_named(monkeypatch: pytest.Monk
         raise RuntimeError("Could not determine home directory.")
 
     monkeypatch.setattr(Path, "expanduser", no_home)
-    with pytest.raises(StoreError, match="name a store"):
+    with pytest.raises(StoreError, match="set TORCHX_CUBICML_STORE"):
         settings.default_store_url()

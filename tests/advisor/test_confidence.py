@@ -178,7 +178,7 @@ def test_while_designed_launches_are_left_nobody_knows_what_a_round_brings() -> 
     )
     current = {"sharding_strategy": ("FULL_SHARD",) * 4, "micro_batch_size": 1}
     study = Study.of(space, workload=WORKLOAD, current=current, trials=layered(1000.0))
-    assert study.suggest()[0].reason.startswith("untried first guess")
+    assert study.suggest()[0].reason.startswith("initial design: ")
     assert expected_gain(study) is None
 
 

@@ -37,7 +37,7 @@ def outlook_of(*trials: Trial, space: SearchSpace = SPACE, current: dict[str, ob
 class TestRecords:
     def test_trials_of_one_config_make_one_record(self) -> None:
         posterior = outlook_of(trial(2, 120.0), trial(2, 110.0), trial(4), trial(1, state=State.RUNNING))
-        records = {record.config["micro_batch_size"]: record for record in posterior.records.values()}
+        records = {record.config["micro_batch_size"]: record for record in posterior.outcomes.values()}
         assert records[2].measured == (110.0, 120.0)
         assert records[4].out_of_memory
         assert records[1].open
@@ -46,11 +46,11 @@ class TestRecords:
     def test_other_workloads_and_other_spaces_have_no_records(self) -> None:
         elsewhere = trial(2, 100.0, workload={"program": "b.py", "world_size": 1})
         older = trial(3, 100.0)
-        assert outlook_of(elsewhere, older).records == {}
+        assert outlook_of(elsewhere, older).outcomes == {}
 
     def test_configs_come_from_the_space_and_not_from_the_store(self) -> None:
         stored = trial(2, 100.0, config={"micro_batch_size": 2.0, "sharding_strategy": "FULL_SHARD", "old": 1})
-        (record,) = outlook_of(stored).records.values()
+        (record,) = outlook_of(stored).outcomes.values()
         assert list(record.config) == ["micro_batch_size", "sharding_strategy"]
         assert isinstance(record.config["micro_batch_size"], int)
 
@@ -73,7 +73,7 @@ class TestRecords:
 
     def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
         told = trial(2, state=State.COMPLETED)
-        (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).records.values()
+        (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).outcomes.values()
         assert record.is_decided
         assert not record.measured
 
@@ -123,8 +123,8 @@ class TestParametersWithoutEffect:
 
     def test_trials_that_differ_in_them_alone_are_of_one_config(self) -> None:
         posterior = outlook_of(*self.TRIALS)
-        assert {record.config["micro_batch_size"] for record in posterior.records.values()} == {1, 2}
-        assert identity({**CURRENT, "micro_batch_size": 2}) in posterior.records
+        assert {record.config["micro_batch_size"] for record in posterior.outcomes.values()} == {1, 2}
+        assert identity({**CURRENT, "micro_batch_size": 2}) in posterior.outcomes
 
     def test_for_a_user_who_has_another_value_they_are_left_as_typed(self) -> None:
         posterior = outlook_of(*self.TRIALS, current={"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
@@ -137,7 +137,7 @@ class TestParametersWithoutEffect:
     ids=["value", "missing", "empty"],
 )
 def test_a_config_outside_the_space_has_no_record(config: dict[str, object]) -> None:
-    assert outlook_of(trial(1, 100.0, config=config)).records == {}
+    assert outlook_of(trial(1, 100.0, config=config)).outcomes == {}
 
 
 class TestLaunchesWithoutConfig:
@@ -174,7 +174,7 @@ def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
     told = [replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)]
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
         posterior = outlook_of(*told, space=replace(SPACE, statistic=statistic))
-        record = posterior.records[identity(CURRENT)]
+        record = posterior.outcomes[identity(CURRENT)]
         assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
         assert posterior.surrogate.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
         assert posterior.surrogate.history.uncertainty.tolist() == [0.1] * 3

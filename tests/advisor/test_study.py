@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
+from torchx_cubicml.advisor.batch import BASELINE_REASON
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.posterior import Posterior
 from torchx_cubicml.advisor.surrogates.base import Forecast
@@ -100,14 +101,14 @@ class TestSuggest:
     def test_the_first_launch_is_the_users_own_config(self) -> None:
         (first,) = asked([])
         assert first.config == CURRENT
-        assert first.reason == "untried first guess: your own config"
+        assert first.reason == BASELINE_REASON
         assert (first.throughput, first.low, first.high, first.gain, first.n_trials) == (None, None, None, None, 0)
 
     @pytest.mark.parametrize("config", [CURRENT, {}], ids=["repeats of one config", "launches without a config"])
     def test_the_first_batch_counts_configs_and_not_launches(self, config: dict[str, object]) -> None:
         again = [launched(CURRENT, noise=0.01 * number) for number in range(9)]
         found = asked([replace(trial, config=config) for trial in again], count=3)
-        assert all(suggestion.reason.startswith("untried first guess") for suggestion in found)
+        assert all(suggestion.reason.startswith(("baseline: ", "initial design: ")) for suggestion in found)
 
     def test_the_first_batch_has_every_layer_alike(self) -> None:
         found = asked([], count=6)
@@ -219,14 +220,14 @@ class TestSuggest:
         assert suggestion.low < suggestion.throughput < suggestion.high
         ratio = suggestion.throughput / suggestion.baseline_throughput
         assert suggestion.gain == pytest.approx(ratio, rel=0.05)  # averaged over what may be noise
-        assert "your own config" in suggestion.reason
-        assert "nearest run: " in suggestion.reason
+        assert "your config" in suggestion.reason
+        assert "most similar trial: " in suggestion.reason
 
     @pytest.mark.parametrize(("launches", "designed"), [(3, True), (14, False)], ids=["designed", "searched"])
     def test_what_was_measured_near_by_is_told_with_its_trial(self, launches: int, designed: bool) -> None:
         trials = tuned(launches)
         (suggestion,) = asked(trials)
-        assert suggestion.reason.startswith("untried first guess") == designed
+        assert suggestion.reason.startswith(("baseline: ", "initial design: ")) == designed
         assert len(suggestion.nearest) == 3
         ran = {trial.trial_id: trial for trial in trials}
         for near in suggestion.nearest:
@@ -236,7 +237,7 @@ class TestSuggest:
                 (name in near.differs) == (trial.config[name] != value) for name, value in suggestion.config.items()
             )
         if not designed:
-            assert f"nearest run: {suggestion.nearest[0].differs}" in suggestion.reason
+            assert f"most similar trial: {suggestion.nearest[0].differs}" in suggestion.reason
         assert suggestion.to_json()["nearest"][0]["trial_id"] == suggestion.nearest[0].trial_id
         assert "nearest" not in suggestion.promise()
 

@@ -82,7 +82,7 @@ def test_evaluate_prints_report_cards(store: str) -> None:
         assert card["n_train"] + card["n_test"] >= 12
         assert card["learning_curve"][0]["n_train"] == 10
     told = torchx("evaluate", "--store", store)
-    assert "too few measured trials to compare them" in told.stdout
+    assert "too few measured trials to compare predictors" in told.stdout
 
 
 def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> None:
@@ -104,7 +104,7 @@ def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> No
         trials.add(Trial.completed(workload=workload, config={"micro_batch_size": size + 1}, tokens_per_second=speed))
     done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "torchx-cubicml: 3 trials left out: no training makes 1e+300 tokens/s or 1e-300 tokens/s\n"
+    assert done.stderr == "torchx-cubicml: 3 trials left out: impossible throughput, 1e+300 tokens/s or 1e-300 tokens/s\n"
     card = json.loads(done.stdout)
     assert card["n_train"] + card["n_test"] == 11
     assert card["median_error"] < 2.0
@@ -113,7 +113,7 @@ def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> No
 def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--count", "3", "--", *GPT)
     assert done.returncode == 0, done.stderr
-    assert "the next launch would run" in done.stdout
+    assert "The next launch would run" in done.stdout
     assert done.stdout.count("torchx run dist.ddp -j 1x2 --script examples/train_gpt.py --") == 1 + 3
     listed = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--json", "--", *GPT)
     found = json.loads(listed.stdout)
@@ -133,7 +133,7 @@ def test_suggest_tells_what_was_measured_near_by(tmp_path: Path) -> None:
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--", *GPT)
     assert done.returncode == 0, done.stderr
     (told,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
-    assert re.search(r"near: (41,000 tokens|40\.0 samples)/s with \w+ .+ in place of ", told)
+    assert re.search(r"similar trial: (41,000 tokens|40\.0 samples)/s \(\w+ .+ instead of ", told)
 
 
 def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
@@ -164,7 +164,7 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     again = torchx("init", "-o", space, "--", *GPT)
     assert again.returncode == 2
-    assert "exists already" in again.stderr
+    assert "already exists" in again.stderr
     suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
     assert suggested.returncode == 0, suggested.stderr
     assert torchx("init", "--", *GPT).stdout == space.read_text()
@@ -201,7 +201,7 @@ def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> 
     tune.send_signal(signal.SIGINT)
     _, told = tune.communicate(timeout=600)
     assert tune.returncode == 130
-    assert "interrupted" in told
+    assert "Interrupted" in told
     assert "Traceback" not in told
     assert not Path(f"/proc/{(tmp_path / 'pid0').read_text()}").exists()
     (trial,) = TrialStore(str(tmp_path / "store"))
@@ -212,7 +212,7 @@ def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> 
 SUGGEST = ("suggest", "--space", "examples/gpt.toml")
 BAD = {
     "unknown-protocol": ((*SUGGEST, "--store", "nosuch://x", "--", *GPT), "nosuch"),
-    "no-component": ((*SUGGEST, "--"), "a component is wanted"),
+    "no-component": ((*SUGGEST, "--"), "give a component after"),
     "unknown-component": ((*SUGGEST, "--", "dist.nothing"), "dist.nothing"),
     "refused-j": ((*SUGGEST, "--", "dist.ddp", "-j", "2y2", "--script", "examples/train_gpt.py"), "2y2"),
     "no-space-file": (("suggest", "--space", "missing.toml", "--", *GPT), "missing.toml"),
@@ -226,12 +226,12 @@ BAD = {
     "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
     "scheduler-option": (
         ("tune", "--space", "examples/gpt.toml", "-cfg", "foo=bar", "--yes", "--", *GPT),
-        "'foo' is unknown to local_cwd; legal are log_dir",
+        "unknown option 'foo' of scheduler local_cwd; choose from log_dir",
     ),
-    "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "step limit must be >= 5"),
+    "steps": (("tune", "--space", "examples/gpt.toml", "--steps", "-3", "--", *GPT), "--steps must be >= 5, got -3"),
     "budget": (("tune", "--space", "examples/gpt.toml", "--budget", "some", "--", *GPT), "16 launches"),
-    "seed": ((*SUGGEST, "--seed", "-1", "--", *GPT), "a whole number from 0 on"),
-    "seed-of-evaluate": (("evaluate", "--seed", "9" * 30), "a whole number from 0 on"),
+    "seed": ((*SUGGEST, "--seed", "-1", "--", *GPT), "must be a whole number >= 0"),
+    "seed-of-evaluate": (("evaluate", "--seed", "9" * 30), "must be a whole number >= 0"),
     "no-day": (
         ("history", "compact", "--before", "yesterday", "--store", "examples"),
         "--before must be a day such as",
@@ -275,10 +275,10 @@ def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None
     (tmp_path / "jobs.csv").write_text("n_gpus,tp,speed\n8,1,100\n8,2,oops\n8,4,120\n")
     given = ("--workload", "n_gpus", "--parameters", "tp", "--throughput", "speed", "--store", str(tmp_path / "store"))
     told = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
-    assert told.stdout.strip() == "2 trials brought in, 0 known already, 1 lines left out"
+    assert told.stdout.strip() == "imported 2 trials; 0 already known, 1 lines skipped"
     assert "line 3: speed must be a positive number, got 'oops'" in told.stderr
-    assert "of 2 rows 2 were measured and 0 ran out of memory" in told.stderr
-    assert "the analytic formulas cover 0 of 2 trials, the others lack n_layers (2)" in told.stderr
+    assert "2 rows: 2 measured, 0 out of memory" in told.stderr
+    assert "the roofline formulas cover 0 of 2 trials; the others lack n_layers (2)" in told.stderr
     (first, _) = TrialStore(str(tmp_path / "store"))
     begin, end = trial_events(replace(first, trial_id="printed"))
     (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")
@@ -298,7 +298,7 @@ def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> No
     told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-01", "--json")
     assert json.loads(told.stdout) == {"events": 0, "segments": 0}
     told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
-    assert told.stdout == f"3 events of {store.url} are in 1 segments now\n"
+    assert told.stdout == f"merged 3 events of {store.url} into 1 segments\n"
     assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
 
 

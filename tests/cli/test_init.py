@@ -33,7 +33,7 @@ def test_why_the_help_was_not_read_is_told(folder: Path, capsys: pytest.CaptureF
     assert run(*COMMAND) == 0
     written = capsys.readouterr()
     assert written.err == (
-        "torchx-cubicml: --help of train.py was not read: no argument parser is to be seen in its file\n"
+        "torchx-cubicml: no argument parser found in train.py, so its --help was not read\n"
     )
     assert parse_space(written.out, where="x").parameters
 
@@ -42,5 +42,5 @@ def test_a_trainer_is_recognised(folder: Path) -> None:
     assert run("-o", "gpt.toml", *COMMAND) == 0
     assert 'trainer = "nanogpt"' in (folder / "gpt.toml").read_text()
     assert load_space("gpt.toml").tune.args == {"--out_dir=": "{scratch}/{launch_id}"}
-    with pytest.raises(SpaceError, match=r"gpt.toml exists already"):
+    with pytest.raises(SpaceError, match=r"gpt.toml already exists"):
         run("-o", "gpt.toml", *COMMAND)

@@ -31,11 +31,11 @@ def test_a_throughput_is_told_with_its_doubt_and_what_it_is_of() -> None:
 def test_what_is_to_be_known_of_a_throughput_is_told_line_by_line() -> None:
     assert measurement_lines(FULL) == [
         "1,830 tokens/s ± 4 %, not steady",
-        "8 of 41 steps left out as warm-up",
-        "12.3 s of evaluation, 3.0 s of saving left out",
-        "1,700 tokens/s over the whole time, evaluation and saving with it",
-        "evaluation may have gone unseen, and counts as training then",
-        "Hugging Face tells 2.1 samples/s",
+        "8 of 41 steps excluded as warm-up",
+        "12.3 s of evaluation, 3.0 s of saving excluded",
+        "1,700 tokens/s including evaluation and saving",
+        "may include evaluation that was not detected",
+        "Hugging Face reports 2.1 samples/s",
     ]
     assert measurement_lines(None) == []
     assert measurement_lines(Measurement(tokens_per_second=5.0)) == ["5 tokens/s"]

@@ -88,7 +88,7 @@ def told(workspace: Path) -> Told:
 def test_a_terminal_shows_what_is_in_flight_and_what_is_left(told: Told) -> None:
     assert told.status == 0, told.screen[-3000:]
     assert "\x1b[" in told.screen
-    heads = [line for line in told.lines if line.split() == ["why", "config", "state", "for", "predicted", "measured"]]
+    heads = [line for line in told.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]]
     assert len(heads) > 3  # drawn again and again
     both = [line.split() for line in told.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
     assert {words[0] for words in both} >= {"1", "2", "3"}
@@ -101,7 +101,7 @@ def test_a_terminal_keeps_the_ends_and_the_result(told: Told) -> None:
     ends = [line for line in told.lines if re.match(r"\s*\d+   -> micro_batch_size=", line)]
     assert len(ends) == len({line.split()[0] for line in ends}) >= 6
     rest = "\n".join(told.lines)
-    assert "the command to run:" in rest
+    assert "Command to run:" in rest
     assert "device hours" in rest
 
 
@@ -125,7 +125,7 @@ def test_without_a_terminal_lines_are_plain(workspace: Path, tmp_path: Path) -> 
     assert "  1 baseline micro_batch_size=4" in lines
     # Nothing was found to be faster, and so nothing is written.
     assert not (tmp_path / "defaults").exists()
-    assert "defaults is left as it was" in done.stderr
+    assert "defaults unchanged" in done.stderr
 
 
 def test_a_hopeless_launch_of_torchrun_is_ended_early(tmp_path: Path) -> None:
@@ -142,7 +142,7 @@ def test_a_hopeless_launch_of_torchrun_is_ended_early(tmp_path: Path) -> None:
     slow = trials[2]
     assert slow.state is State.STOPPED_EARLY
     assert slow.reason.startswith("ended early: ")
-    assert "under the best" in slow.reason
+    assert "below the best" in slow.reason
     assert slow.measurement is not None
     assert 10 <= slow.measurement.steps_counted < 3000
     assert slow.measurement.samples_per_second == pytest.approx(500.0, rel=0.3)

@@ -97,7 +97,7 @@ def test_options_of_the_inner_component_reach_it_where_names_collide(tmp_path: P
         (["dist.ddp", "-j", "1x2"], "exactly one of --script and -m must be specified", 1),
         (["dist.nope"], "Component `dist.nope` not found", 1),
         (["nope.py:train"], "nope.py does not exist", 1),
-        ([], "a component to run is wanted", 1),
+        ([], "give a component to run", 1),
         (["dist.ddp", "--script", "t.py", "--lr", "1"], "unrecognized arguments: --lr", 2),
     ],
     ids=["size", "script", "component", "file", "nothing", "option"],

@@ -73,7 +73,7 @@ def test_the_first_way_that_sets_an_option_counts(
     typed: dict[str, str] = {}
     for way in ways:
         typed |= set_option(folder, monkeypatch, way, name, f"{name}-{way}")
-    settled = Options.settled(**typed)
+    settled = Options.resolved(**typed)
     assert getattr(settled, name) == f"{name}-{ways[0]}"
     assert all(getattr(settled, other) == "" for other in NAMES if other != name)
 
@@ -91,7 +91,7 @@ def dry_run(folder: Path, *words: str, **env: str) -> tuple[Contract | None, str
 
 def component(words: list[str], **options: str) -> tuple[Contract | None, str]:
     """Return the contract and the command of what the component makes of ``words``."""
-    app = rewrite_component(words, Options.settled(**options))
+    app = rewrite_component(words, Options.resolved(**options))
     carried = app.roles[0].env.get(CONTRACT_VARIABLE, "")
     return decode_contract(carried) if carried else None, " ".join(map(str, app.roles[0].args))
 
@@ -229,7 +229,7 @@ def test_what_a_contract_cannot_carry_is_recorded_without_it(folder: Path, capsy
     stderr = capsys.readouterr().err
     assert contract is not None
     assert (contract.workload, contract.config) == ({"program": "train.py", "world_size": 2}, {})
-    assert re.search("keeping your arguments: the launch contract takes .* more than the 6144", stderr)
+    assert re.search("keeping your arguments: the launch contract has .* the limit is 6144", stderr)
     assert "recorder -- train.py --batch_size 2 --accumulate 8" in shown
 
 

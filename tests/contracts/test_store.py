@@ -191,7 +191,7 @@ class TestEveryStore:
         store = TrialStore(url)
         assert list(store) == []
         [warning] = store.warnings
-        assert warning.startswith("30 unreadable")
+        assert warning.startswith("skipped 30 unreadable objects")
         assert warning.endswith("25 more")
 
     def test_a_good_reading_forgets_old_warnings(self, url: str) -> None:

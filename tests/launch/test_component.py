@@ -108,7 +108,7 @@ def test_components_in_a_file_are_launched(tmp_path: Path) -> None:
     parsed = parse(name, "--cluster b -- --lr 1")
     assert parsed.launch.script_args == ("--lr", "1", "--cluster", "b")
     assert f"-m {RECORDER} -- train.py --lr 1 --cluster b;" in parsed.build(parsed.launch, CONTRACT).roles[0].args[1]
-    with pytest.raises(LaunchError, match="makes up arguments of its script"):
+    with pytest.raises(LaunchError, match="builds script arguments"):
         parsed.arguments(replace(parsed.launch, script_args=("--lr", "2", "--cluster", "b")))
 
 
@@ -124,7 +124,7 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
     assert parsed.launch.program == "a.py"
     assert (
         parsed.launch.why_not_rewritten
-        == "several of its roles train (reader, actor, critic), of which actor is recorded"
+        == "several roles train (reader, actor, critic); only actor is recorded"
     )
     recorded = [CONTRACT_VARIABLE in role.env for role in parsed.build(parsed.launch, CONTRACT).roles]
     assert recorded == [False, True, False]
@@ -141,9 +141,9 @@ def test_what_is_no_training_is_launched_as_typed() -> None:
     [
         ("dist.nope", "", "Component `dist.nope` not found.*torchx builtins"),
         ("nowhere.py:train", "", "nowhere.py does not exist"),
-        ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp refuses its arguments: Invalid format for -j, .* Given: 1y2"),
+        ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp rejects its arguments: Invalid format for -j, .* Given: 1y2"),
         ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
-        ("dist.ddp", "-h nope --script t.py", "dist.ddp refuses its arguments: .*nope"),
+        ("dist.ddp", "-h nope --script t.py", "dist.ddp rejects its arguments: .*nope"),
     ],
     ids=["component", "file", "size", "script", "host"],
 )

@@ -141,10 +141,10 @@ def test_what_is_written_is_read_back_and_nothing_else_moves(
             BATCH,
             r"flag --batch_size of parameter batch_size is not in the command .*; flags there: --lr",
         ),
-        (["--batch", "4"], BATCH, "--batch in the command may stand for --batch_size .*: write it in full"),
+        (["--batch", "4"], BATCH, "--batch in the command may be short for --batch_size .*; write it in full"),
         (["--batch_size"], BATCH, "--batch_size of parameter batch_size has no value"),
-        (["--batch_size", "auto"], BATCH, "--batch_size is 'auto' in the command; a number is wanted, such as 1, 2"),
-        (["--n_layer", "3", "--sharding", "FULL,NONE"], SHARDING, "has 2 entries; legal are 1 and 3"),
+        (["--batch_size", "auto"], BATCH, "--batch_size is 'auto' in the command; it must be a number, such as 1, 2"),
+        (["--n_layer", "3", "--sharding", "FULL,NONE"], SHARDING, "has 2 entries; it must have 1 or 3"),
         (["--n_layer", "x", "--sharding", "FULL"], SHARDING, "one value per n_layers, which must be a whole number"),
     ],
     ids=["absent", "abbreviated", "no value", "no number", "wrong count", "no layer count"],
@@ -166,7 +166,7 @@ def test_the_reason_for_an_absent_flag_shows_no_value() -> None:
 def test_the_last_of_repeated_flags_counts_and_is_not_rewritten() -> None:
     before = launch("--batch_size", "2", "--batch_size=4")
     assert read_config(before, BATCH)[1] == {"batch_size": 4}
-    with pytest.raises(LaunchError, match="stands 2 times in the command"):
+    with pytest.raises(LaunchError, match="occurs 2 times in the command"):
         write_config(before, BATCH, {"batch_size": 8})
 
 
@@ -205,7 +205,7 @@ def test_a_boolean_variable_keeps_its_style(before: str, after: str) -> None:
 def test_an_absent_variable_names_those_that_are_there() -> None:
     place = Binding(kind=BindingKind.ENV, name="NCCL_PROTO")
     declared = space(Parameter(name="proto", choices=("LL", "Simple"), binding=place))
-    with pytest.raises(LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* set there: A, B"):
+    with pytest.raises(LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* variables there: A, B"):
         read_config(launch(B="1", A="2"), declared)
 
 
@@ -294,7 +294,7 @@ def test_a_key_is_no_positional_and_no_flag() -> None:
 
 def test_a_flag_typed_without_the_equals_that_it_wants_is_told() -> None:
     declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "--batch="\ndefault = 1\n')
-    with pytest.raises(LaunchError, match="--batch in the command may stand for --batch="):
+    with pytest.raises(LaunchError, match="--batch in the command may be short for --batch="):
         read_config(launch("--batch", "2"), declared)
 
 
@@ -314,7 +314,7 @@ def test_a_flag_of_two_spellings_keeps_the_one_that_was_typed() -> None:
     assert write_config(launch(), declared, {"b": 2}).script_args == ("--batch_size", "2")
     both = launch("--batch_size", "2", "--batch-size", "1")
     assert read_config(both, declared)[1] == {"b": 1}
-    with pytest.raises(LaunchError, match="stands 2 times"):
+    with pytest.raises(LaunchError, match="occurs 2 times"):
         write_config(both, declared, {"b": 2})
 
 

@@ -74,13 +74,13 @@ def test_all_else_stays_byte_for_byte(path: str, text: str, after: str) -> None:
         ("c.yaml", "a: &x {b: 1}\nc: *x\n", "an anchor or an alias"),
         ("c.yaml", "---\na: 1\n---\na: 2\n", "single document"),
         ("c.yaml", "a: !!python/name:os.system x\n", "could not determine a constructor"),
-        ("c.yaml", "a: &a [*a]\n", "stands for itself"),
+        ("c.yaml", "a: &a [*a]\n", "refers to itself"),
         ("c.yaml", "a: &a [1,1,1,1,1,1,1,1,1,1]\n" * 1 + "b: 2\n", ""),
-        ("c.yaml", "[1, 2]", "keys with values are wanted"),
+        ("c.yaml", "[1, 2]", "its top level must be a table of keys"),
         ("c.json", "{", "cannot be read"),
-        ("c.json", '{"a": 1}', "holds a value where keys are wanted"),
+        ("c.json", '{"a": 1}', "must be a table to set"),
         ("c.toml", "a = ", "cannot be read"),
-        ("c.ini", "a = 1", "legal endings are"),
+        ("c.ini", "a = 1", "unsupported format; choose from"),
     ],
 )
 def test_what_cannot_be_set_is_told(path: str, text: str, told: str) -> None:

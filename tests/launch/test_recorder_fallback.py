@@ -133,13 +133,13 @@ def test_the_line_is_one_line_and_safe_from_macros() -> None:
 
 
 def test_too_long_a_line_is_refused() -> None:
-    with pytest.raises(LaunchError, match=f"more than the {MAX_LINE} that fit"):
+    with pytest.raises(LaunchError, match=f"the limit is {MAX_LINE}"):
         fallback_line(probe="if true; ", wrapped="w", typed="t" * MAX_LINE, variables={})
 
 
 @pytest.mark.parametrize("name", ["A-B", "1X", "X;rm", ""])
 def test_a_variable_needs_a_legal_name(name: str) -> None:
-    with pytest.raises(LaunchError, match="no name of an environment variable"):
+    with pytest.raises(LaunchError, match="invalid environment variable name"):
         line_for(probe_condition(python="python"), **{name: "1"})
 
 

@@ -48,14 +48,14 @@ def test_what_is_split_is_split_as_the_shell_does(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "reason"),
     [
-        ("cd /work && torchrun train.py", "more than one plain command"),
-        ("torchrun train.py > log", "more than one plain command"),
-        ("torchrun train.py; echo done", "more than one plain command"),
-        ("torchrun train.py\necho done", "more than one plain command"),
-        ("torchrun $(find train.py)", "more than one plain command"),
-        ("torchrun `which train.py`", "more than one plain command"),
-        ("torchrun 'train.py", "open quote"),
-        ("OMP_NUM_THREADS=1 torchrun train.py", "sets shell variables"),
+        ("cd /work && torchrun train.py", "not one plain command"),
+        ("torchrun train.py > log", "not one plain command"),
+        ("torchrun train.py; echo done", "not one plain command"),
+        ("torchrun train.py\necho done", "not one plain command"),
+        ("torchrun $(find train.py)", "not one plain command"),
+        ("torchrun `which train.py`", "not one plain command"),
+        ("torchrun 'train.py", "unclosed quote"),
+        ("OMP_NUM_THREADS=1 torchrun train.py", "sets variables"),
         ("torchrun train.py # now", "comment"),
     ],
 )

@@ -183,7 +183,7 @@ def test_one_warning_and_nothing_else(
     assert loss == plain
     warnings = capsys.readouterr().err.splitlines()
     assert len(warnings) == 1, warnings
-    assert "recording stops here, the training goes on: RuntimeError: injected" in warnings[0]
+    assert "recording stopped, the training continues: RuntimeError: injected" in warnings[0]
     assert hooks_of(model) == []
 
 

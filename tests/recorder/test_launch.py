@@ -278,10 +278,10 @@ def test_fsdp2_resharding_in_some_layers(tmp_path: Path) -> None:
         ("raise", "1", State.USER_ERROR, "ValueError: cannot go on: api_key=***"),
         ("exit3", "0", State.USER_ERROR, "exit status 3"),
         ("out_of_memory", "1", State.OUT_OF_MEMORY, "MemoryError"),
-        ("SIGKILL", "0", State.UNKNOWN, "without a word"),
+        ("SIGKILL", "0", State.UNKNOWN, "sent no end event"),
         ("SIGABRT", "0", State.TIMEOUT, "Watchdog caught collective operation timeout"),
         ("SIGTERM", "1", State.INFRASTRUCTURE, "ended by SIGTERM"),
-        ("os_exit7", "0", State.UNKNOWN, "without a word"),
+        ("os_exit7", "0", State.UNKNOWN, "sent no end event"),
     ],
 )
 def test_a_launch_ends_as_without_us(how: str, rank: str, state: State, reason: str, tmp_path: Path) -> None:
@@ -348,7 +348,7 @@ def test_a_store_that_cannot_be_written(tmp_path: Path) -> None:
     assert ended.code == 0
     assert ended.stdout.startswith("done ")
     (warning,) = ended.warnings()
-    assert "not recorded in full" in warning
+    assert "only partly recorded" in warning
     assert str(tmp_path / "file" / "store") in warning
 
 

@@ -167,7 +167,7 @@ def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) 
         assert (trial.state, trial.reason) == (State.UNKNOWN, f"ended by {how}")
     else:
         assert trial.state is State.UNKNOWN
-        assert "without a word" in trial.reason
+        assert "sent no end event" in trial.reason
 
 
 @pytest.mark.parametrize(

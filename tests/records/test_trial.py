@@ -154,7 +154,7 @@ class TestFreezing:
 
     @pytest.mark.parametrize("name", ["", "x" * 129, 1, None, ("a",)], ids=repr)
     def test_what_is_no_name_is_refused(self, name: object) -> None:
-        with pytest.raises(RecordError, match="config has a name"):
+        with pytest.raises(RecordError, match="config: names must be"):
             freeze_values({name: 1}, where="config")
 
     @pytest.mark.parametrize("values", [None, [], "x", 1], ids=repr)
@@ -260,5 +260,5 @@ class TestStatistics:
         assert running.at("p50") is running
 
     def test_another_is_no_statistic(self) -> None:
-        with pytest.raises(RecordError, match="unknown statistic 'max'; legal are mean, p50, p10, p90"):
+        with pytest.raises(RecordError, match="unknown statistic 'max'; choose from mean, p50, p10, p90"):
             RUN.at("max")

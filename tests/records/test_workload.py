@@ -97,7 +97,7 @@ class TestSameGround:
         assert best is not None
         assert best.config == CURRENT
         assert best.throughput == pytest.approx(10_000.0)
-        assert f"2 launches left out: no training makes {speed:g} tokens/s" in best.reason
+        assert f"2 launches left out: impossible throughput, {speed:g} tokens/s" in best.reason
         (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=[ran(1), *odd])
         assert found.config == {"micro_batch_size": 2}  # which may be launched again
 

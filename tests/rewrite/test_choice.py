@@ -97,12 +97,12 @@ def test_what_is_frozen_stays_and_the_rest_changes() -> None:
 def test_where_all_is_frozen_the_users_own_config_runs() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",))))
     assert choice.config == CURRENT
-    assert choice.rejection_reason == "nothing known is faster than your own config"
+    assert choice.rejection_reason == "no recorded launch suggests a faster config"
 
 
 def test_a_gain_under_the_one_that_is_wanted_changes_nothing() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(min_gain=50.0)))
-    assert choice.rejection_reason.endswith("is under the 5000.0% that is wanted")
+    assert choice.rejection_reason.endswith("is below min_gain, 5000.0%")
 
 
 def test_among_free_configs_the_fastest_of_the_same_batch_is_chosen() -> None:
@@ -129,7 +129,7 @@ def test_exploring_tries_what_was_never_run_and_keeps_the_guards() -> None:
     assert choice.origin is Origin.EXPLORE
     assert choice.config == config(4, "fp32")
     assert "explores" in choice.note
-    assert "0 of 100 device hours are spent" in choice.note
+    assert "0 of 100 device hours used" in choice.note
     assert chosen(exploring(), known) == choice
 
 
@@ -137,7 +137,7 @@ def test_exploring_risks_no_more_memory_than_the_user_allows() -> None:
     known = [trial for trial in TRIALS if trial.config["micro_batch_size"] in {1, 2}]
     careful = chosen(exploring(), known)
     assert careful.origin is Origin.REWRITE
-    assert careful.note == "this launch would explore, but nothing untried clears min_fit"
+    assert careful.note == "this launch is due to explore, but no untried config reaches min_fit"
     rules = replace(exploring().rewrite, min_fit=0.5)
     bold = chosen(replace(SPACE, rewrite=rules), known)
     assert (bold.origin, bold.config["micro_batch_size"]) == (Origin.EXPLORE, 4)
@@ -175,7 +175,7 @@ def test_the_budget_ends_exploring(hours: float) -> None:
     spent = replace(TRIALS[0], origin=Origin.EXPLORE, started_at="2025-12-31T00:00:00+00:00", ended_at=ended)
     choice = chosen(exploring(budget=1.0), [spent, *TRIALS[1:6]])
     assert choice.origin is Origin.REWRITE
-    assert choice.note.startswith("this launch would explore, but its budget has no room for it")
+    assert choice.note.startswith("this launch is due to explore, but could exceed the exploration budget")
 
 
 def test_a_suggestion_that_moves_what_is_held_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,7 +295,7 @@ def test_a_full_budget_leaves_the_kept_decision(filled: Place) -> None:
     assert first == second
     assert first.choice is not None
     assert first.choice.origin is Origin.REWRITE
-    assert any("its budget has no room for it" in line for line in first.lines)
+    assert any("could exceed the exploration budget" in line for line in first.lines)
     assert filled.n_learned == 1
 
 

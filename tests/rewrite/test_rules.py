@@ -176,7 +176,7 @@ def test_a_derived_accumulation_keeps_the_batch_by_itself() -> None:
 
 def test_another_stated_batch_is_refused() -> None:
     check_batch_size(workload={**WORKLOAD, "global_batch_size": 32}, current=CURRENT)
-    with pytest.raises(LaunchError, match="states a global batch size of 64, and the command has 32"):
+    with pytest.raises(LaunchError, match="states a global batch size of 64, but the command has 32"):
         check_batch_size(workload={**WORKLOAD, "global_batch_size": 64}, current=CURRENT)
 
 
@@ -185,9 +185,9 @@ def test_another_stated_batch_is_refused() -> None:
     [
         ({}, RewriteRules(), ""),
         ({}, RewriteRules(min_gain=0.5), ""),
-        ({}, RewriteRules(min_gain=0.51), "the best gain known, +50.0%, is under the 51.0% that is wanted"),
-        ({"gain_low": 1.0}, RewriteRules(min_gain=0.0), "the best gain known, +50.0%, is inside the noise"),
-        ({"probability_to_fit": 0.8}, RewriteRules(), "fits in memory with a probability of only 80%"),
+        ({}, RewriteRules(min_gain=0.51), "the best predicted gain, +50.0%, is below min_gain, 51.0%"),
+        ({"gain_low": 1.0}, RewriteRules(min_gain=0.0), "the best predicted gain, +50.0%, is within the noise"),
+        ({"probability_to_fit": 0.8}, RewriteRules(), "fits in memory with a probability of only 80%, below min_fit, 90%"),
         ({"probability_to_fit": 0.8}, RewriteRules(min_fit=0.8), ""),
         ({"gain": None, "gain_low": None}, RewriteRules(min_gain=9.0), ""),
     ],

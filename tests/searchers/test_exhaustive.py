@@ -48,7 +48,7 @@ def test_rows_are_scored_in_place_of_configs() -> None:
 
 
 def test_a_space_beyond_the_limit_is_refused_with_the_limit() -> None:
-    with pytest.raises(SpaceError, match="at most 50 configs"):
+    with pytest.raises(SpaceError, match="limited to 50 configs"):
         Exhaustive(limit=50).search(
             numbers(100), lambda configs: np.zeros(len(configs)), count=1, rng=np.random.default_rng(0)
         )

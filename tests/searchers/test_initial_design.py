@@ -19,7 +19,7 @@ def bound(*parameters: Parameter, constraint: str = "") -> SearchSpace:
 def test_the_users_own_config_comes_first_then_every_layer_alike() -> None:
     points = first_batch(bound(LAYERS, BATCH), current=CURRENT)
     assert points[0].config == CURRENT
-    assert points[0].why == "your own config"
+    assert points[0].why == "your config"
     told = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
     alike = [((name,) * 4, batch) for batch in (4, 16) for name in STRATEGIES]
     assert told == alike[1:]  # the first is the user's own at another batch
@@ -35,7 +35,7 @@ def test_an_own_config_outside_the_space_gives_way_to_its_neighbour() -> None:
     space = bound(BATCH, Parameter(name="compile", choices=(False, True)))
     points = first_batch(space, current={"micro_batch_size": 3, "compile": True})
     assert all(point.config in space for point in points)
-    assert points[0].why != "your own config"
+    assert points[0].why != "your config"
 
 
 def test_around_the_best_one_thing_changes_at_a_time() -> None:
@@ -116,4 +116,4 @@ def test_a_number_per_layer_is_told_as_what_every_layer_has() -> None:
 def test_the_only_number_there_is_has_no_level_beside_itself() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3))
     points = first_batch(space, current={"k": (1, 1, 1)})
-    assert [point.why for point in points] == ["your own config", "every layer 2", "every layer 4"]
+    assert [point.why for point in points] == ["your config", "every layer 2", "every layer 4"]

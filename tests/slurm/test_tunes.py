@@ -100,7 +100,7 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     result = json.loads(done.stdout)
     assert result["launches"] == 8
     # Where the machine is so busy that repeats differ as much as configs do, no gain is sure, and that is what is told.
-    assert result["comparison"]["gain"] > 1 or "surely faster" in result["best"]["reason"], result
+    assert result["comparison"]["gain"] > 1 or "no known config is reliably" in result["best"]["reason"], result
     recorded = trials(workspace)
     assert [trial.state for trial in recorded] == [State.COMPLETED] * 8, [trial.reason for trial in recorded]
     assert {trial.observed["nnodes"] for trial in recorded} == {2}

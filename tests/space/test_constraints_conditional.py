@@ -85,7 +85,7 @@ def test_the_idle_value_is_the_default_or_the_users_own() -> None:
     assert {config["overlap"] for config in bound(TP, OVERLAP, overlap=True).configs() if config["tp_degree"] == 1} == {
         False
     }
-    with pytest.raises(SpaceError, match=r"parameters.overlap: what it is unless tp_degree > 1 is not known: neither"):
+    with pytest.raises(SpaceError, match=r"parameters.overlap: unknown value unless tp_degree > 1; set a default"):
         bound(TP, own)
 
 
@@ -97,10 +97,10 @@ def test_an_idle_value_need_not_be_a_choice() -> None:
 
 def test_what_is_not_legal_is_told() -> None:
     space = bound(TP, OVERLAP)
-    told = "overlap = True is not legal; it is False unless tp_degree > 1"
+    told = "overlap = True is not legal; it must be False unless tp_degree > 1"
     assert space.why_illegal({"tp_degree": 1, "overlap": True}) == told
     assert space.why_illegal({"tp_degree": 1, "overlap": 0}) is not None
-    assert "legal are False, True" in str(space.why_illegal({"tp_degree": 2, "overlap": 3}))
+    assert "choose from False, True" in str(space.why_illegal({"tp_degree": 2, "overlap": 3}))
 
 
 def test_a_choice_for_what_is_idle_does_not_matter() -> None:
@@ -138,7 +138,7 @@ def test_circular_conditions_are_told() -> None:
 
 
 def test_a_condition_that_is_no_condition_is_told() -> None:
-    with pytest.raises(SpaceError, match=r"every one breaks a while tp_degree; .*wants true or false"):
+    with pytest.raises(SpaceError, match=r"all break a while tp_degree; .*needs true or false"):
         bound(TP, free("a", 1, 2, when="tp_degree", default=1))
 
 

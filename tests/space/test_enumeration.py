@@ -149,7 +149,7 @@ class TestTooLargeToCount:
     def test_none_found_is_told(self) -> None:
         choices = LegalChoices([3] * 40, [check(range(40), lambda v: False)])
         assert choices.size(limit=9) == 9  # not known to be empty, and more than can be counted
-        with pytest.raises(SpaceError, match="no legal config was found"):
+        with pytest.raises(SpaceError, match="no legal config found"):
             choices.draw(1, np.random.default_rng(0))
 
 

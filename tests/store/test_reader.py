@@ -163,7 +163,7 @@ def test_what_is_no_event_is_told_each_time_and_read_once(filled: Path, monkeypa
     keep_always(monkeypatch)
     for _ in range(2):
         found = read(filled / "store", filled / "cache")
-        assert "bad.json (it holds no JSON" in found.warnings[0]
+        assert "bad.json (not JSON" in found.warnings[0]
         assert len(found.trials) == 50
     assert seen == ["bad.json"]
     (filled / "store" / "events" / "bad.json").unlink()
@@ -174,7 +174,7 @@ def test_what_cannot_be_read_today_is_read_tomorrow(filled: Path, monkeypatch: p
     write(filled / "store", started("new"), "new.json")
     keep_always(monkeypatch)
     monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda _: OSError(5, "Input/output error"))
-    assert "new.json (it cannot be read" in read(filled / "store", filled / "cache").warnings[0]
+    assert "new.json (cannot read it" in read(filled / "store", filled / "cache").warnings[0]
     monkeypatch.undo()
     found = read(filled / "store", filled / "cache")
     assert (len(found.trials), found.warnings) == (51, ())
@@ -192,13 +192,13 @@ def test_a_reading_that_has_no_time_goes_on_where_it_ended(tmp_path: Path, fille
         with pytest.raises(StoreError) as error:
             read_store(store, cache=cache, out_of_time=until(24))
         messages.append(str(error.value))
-    assert "24 of 100 objects are, and the next launch goes on from there" in messages[0]
-    assert "96 of 100 objects are" in messages[3]
+    assert "read 24 of 100 objects; the next launch continues from there" in messages[0]
+    assert "read 96 of 100 objects" in messages[3]
     assert read_store(store, cache=cache, out_of_time=until(24)).trials == list(store)
 
 
 def test_without_a_cache_nothing_is_kept_and_nothing_promised(filled: Path) -> None:
-    with pytest.raises(StoreError, match=r"50 of 100 objects are$"):
+    with pytest.raises(StoreError, match=r"read 50 of 100 objects$"):
         read_store(TrialStore(str(filled / "store")), cache=None, out_of_time=until(50))
     assert len(read_trials(str(filled / "store"))[0]) == 50
 

@@ -232,7 +232,7 @@ def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: 
     if waits_s > 7200:
         assert told.state is State.COMPLETED
     else:
-        assert (told.state, told.reason) == (State.INFRASTRUCTURE, "cancelled after it waited in the queue for 3000 s")
+        assert (told.state, told.reason) == (State.INFRASTRUCTURE, "cancelled after 3000 s in the queue (--queue-timeout)")
     ran = sum(map(ran_s, cluster.jobs.values())) + job.ran_before_s
     assert abs(3600 * result.device_hours - ran) <= (len(cluster.jobs) + 1) * SEEN_LATE_S
 
@@ -248,5 +248,5 @@ def test_what_runs_past_its_deadline_is_cancelled(prepared: Prepared, kills: int
         trial = told[job.contract.launch_id]
         assert trial.state is (State.TIMEOUT if job.cancelled else State.COMPLETED)
         if job.cancelled:
-            assert trial.reason == "cancelled after it ran for 150 s"
+            assert trial.reason == "cancelled after running for 150 s (--trial-timeout)"
     assert 0 < sum(job.cancelled for job in cluster.jobs.values()) < 60

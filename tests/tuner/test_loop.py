@@ -135,9 +135,9 @@ def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
 @pytest.mark.parametrize(
     ("changes", "error", "words"),
     [
-        ({"parallel": 0}, LaunchError, "parallel must be >= 1, got 0"),
+        ({"parallel": 0}, LaunchError, "--parallel must be >= 1, got 0"),
         ({"target_gain": 0.9}, LaunchError, "ratio above 1"),
-        ({"step_limit": -3}, LaunchError, "step limit must be >= 5, got -3"),
+        ({"step_limit": -3}, LaunchError, "--steps must be >= 5, got -3"),
         ({"trial_timeout_s": -1.0}, LaunchError, "positive number of seconds"),
         ({"space": "missing.toml"}, SpaceError, "missing.toml"),
         ({"component": "dist.nothing"}, LaunchError, "dist.nothing"),

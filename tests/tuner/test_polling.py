@@ -84,7 +84,7 @@ def test_a_store_that_fails_for_minutes_is_asked_again(prepared: Prepared, clust
 def test_a_tune_whose_store_is_gone_is_left_to_be_gone_on_with(prepared: Prepared, cluster: SimulatedCluster) -> None:
     with (
         outage(cluster, begin_s=100.0),
-        pytest.raises(StoreError, match=r"503 Slow Down; .*its jobs are left to run, and the same command goes on"),
+        pytest.raises(StoreError, match=r"503 Slow Down; .*its jobs keep running; run the same command to resume"),
     ):
         go(prepared, cluster)
     made = len(cluster.jobs)

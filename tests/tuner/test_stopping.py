@@ -40,8 +40,8 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
 @pytest.mark.parametrize(
     ("state", "words"),
     [
-        (State.USER_ERROR, "the first launch failed: why; its last lines were:\n  its last line"),
-        (State.UNKNOWN, "why; its last lines were:\n  its last line"),
+        (State.USER_ERROR, "the first launch failed: why; last lines of stderr:\n  its last line"),
+        (State.UNKNOWN, "why; last lines of stderr:\n  its last line"),
         (
             State.COMPLETED,
             'samples_per_second cannot be measured in this training; set objective = "tokens_per_second"',

@@ -56,7 +56,7 @@ class Acquisition:
         self._best = float(np.log(max(beliefs))) if beliefs else 0.0
         # Without a measurement there is no incumbent to improve on, so the highest predicted mean comes first.
         self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
-        excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.records)
+        excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.outcomes)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * excess, _LOWEST_FLOOR, _HIGHEST_FLOOR))
         self._decided_rows = posterior.decided_rows()
         if name == "thompson" and rng is not None:

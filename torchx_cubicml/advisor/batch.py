@@ -182,7 +182,7 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         if current in posterior.space and not posterior.is_decided(current) and not posterior.had_error(current):
             yield current, BASELINE_REASON
         return
-    best = max(measured, key=lambda config: max(posterior.records[identity(config)].measured), default=None)
+    best = max(measured, key=lambda config: max(posterior.outcomes[identity(config)].measured), default=None)
     points = first_batch(posterior.space, current=current, best=best)
     if not measured:
         points[1:1] = roofline_starts(posterior, count=_ROOFLINE_STARTS, taken=points[:1])
@@ -213,7 +213,7 @@ def searched(
     from a single search. Trees over all workloads ignore fantasy observations. There a diverse batch is picked from a
     pool, scored by the ensemble's mean, or by each predictor in turn where the workload has facts that no other had.
     """
-    under_way = [record.config for record in posterior.records.values() if record.open]
+    under_way = [record.config for record in posterior.outcomes.values() if record.open]
     taken = [*chosen, *under_way]
     if not isinstance(posterior.surrogate, JointSurrogate):
         return _from_pool(posterior, taken, method, count=count, rng=rng)

@@ -102,7 +102,7 @@ def build_suggestions(
 
 
 def _lowest_uncertainty(posterior: Posterior, config: Config) -> float:
-    record = posterior.records.get(identity(config))
+    record = posterior.outcomes.get(identity(config))
     return min(record.uncertainties, default=0.0) if record else 0.0
 
 
@@ -113,7 +113,7 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
     """
     others = (
         (distance(config, record.config), -max(record.measured), record)
-        for record in posterior.records.values()
+        for record in posterior.outcomes.values()
         if record.measured and identity(record.config) != identity(config)
     )
     return tuple(

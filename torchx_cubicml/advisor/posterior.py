@@ -16,20 +16,15 @@ from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
 from torchx_cubicml.advisor.trial_data import (
     ConfigOutcome,
     constant_values,
-    latest_observed,
-    leaking_facts,
-    misreported_facts,
+    drop_leaking_facts,
     narrowed,
     outcomes_by_config,
     pinned_choices,
+    select_trials,
     with_choices,
-    with_observed_configs,
-    without,
 )
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
-from torchx_cubicml.predictors.features.history import ineffective_parameters
 from torchx_cubicml.predictors.features.rows import FactRows
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import as_legal
@@ -41,6 +36,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.advisor.surrogates.base import Forecast, Surrogate
+    from torchx_cubicml.advisor.trial_data import CleanTrials
     from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
 
@@ -92,19 +88,18 @@ class Posterior:
         space: bound to the workload, without the choices of parameters that have no effect on it.
         ineffective: parameters requested at several values and always observed alike.
         rows: facts of the workload known before a launch, combined with each config.
-        records: identity of a config -> its outcome.
+        outcomes: identity of a config -> its outcome.
         n_trials: ended trials of this workload.
         noise: standard deviation of the logarithm of throughput from run to run.
-        knowledge: surrogate fitted to the trials of this workload and others.
-        taught_elsewhere: whether launches of other workloads, or the roofline model, predict how configs of this space
-            compare.
+        surrogate: fitted to the trials of this workload and others.
+        has_transfer_prior: whether other workloads, or the roofline model, predict how configs of this space compare.
         advice: reasons why trials of this workload were left out, one line each.
     """
 
     space: SearchSpace
     ineffective: tuple[str, ...]
     rows: FactRows
-    records: Mapping[Hashable, ConfigOutcome]
+    outcomes: Mapping[Hashable, ConfigOutcome]
     n_trials: int
     noise: float
     surrogate: Surrogate
@@ -126,60 +121,30 @@ class Posterior:
 
         ``space`` is bound to ``workload``; ``predictor`` is as in ``TrainingData``, or the default where it is unknown.
         """
-        trials = [trial.at(space.statistic) for trial in trials]
-        trials, advice = comparable_trials(expire_lost_trials(trials, workload), workload)
-        trials = with_observed_configs(trials, workload=workload, space=space)
-        own = [trial for trial in trials if is_same_workload(trial, workload)]
-        observed_as = {item.name: item.observe or item.name for item in space.parameters}
-        observe = {item.name: item.observe for item in space.parameters if item.observe}
-        idle = set(ineffective_parameters(own, observe=observe))
-        leaking = leaking_facts(own, {*observed_as, *observed_as.values(), *workload})
-        own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
-        own_ids = {id(trial) for trial in own}
-        cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in trials]
-        latest = latest_observed(own)
-        compared = [item.name for item in space.parameters if item.derive is None and item.name not in _SET_BY_BATCH]
-        pinned = pinned_choices(space, current, idle)
+        chosen = select_trials(trials, space=space, workload=workload)
+        clean = drop_leaking_facts(chosen, space=space)
+        pinned = pinned_choices(space, current, clean.idle)
         pinned_space = narrowed(space, pinned)
-        records = outcomes_by_config(pinned_space, own, pinned)
-        repeats = [(each.measured, each.uncertainties) for each in records.values() if len(each.measured) > 1]
-        elsewhere = repeated_measurements(
-            (trial for trial in trials if id(trial) not in own_ids), objective=space.objective
-        )
-        tuned = {item.name: item.choices for item in pinned_space.parameters if item.derive is None}
-        data = TrainingData(
-            all_trials=cleaned,
-            own=[
-                trial
-                for trial, original in zip(cleaned, trials, strict=True)
-                if id(original) in own_ids and _has_config(trial, tuned)
-            ],
-            objective=space.objective,
-            observe=observe,
-            compare=[*workload, *compared],
-            tuned=tuned,
-            noise=median_noise(repeats, elsewhere) if repeats else None,
-            workload=workload,
-            predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
-        )
-        known = {name: value for name, value in latest.items() if name not in own_leaking | observed_as.keys()}
+        outcomes = outcomes_by_config(pinned_space, chosen.own, pinned)
+        repeats = [(each.measured, each.uncertainties) for each in outcomes.values() if len(each.measured) > 1]
+        elsewhere = repeated_measurements(chosen.others, objective=space.objective)
+        data = _training_data(clean, space=pinned_space, workload=workload, predictor=predictor)
+        data = replace(data, noise=median_noise(repeats, elsewhere) if repeats else None)
+        varied = {name for name, choices in data.tuned.items() if len(choices) > 1}
         return cls(
             space=pinned_space,
             ineffective=tuple(sorted(pinned)),
             rows=FactRows(
                 pinned_space,
-                facts={**known, **space.facts, **workload},
-                instead=constant_values(own, idle, observe),
+                facts={**clean.known_facts, **space.facts, **workload},
+                instead=constant_values(chosen.own, clean.idle, clean.observe),
             ),
-            records=records,
-            n_trials=sum(trial.state.ended for trial in own),
+            outcomes=outcomes,
+            n_trials=sum(trial.state.ended for trial in chosen.own),
             noise=pooled_noise(repeats, elsewhere),
             surrogate=fit_surrogate(data, rng=rng),
-            has_transfer_prior=_are_others_informative(
-                trials, own_ids, {name for name, each in data.tuned.items() if len(each) > 1}
-            )
-            or roofline_covers(data.own),
-            advice=advice,
+            has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),
+            advice=chosen.advice,
         )
 
     def forecast(self, configs: Sequence[Config]) -> Forecast:
@@ -203,11 +168,11 @@ class Posterior:
             )
             for config, row in zip(configs, rows, strict=True)
         }
-        relaunched = {key: replace(self.records[key], open=True) for key in self.records.keys() & under_way.keys()}
+        relaunched = {key: replace(self.outcomes[key], open=True) for key in self.outcomes.keys() & under_way.keys()}
         return replace(
             self,
             surrogate=self.surrogate.fantasize(self._rows(configs)),
-            records={**under_way, **self.records, **relaunched},
+            outcomes={**under_way, **self.outcomes, **relaunched},
         )
 
     def optimistic(self) -> Self:
@@ -246,7 +211,7 @@ class Posterior:
         beliefs: list[ThroughputPosterior | None] = []
         for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
             predicted = ThroughputPosterior(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
-            record = self.records.get(identity(config))
+            record = self.outcomes.get(identity(config))
             measurements = (record.measured, record.uncertainties) if record and not is_joint else ((), ())
             beliefs.append(believe(predicted, *measurements, noise=self.noise))
         return beliefs
@@ -258,7 +223,7 @@ class Posterior:
         the ratio of similar configs is more certain than either throughput.
         """
         *beliefs, base = self.beliefs([*configs, over])
-        record = self.records.get(identity(over))
+        record = self.outcomes.get(identity(over))
         if base is None or (record is not None and record.out_of_memory):
             return [None] * len(configs)
         if isinstance(self.surrogate, JointSurrogate):
@@ -279,13 +244,13 @@ class Posterior:
 
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
-        ran = [record for record in self.records.values() if record.measured and not record.out_of_memory]
+        ran = [record for record in self.outcomes.values() if record.measured and not record.out_of_memory]
         ran.sort(key=lambda record: (-max(record.measured), record.row))
         return [record.config for record in ran[:count]]
 
     def measured(self) -> list[Config]:
         """Return the configs of the space that were measured and never ran out of memory."""
-        return [record.config for record in self.records.values() if record.measured and not record.out_of_memory]
+        return [record.config for record in self.outcomes.values() if record.measured and not record.out_of_memory]
 
     def outliers(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
         """Return whether configs are outliers, slowed down by something else in each measurement, ``[n]``."""
@@ -293,32 +258,49 @@ class Posterior:
 
     def is_decided(self, config: Config) -> bool:
         """Return whether ``config`` is decided: another launch of it would add nothing."""
-        record = self.records.get(identity(config))
+        record = self.outcomes.get(identity(config))
         return record is not None and record.is_decided
 
     def had_error(self, config: Config) -> bool:
         """Return whether a launch of ``config`` ever ended with an error or in an unknown state."""
-        record = self.records.get(identity(config))
+        record = self.outcomes.get(identity(config))
         return record is not None and record.had_error
 
     def decided_rows(self) -> frozenset[bytes]:
         """Return the decided rows of choice indices, as ``ConfigOutcome.row``."""
-        return frozenset(record.row for record in self.records.values() if record.is_decided)
+        return frozenset(record.row for record in self.outcomes.values() if record.is_decided)
 
     @property
     def n_tried(self) -> int:
         """Number of configs of the space with a launch that was not broken off."""
-        return sum(record.tried for record in self.records.values())
+        return sum(record.tried for record in self.outcomes.values())
 
     @property
     def n_out_of_memory(self) -> int:
         """Number of configs of the space that ran out of memory."""
-        return sum(record.out_of_memory for record in self.records.values())
+        return sum(record.out_of_memory for record in self.outcomes.values())
 
 
-def _are_others_informative(trials: Iterable[Trial], own: set[int], names: set[str]) -> bool:
-    """Return whether enough measured trials besides ``own`` have a value for each of ``names``."""
-    informative = (t for t in trials if id(t) not in own and t.measurement is not None and names <= t.config.keys())
+def _training_data(clean: CleanTrials, *, space: SearchSpace, workload: Workload, predictor: str) -> TrainingData:
+    """Return the training data of the surrogate: the clean trials, and what is compared and tuned."""
+    compared = [item.name for item in space.parameters if item.derive is None and item.name not in _SET_BY_BATCH]
+    tuned = {item.name: item.choices for item in space.parameters if item.derive is None}
+    return TrainingData(
+        all_trials=clean.trials,
+        own=[trial for trial in clean.own if _has_config(trial, tuned)],
+        objective=space.objective,
+        observe=clean.observe,
+        compare=[*workload, *compared],
+        tuned=tuned,
+        noise=None,
+        workload=workload,
+        predictor=predictor if predictor in PREDICTORS else DEFAULT_PREDICTOR,
+    )
+
+
+def _are_informative(others: Iterable[Trial], names: set[str]) -> bool:
+    """Return whether enough measured trials of other workloads have a value for each of ``names``."""
+    informative = (trial for trial in others if trial.measurement is not None and names <= trial.config.keys())
     return sum(1 for _ in islice(informative, MIN_TRANSFER)) == MIN_TRANSFER
 
 

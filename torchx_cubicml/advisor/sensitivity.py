@@ -112,7 +112,7 @@ def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Conf
 
 
 def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:
-    record = posterior.records.get(identity(config))
+    record = posterior.outcomes.get(identity(config))
     return record.measured if record else ()
 
 

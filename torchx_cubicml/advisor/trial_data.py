@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.predictors.features.history import training_row
+from torchx_cubicml.predictors.features.history import ineffective_parameters, training_row
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
 
@@ -60,6 +60,78 @@ def are_facts_seen(workload: Workload, trials: Iterable[Trial]) -> bool:
 
 # Facts of the environment, independent of the config: the latest value is assumed for the next launch.
 _ENVIRONMENT = frozenset({"device", "torch_version", "python_version", "scheduler"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SelectedTrials:
+    """Trials that a workload's posterior is computed from.
+
+    Args:
+        own: of the workload.
+        others: of other workloads.
+        trials: both, in their order.
+        workload: its facts.
+        advice: reasons why trials of the workload were left out, one line each.
+    """
+
+    own: list[Trial]
+    others: list[Trial]
+    trials: list[Trial]
+    workload: Workload
+    advice: tuple[str, ...]
+
+
+def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
+    """Return the comparable trials, at the statistic of the space, with the observed configs of those without one."""
+    comparable, advice = comparable_trials(
+        expire_lost_trials([trial.at(space.statistic) for trial in trials], workload), workload
+    )
+    chosen = with_observed_configs(comparable, workload=workload, space=space)
+    own: list[Trial] = []
+    others: list[Trial] = []
+    for trial in chosen:
+        (own if is_same_workload(trial, workload) else others).append(trial)
+    return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=advice)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanTrials:
+    """Selected trials without the observed facts that leak the target (target leakage).
+
+    Args:
+        own: of the workload.
+        trials: of all workloads.
+        observe: parameter -> observed fact, where the space file names one.
+        idle: parameters of no effect: requested at several values, always observed alike.
+        known_facts: latest observed facts of the workload that do not depend on the config.
+    """
+
+    own: list[Trial]
+    trials: list[Trial]
+    observe: dict[str, str]
+    idle: set[str]
+    known_facts: dict[str, Value]
+
+
+def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> CleanTrials:
+    """Return the trials without observed facts that a launch does not know before it runs."""
+    own = selected.own
+    observed_as = {item.name: item.observe or item.name for item in space.parameters}
+    observe = {item.name: item.observe for item in space.parameters if item.observe}
+    idle = set(ineffective_parameters(own, observe=observe))
+    leaking = leaking_facts(own, {*observed_as, *observed_as.values(), *selected.workload})
+    own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
+    own_ids = {id(trial) for trial in own}
+    cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in selected.trials]
+    return CleanTrials(
+        own=[clean for clean, trial in zip(cleaned, selected.trials, strict=True) if id(trial) in own_ids],
+        trials=cleaned,
+        observe=observe,
+        idle=idle,
+        known_facts={
+            name: value for name, value in latest_observed(own).items() if name not in own_leaking | observed_as.keys()
+        },
+    )
 
 
 def leaking_facts(own: Iterable[Trial], known: set[str]) -> set[str]:

@@ -80,8 +80,8 @@ def _warn_impossible(trials: Sequence[Trial]) -> None:
     if throughputs:
         more = f" and {len(throughputs) - _MAX_NAMED} more" if len(throughputs) > _MAX_NAMED else ""
         count = sum(map(bool, impossible))
-        ignored = f"ignoring {count} trial{'s' if count > 1 else ''} with an impossible throughput: "
-        sys.stderr.write(f"torchx-cubicml: {ignored}{', '.join(throughputs[:_MAX_NAMED])}{more}\n")
+        left_out = f"{count} trial{'s' if count > 1 else ''} left out: impossible throughput, "
+        sys.stderr.write(f"torchx-cubicml: {left_out}{' or '.join(throughputs[:_MAX_NAMED])}{more}\n")
 
 
 def _most_measured_objective(trials: Sequence[Trial]) -> str:

@@ -301,7 +301,7 @@ def _parser(path: str) -> Callable[[str], object]:
         ".yml": parse_yaml,
     }
     if suffix not in parsers:
-        raise LaunchError(f"{path} has an unsupported format; choose from {', '.join(SUFFIXES)}")
+        raise LaunchError(f"unsupported format; choose from {', '.join(SUFFIXES)}")
     return parsers[suffix]
 
 

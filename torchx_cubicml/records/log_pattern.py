@@ -82,7 +82,7 @@ class LogPattern:
             if number is None or isinstance(number, bool) or not 1 <= number <= pattern.compiled.groups:
                 count = pattern.compiled.groups or "none"
                 raise ValueError(
-                    f"{reading} names group {group!r:.60}, which the pattern does not have (it has {count})"
+                    f"{reading} names group {group!r:.60}, but the pattern has no such group (it has {count})"
                 )
             group_of[reading] = number
         return group_of

@@ -52,9 +52,8 @@ def end_state_of(
     never_started = state.end is JobEnd.UNWATCHED and trial.state is State.PLANNED
     if state.end in _INFRASTRUCTURE_ENDS or never_started:
         return State.INFRASTRUCTURE, f"the job {_end_text(state.end)}{why}"
-    if trial.state.ended:
-        return None
-    return State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}"
+    no_result = State.UNKNOWN, f"{NO_RESULT}the job {_end_text(state.end)}{NO_REPORT}"
+    return None if trial.state.ended else no_result
 
 
 def _end_text(end: JobEnd | None) -> str:

@@ -97,5 +97,5 @@ def test_an_own_config_that_formulas_favour_is_told_as_the_own() -> None:
     own, other = ({"micro_batch_size": size, "gradient_accumulation_steps": 8 // size} for size in (1, 2))
     found = suggest(pair, workload=workload, current=own, trials=[], count=8)
     assert [each.config for each in found] == [own, other]
-    assert found[0].reason == "untried first guess: your own config"
+    assert found[0].reason == "baseline: your config, not measured yet"
     assert "formulas" in found[1].reason

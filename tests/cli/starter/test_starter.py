@@ -101,7 +101,7 @@ class TestParameters:
 
     def test_what_changes_the_training_is_not_tuned(self) -> None:
         text = starter_space(launch("--compile --precision bf16"), HELP)
-        assert "# [parameters.precision] # changes the numerics of the training: uncomment it knowingly\n" in text
+        assert "# [parameters.precision] # changes the numerics of the training: uncomment it only on purpose\n" in text
         assert "# [parameters.compile]" in text
         assert not {"precision", "compile"} & choices(parse_space(text, where="x")).keys()
 
@@ -160,7 +160,7 @@ class TestParameters:
         assert space.parameters[0].binding.name == "--micro_batch_size"
 
     def test_flags_left_as_they_are_are_named(self) -> None:
-        assert "# Left as they are: --lr, --seed\n" in starter_space(launch("--lr 0.1 --seed 3 --batch_size 2"), "")
+        assert "# Not tuned: --lr, --seed\n" in starter_space(launch("--lr 0.1 --seed 3 --batch_size 2"), "")
 
 
 class TestTune:
@@ -338,7 +338,7 @@ class TestTrainers:
         bound = space.bind(workload=workload, current=config)
         assert config in bound
         assert bound.size() > 3
-        assert text.count("not yet") == (trainer == "torchtitan")  # of what its command does not say
+        assert text.count("not available") == (trainer == "torchtitan")  # of what its command does not say
         assert unredirected_outputs(user, space) == ()
 
     def test_megatron(self) -> None:
@@ -351,7 +351,7 @@ class TestTrainers:
         assert "micro_batch_size = [1, 2, 4, 6, 8, 16, 32] # now 6\n" in text
         assert 'tp_degree = "auto" # 1, 2, 4, 8; now 2\n' in text
         assert 'activation_checkpointing = "auto" # "none", "selective", "full"; now "none"\n' in text
-        assert "[tune] # what a profiling launch changes besides" in text
+        assert "[tune] # redirects what profiling launches write" in text
         assert 'args = { "--save" = "{scratch}/{launch_id}" }' in text
 
     def test_what_the_command_hides_is_told(self) -> None:
@@ -362,7 +362,7 @@ class TestTrainers:
             world_size=8,
         )
         text = starter_space(user, "")
-        assert '# tp_degree = "auto" # not yet: flag --training.local_batch_size of workload fact micro_batch' in text
+        assert '# tp_degree = "auto" # not available: flag --training.local_batch_size of workload fact micro_batch' in text
         space = parse_space(text, where="x")
         assert choices(space) == {"activation_checkpointing": ("none", "selective", "full")}
 

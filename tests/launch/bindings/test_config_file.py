@@ -136,13 +136,13 @@ def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, 
 
 
 NOT_READ = {
-    "not named": (launch("--lr", "1"), "--config names no file in the command"),
-    "not here": (launch("--config", "gone.json"), "gone.json, which the command names, cannot be read here"),
-    "named twice": (launch("--config", "c.json", "--config", "c.yaml"), "stands more than once"),
-    "no config file": (launch("--config", "c.ini"), "legal endings are .json, .yaml, .yml, .toml"),
+    "not named": (launch("--lr", "1"), "--config must name one config file, but it names no file"),
+    "not here": (launch("--config", "gone.json"), "gone.json, named by the command, cannot be read here"),
+    "named twice": (launch("--config", "c.json", "--config", "c.yaml"), "names more than one file"),
+    "no config file": (launch("--config", "c.ini"), "unsupported format; choose from .json, .yaml, .yml, .toml"),
     "damaged": (launch("--config", "damaged.json"), "damaged.json cannot be read"),
-    "not text": (launch("--config", "binary.json"), "binary.json, which the command names, is not UTF-8 text"),
-    "a folder": (launch("--config", "folder.json"), "folder.json, which the command names, cannot be read here"),
+    "not text": (launch("--config", "binary.json"), "binary.json, named by the command, is not UTF-8 text"),
+    "a folder": (launch("--config", "folder.json"), "folder.json, named by the command, cannot be read here"),
     "left open": (launch("--config", "auto.json"), "train_micro_batch_size_per_gpu in auto.json is 'auto'"),
     "of another kind": (launch("--config", "kind.json"), "zero_optimization.stage in kind.json of parameter stage"),
     "missing": (

@@ -50,24 +50,24 @@ def test_the_contract_takes_it_to_the_job() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('"fsdp"', '"ddp"', r"sharding_strategy\.hook: legal is fsdp, got 'ddp'"),
+        ('"fsdp"', '"ddp"', r"sharding_strategy\.hook: unknown hook 'ddp'; (did you mean 'fsdp'\? \()?choose from fsdp"),
         (
             '"NO_SHARD"',
             '"HYBRID_SHARD"',
-            "wants choices among FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, or among HYBRID_SHARD",
+            "needs choices from FULL_SHARD, SHARD_GRAD_OP, NO_SHARD, or from HYBRID_SHARD",
         ),
         (
             'hook = "fsdp"',
             'hook = "fsdp"\nflag = "--sharding"',
-            "one place in the command is wanted, flag, env, hook",
+            "needs exactly one of flag, env, hook",
         ),
         ('flag = "--layers"', 'hook = "fsdp"', r"workload\.n_layers.*hook"),
         (
             'choices = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"]\nper_layer = "n_layers"',
             'derive = "1"',
-            "wants choices",
+            "needs choices",
         ),
-        ('hook = "fsdp"', 'hook = "fsdp"\n[parameters.b]\nchoices = ["NO_SHARD"]\nhook = "fsdp"', "place of both"),
+        ('hook = "fsdp"', 'hook = "fsdp"\n[parameters.b]\nchoices = ["NO_SHARD"]\nhook = "fsdp"', "both bound to hook"),
     ],
     ids=["unknown-hook", "mixed-families", "two-places", "a-fact", "derived", "twice"],
 )

@@ -126,7 +126,7 @@ def test_cubicrun_starts_as_many_processes(args: list[str], expected: list[str])
     ("launch", "told"),
     [
         (TorchrunLaunch.parse(["--nnodes", "2", "--nproc_per_node", "2", "x.py"], env={}).launch, "none of torchrun's"),
-        (TorchrunLaunch.parse(["--nproc_per_node", "2", "x.py"], env={}).launch, "legal is --nproc_per_node"),
+        (TorchrunLaunch.parse(["--nproc_per_node", "2", "x.py"], env={}).launch, "sizes that can: --nproc_per_node"),
         (Launch(program="x.py", world_size=2, nnodes=1, nproc_per_node=2), "none of torchrun's"),
     ],
     ids=["several nodes", "nodes of one", "no torchrun"],
@@ -156,7 +156,7 @@ def test_without_derived_accumulation_only_configs_of_the_same_batch_are_left() 
 @pytest.mark.parametrize("name", ["processes", "nnodes"])
 def test_a_size_has_its_own_name(name: str) -> None:
     text = f'[parameters.{name}]\nchoices = [1]\ntorchrun = "--nproc-per-node"'
-    with pytest.raises(SpaceError, match=f"parameters.{name}.torchrun: legal are '--nnodes' of the parameter nnodes"):
+    with pytest.raises(SpaceError, match=f"parameters.{name}.torchrun: must be '--nnodes' for the parameter nnodes"):
         parse_space(text, where="x.toml")
 
 

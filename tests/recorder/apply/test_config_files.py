@@ -182,7 +182,7 @@ def test_a_file_named_twice_has_a_copy_of_each_kind(folder: Path) -> None:
 
 def test_a_folder_too_full_to_look_like_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "_MAX_LINKS", 3)
-    with pytest.raises(LaunchError, match="more than 3 files lie beside"):
+    with pytest.raises(LaunchError, match="more than 3 files are beside"):
         copied([patch("c.yaml", "last", 2.5, argument=0)], WANTED, {}, folder=folder / "tmp")
 
 
@@ -312,12 +312,12 @@ def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -
     warnings = [line for line in done.stderr.splitlines() if "warning" in line]
     assert warnings == [
         "torchx-cubicml: warning: running your command as typed: its config files cannot be changed: "
-        "ds.json is not as it was when the launch was made"
+        "ds.json has changed since the launch was made"
     ]
     (trial,) = TrialStore(str(folder / "store"))
     assert (trial.state, trial.origin, trial.suggestion) == (State.COMPLETED, Origin.USER, None)
     assert trial.config == {"stage": 2, "micro_batch_size": 4}
-    assert trial.observed["runs_as_typed"] == "ds.json is not as it was when the launch was made"
+    assert trial.observed["runs_as_typed"] == "ds.json has changed since the launch was made"
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["rewritten", "as typed"])
@@ -337,8 +337,8 @@ def test_a_launch_of_a_tune_never_runs_as_typed(folder: Path) -> None:
     done = run(folder, wanted=replace(contract_of_before(folder), launch_id="launch-1"))
     assert done.returncode == 1
     assert done.stderr == (
-        "torchx-cubicml: this launch of a tune ends, for its config files cannot be changed: "
-        "ds.json is not as it was when the launch was made\n"
+        "torchx-cubicml: stopping this launch of a tune: its config files cannot be changed: "
+        "ds.json has changed since the launch was made\n"
     )
     assert shown(folder) == []
 
@@ -346,8 +346,8 @@ def test_a_launch_of_a_tune_never_runs_as_typed(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("path", "place", "told"),
     [
-        ("c.yaml", {"argument": 9}, "the arguments do not name c.yaml"),
-        ("c.yaml", {"argument": 2}, "the arguments do not name c.yaml"),
+        ("c.yaml", {"argument": 9}, "the arguments no longer name c.yaml"),
+        ("c.yaml", {"argument": 2}, "the arguments no longer name c.yaml"),
         ("c.yaml", {"variable": "CONFIG"}, "variable CONFIG does not name c.yaml"),
     ],
 )

@@ -97,9 +97,9 @@ def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> Non
 @pytest.mark.parametrize(
     ("how", "strategies", "why"),
     [
-        ("fsdp1-policy", ("NO_SHARD",) * 3, "3 layers were asked for, the model repeats 4"),
-        ("fsdp2", MIXED, "fully_shard has no NO_SHARD; legal are FULL_SHARD, SHARD_GRAD_OP"),
-        ("ranks-differ", MIXED[1:3] * 2, "not every rank is about to wrap the same layers in the same way"),
+        ("fsdp1-policy", ("NO_SHARD",) * 3, "3 layers were requested, but the model repeats 4"),
+        ("fsdp2", MIXED, "fully_shard has no NO_SHARD; choose from FULL_SHARD, SHARD_GRAD_OP"),
+        ("ranks-differ", MIXED[1:3] * 2, "the ranks do not wrap the same layers in the same way"),
     ],
 )
 def test_what_cannot_be_set_runs_as_written_and_says_so(

@@ -74,4 +74,4 @@ def test_a_store_that_fails_is_told_once(tmp_path: Path, capsys: pytest.CaptureF
     made.close()
     made_lines = capsys.readouterr().err.splitlines()
     assert [line.partition(":")[0] for line in made_lines] == ["torchx-cubicml", f'{PRINTED_MARK} {{"schema"']
-    assert "warning: this launch is not recorded in full: " in made_lines[0]
+    assert "warning: this launch is only partly recorded: " in made_lines[0]

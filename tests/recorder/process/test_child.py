@@ -23,8 +23,8 @@ def test_an_answer_comes_without_what_was_said_before_it() -> None:
 @pytest.mark.parametrize(
     ("code", "told"),
     [
-        ("import os; os.kill(os.getpid(), 9)", "the process of ours that works it out was ended by signal 9"),
-        ("raise SystemExit(3)", "the process of ours that works it out failed"),
+        ("import os; os.kill(os.getpid(), 9)", "the helper process was killed by signal 9"),
+        ("raise SystemExit(3)", "the helper process failed"),
         (f"print({JOINED + FAILED!r} + 'the store is gone'); raise SystemExit(1)", "the store is gone"),
     ],
     ids=["killed", "failed", "failed and said why"],
@@ -39,7 +39,7 @@ def test_what_a_child_says_while_its_time_runs_out_counts() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as failed:
         said(COMES_AND + "time.sleep(300)", within_s=5.0)
     assert failed.value.output == JOINED
-    assert failure_reason(failed.value) == "the process of ours that works it out did not answer within 5 s"
+    assert failure_reason(failed.value) == "the helper process did not answer within 5 s"
 
 
 @pytest.mark.parametrize(

@@ -85,7 +85,7 @@ def test_a_failure_within_the_compiler_is_told_and_harms_nobody(tmp_path: Path) 
     done = launch(tmp_path, "-m", "torchx_cubicml.recorder", "--", PYTHONPATH=str(tmp_path))
     assert done.returncode == 0
     assert done.stdout.startswith("20 steps")
-    assert done.stderr.count("warning: recording stops here") == 1
+    assert done.stderr.count("warning: recording stopped") == 1
 
 
 def test_a_parameter_that_was_written_shows_once() -> None:

@@ -121,19 +121,19 @@ def test_where_nothing_changes_nobody_waits_for_the_others(port: int) -> None:
 
 def test_a_rank_that_does_not_come_leaves_all_as_typed(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 2.0)
-    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0}), "only 2 of 3 ranks came in time")
+    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0}), "only 2 of 3 ranks joined in time")
 
 
 def test_a_rank_that_comes_too_late_does_as_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 2.0)
-    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 4.0}), "only 2 of 3 ranks came in time")
+    all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 4.0}), "only 2 of 3 ranks joined in time")
 
 
 def test_ranks_with_other_arguments_leave_all_as_typed_at_once(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 300.0)
     before = time.monotonic()
     found = answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 0.0}, questions={1: '{"program": "other.py"}'})
-    all_as_typed(found, "not all ranks were started alike")
+    all_as_typed(found, "the ranks were started with different commands")
     assert time.monotonic() - before < 100
 
 
@@ -170,7 +170,7 @@ def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.Monke
 
     for _ in range(5):
         Agreement(connected(job(1, port), within_s=30.0), job(1, port), QUESTION).join()
-    all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks came in time")
+    all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks joined in time")
 
 
 def test_whoever_is_late_all_ranks_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -302,7 +302,7 @@ def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
     monkeypatch.setenv("TORCHX_CUBICML_DECISION_DEADLINE_S", "60")  # nobody waits, but torch is loaded
     assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
     assert asked == [False]
-    assert capsys.readouterr().err.endswith("torchrun keeps no store for this job\n")
+    assert capsys.readouterr().err.endswith("torchrun hosts no TCPStore for this job\n")
 
 
 def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(

@@ -30,13 +30,13 @@ def test_rules_are_read() -> None:
     ("text", "message"),
     [
         ("min_gian = 0.1", r"space.toml: rewrite: unknown key 'min_gian'; did you mean 'min_gain'\?"),
-        ("min_gain = -0.1", r"rewrite.min_gain: a number >= 0 is wanted, got -0.1"),
-        ("min_gain = true", r"rewrite.min_gain: a number is wanted"),
-        ("min_fit = 1.1", r"rewrite.min_fit: a number from 0 to 1 is wanted, got 1.1"),
-        ('freeze = "tp_degree"', r"rewrite.freeze: a list"),
-        ('freeze = ["tp"]', r"rewrite.freeze: 'tp' is no parameter; .*legal are tp_degree"),
-        ("explore = 0.1", r"rewrite.explore: a budget is wanted beside it, explore_budget_gpu_hours"),
-        ("explore = 2\nexplore_budget_gpu_hours = 1", r"rewrite.explore: a number from 0 to 1 is wanted"),
+        ("min_gain = -0.1", r"rewrite.min_gain: must be a number >= 0, got -0.1"),
+        ("min_gain = true", r"rewrite.min_gain: must be a number"),
+        ("min_fit = 1.1", r"rewrite.min_fit: must be a number from 0 to 1, got 1.1"),
+        ('freeze = "tp_degree"', r"rewrite.freeze: must be a list"),
+        ('freeze = ["tp"]', r"rewrite.freeze: unknown parameter 'tp'; .*choose from tp_degree"),
+        ("explore = 0.1", r"rewrite.explore: needs explore_budget_gpu_hours"),
+        ("explore = 2\nexplore_budget_gpu_hours = 1", r"rewrite.explore: must be a number from 0 to 1"),
     ],
 )
 def test_what_is_wrong_is_told_with_key_and_rule(text: str, message: str) -> None:
@@ -47,5 +47,5 @@ def test_what_is_wrong_is_told_with_key_and_rule(text: str, message: str) -> Non
 def test_a_parameter_says_that_an_ordinary_launch_may_change_the_training() -> None:
     (parameter,) = parse_space(f"{PARAMETER}changes_training = true", where="space.toml").parameters
     assert parameter.changes_training
-    with pytest.raises(SpaceError, match=r"parameters.tp_degree.changes_training: true or false is wanted, got 1"):
+    with pytest.raises(SpaceError, match=r"parameters.tp_degree.changes_training: must be true or false, got 1"):
         parse_space(f"{PARAMETER}changes_training = 1", where="space.toml")

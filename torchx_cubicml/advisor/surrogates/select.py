@@ -30,6 +30,7 @@ from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor.surrogates.base import Surrogate, TrainingData
+    from torchx_cubicml.predictors.features.history import History
 
 _MAX_OWN = 300  # measurements of a workload beyond which trees are as accurate as its own process, and faster
 
@@ -62,7 +63,11 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
     optimistic = None
     if prior is None and PRIOR_MEAN_PARAMETERS & data.tuned.keys():
         # Only a search needs this fit, so an ordinary launch does not wait for it.
-        optimistic = partial(make(optimistic=True).fit, own, rng=np.random.default_rng(int(rng.integers(2**31))))
+        optimistic = partial(_fit, make(optimistic=True), own, seed=int(rng.integers(2**31)))
     return PerWorkloadSurrogate(
         history=own, process=process, memory=feasibility, prior=prior, fit_optimistic=optimistic
     )
+
+
+def _fit(process: GaussianProcess, history: History, *, seed: int) -> GaussianProcess:
+    return process.fit(history, rng=np.random.default_rng(seed))

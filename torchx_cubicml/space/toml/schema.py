@@ -65,9 +65,14 @@ class TomlTable:
         got = f", got {self._content[key]!r:.60}" if key in self._content else ""
         return SpaceError(f"{self._where}: {self._inner(key)}: {rule}{got}")
 
-    def unknown(self, key: str, kind: str, name: str, legal: Collection[str]) -> SpaceError:
-        """Return an error on a name of some kind under ``key`` that is not among the legal ones."""
-        return SpaceError(f"{self._where}: {self._inner(key)}: unknown {kind} {name!r:.80}; {choose_from(legal, name)}")
+    def unknown(self, key: str, kind: str, name: str, legal: Collection[str], *, owner: str = "") -> SpaceError:
+        """Return an error on a name of some kind under ``key``, perhaps of an owner, that is not among the legal ones.
+
+        >>> print(TomlTable({}, where="x.toml", legal=()).unknown("trainer", "trainer", "hg", ["hf", "nanogpt"]))
+        x.toml: trainer: unknown trainer 'hg'; did you mean 'hf'? (choose from hf, nanogpt)
+        """
+        what = f"unknown {kind} {name!r:.80}{owner and f' for {owner}'}"
+        return SpaceError(f"{self._where}: {self._inner(key)}: {what}; {choose_from(legal, name)}")
 
     def table(self, key: str, *, legal: Sequence[str] | None) -> TomlTable:
         """Return the table under ``key``, an empty one if absent."""

@@ -120,7 +120,7 @@ def check_values(table: TomlTable, key: str, values: Iterable[Scalar], trainer: 
         if sample and kind(value) != kind(sample[0]):
             raise table.error(key, f"must be {kind(sample[0])} for trainer {trainer.name!r}")
         if isinstance(value, str) and legal and value not in legal:
-            raise table.unknown(key, f"value for trainer {trainer.name!r}", value, [str(word) for word in legal])
+            raise table.unknown(key, "value", value, [*map(str, legal)], owner=f"trainer {trainer.name!r}")
 
 
 def with_trainer(space: SearchSpace, trainer: Trainer, *, accumulates: bool) -> SearchSpace:

@@ -33,12 +33,12 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from unittest.mock import patch
 
 import numpy as np
+from lib.splits import FSDP_LINES, LINES
+from lib.tables import PLAIN_TABLES, fsdp_jobs, h100_jobs, plain_rows
 from predictors import left_out_jobs, of_methods, random_jobs
 from replay import Cell, handed_over, keys_of_cells, others_of, propose_random, rows_of
 from scipy import stats
 from search import Layered, Plain, Search
-from splits import FSDP_LINES, LINES
-from tables import PLAIN_TABLES, fsdp_jobs, h100_jobs, plain_rows
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR

@@ -23,7 +23,7 @@ from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-from stores import add_launch, fill
+from lib.stores import add_launch, fill
 
 from torchx_cubicml.settings import child_environment
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulator import FAMILIES, Simulator
+from lib.simulator import FAMILIES, Simulator
 
 from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
 from torchx_cubicml.predictors.features.history import History

@@ -18,12 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from batches import batch
-from ceilings import deviations, share_ceiling, tau_ceiling
-from cost import cost
-from methods import JUDGES, LIBRARIES, OURS
-from splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
-from tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
+from lib.batches import batch
+from lib.ceilings import deviations, share_ceiling, tau_ceiling
+from lib.cost import cost
+from lib.methods import JUDGES, LIBRARIES, OURS
+from lib.splits import FEWEST_IN_CELL, FSDP_LINES, KNOWN_OF_OTHERS, LARGEST_KNOWN, LINES, cells, n_completed
+from lib.tables import FSDP_JOBS, H100_JOBS, fsdp_jobs, h100_jobs
 
 from torchx_cubicml.advisor.trial_data import are_facts_seen
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE
@@ -31,9 +31,9 @@ from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from methods import Method
+    from lib.methods import Method
+    from lib.splits import Split
     from numpy.typing import NDArray
-    from splits import Split
 
     from torchx_cubicml.records.trial import Trial
 

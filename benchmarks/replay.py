@@ -31,8 +31,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
-from ceilings import deviations, share_ceiling
-from tables import h100_jobs
+from lib.ceilings import deviations, share_ceiling
+from lib.tables import h100_jobs
 
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.advisor.posterior import ranked

@@ -17,7 +17,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
-from simulator import BATCH_SIZES, RESERVES, STRATEGIES, Simulator
+from lib.simulator import BATCH_SIZES, RESERVES, STRATEGIES, Simulator
 
 from torchx_cubicml.advisor import suggest
 from torchx_cubicml.records.trial import Measurement, State, Trial

@@ -34,9 +34,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
-import simulator
-from plain_spaces import PlainModel
-from simulator import Simulator
+from lib import simulator
+from lib.plain_spaces import PlainModel
+from lib.simulator import Simulator
 
 from torchx_cubicml.advisor import best_known, suggest
 from torchx_cubicml.records.trial import Config, State, Trial
@@ -107,7 +107,7 @@ def optuna_proposing(sampler: str, *, first: int) -> Propose:
     ) -> list[Config]:
         if len(trials) < first:
             return propose_ours(simulated, current, trials, min(count, first - len(trials)), rng)
-        from opponents import propose
+        from lib.opponents import propose
 
         space = simulated.space.bind(workload=simulated.workload, current=current)
         return propose(sampler, space, trials, count=count, rng=rng)

@@ -31,7 +31,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 import numpy as np
-from trainings import APART, FAMILIES, draw
+from lib.trainings import APART, FAMILIES, draw
 
 from torchx_cubicml.settings import child_environment
 from torchx_cubicml.store import TrialStore
@@ -40,13 +40,13 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from typing import TypeAlias
 
-    from trainings import Schedule
+    from lib.trainings import Schedule
 
     from torchx_cubicml.records.trial import Measurement
 
     Name: TypeAlias = tuple[str, int, int]  # family, seed, number
 
-SCRIPT = Path(__file__).resolve().parent / "scheduled.py"
+SCRIPT = Path(__file__).resolve().parent / "lib" / "scheduled.py"
 QUANTILE = 1.645  # of the normal distribution, on both sides of which a tenth is left together
 WITHOUT_INTERVAL = 0.02  # what is taken for the relative error of a record or an estimate that states none
 WITHIN, AT_MOST, SHARE_WITHIN = 0.05, 0.15, 0.95

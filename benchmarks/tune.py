@@ -24,7 +24,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from stores import fill
+from lib.stores import fill
 
 from torchx_cubicml.tuner import Begun, Budget, Ended, Launching, TuneRequest, prepare, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
@@ -107,7 +107,7 @@ def sleeping(folder: Path, *, seconds: float, launches: int, n_trials: int) -> t
     args = f"--batch_size 1 --width 1 --seconds {seconds} --ends {folder}/ends"
     request = TuneRequest(
         component=prepared.request.component,
-        component_args=("--script", f"{HERE}/sleeping.py", "--", *args.split()),
+        component_args=("--script", f"{HERE}/lib/sleeping.py", "--", *args.split()),
         space=prepared.request.space,
         store=str(folder / "store"),
         scheduler="local_cwd",

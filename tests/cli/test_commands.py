@@ -221,7 +221,7 @@ BAD = {
     "acquisition": (("tune", "--space", "examples/gpt.toml", "--acquisition", "best", "--", *GPT), "upper_bound"),
     "too-large": (
         ("tune", "--space", "examples/gpt.toml", "--searcher", "exhaustive", "--", *GPT[:-4], "--n_layer", "40"),
-        "at most 1000000",
+        "limited to 1000000",
     ),
     "scheduler": (("tune", "--space", "examples/gpt.toml", "-s", "nosuch", "--yes", "--", *GPT), "local_cwd"),
     "scheduler-option": (

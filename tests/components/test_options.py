@@ -190,7 +190,7 @@ def piped() -> specs.AppDef:
             True,
             "keeping your arguments: ",
         ),
-        (command_of(script=[*SCRIPT, "--text", "x" * 60_000]), False, "the recorded command takes .* more than the"),
+        (command_of(script=[*SCRIPT, "--text", "x" * 60_000]), False, "the recorded command has .* the limit is"),
     ],
     ids=["rewritten", "elastic", "roles", "expansion", "pipe", "no training", "absent", "no choice", "long"],
 )

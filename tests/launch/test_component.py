@@ -190,5 +190,5 @@ def test_arguments_that_make_a_launch_when_typed(
 
 def test_a_component_without_variables_cannot_be_typed_with_them() -> None:
     parsed = parse("utils.python", "-m pkg")
-    with pytest.raises(LaunchError, match="has no --env option that sets A"):
+    with pytest.raises(LaunchError, match="has no --env option to set A"):
         parsed.arguments(replace(parsed.launch, env={**parsed.launch.env, "A": "1"}))

@@ -114,10 +114,10 @@ def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> 
 @pytest.mark.parametrize(
     ("made", "reason"),
     [
-        (role("bash", "-c", "torchrun --nnodes 1:4 t.py", replicas=4, least=1), r"number of nodes \(1:4\) is decided"),
-        (role("bash", "-c", "torchrun --nnodes 4 t.py", replicas=4, least=2), r"number of nodes \(2:4\) is decided"),
-        (role("torchrun", "--nproc_per_node", "auto", "t.py"), r"processes per node \(auto\) is decided"),
-        (role("bash", "-c", "torchrun t.py --lr $LR"), "the shell expands some of its arguments"),
+        (role("bash", "-c", "torchrun --nnodes 1:4 t.py", replicas=4, least=1), r"number of nodes \(1:4\) is known"),
+        (role("bash", "-c", "torchrun --nnodes 4 t.py", replicas=4, least=2), r"number of nodes \(2:4\) is known"),
+        (role("torchrun", "--nproc_per_node", "auto", "t.py"), r"processes per node \(auto\) is known"),
+        (role("bash", "-c", "torchrun t.py --lr $LR"), "the shell expands some arguments"),
     ],
     ids=["elastic", "elastic role", "processes", "expansion"],
 )

@@ -18,8 +18,8 @@ from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.store import TrialStore
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "benchmarks"))
+from lib.trainings import FAMILIES, Schedule
 from throughput import counted_window, drawn, launch, launched, realised
-from trainings import FAMILIES, Schedule
 
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial

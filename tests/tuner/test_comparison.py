@@ -22,7 +22,7 @@ def test_a_clear_gain_is_claimed_with_its_interval() -> None:
     assert found.claims_gain
     assert found.gain_low < found.gain < found.gain_high
     assert found.gain == pytest.approx(2.0, rel=0.01)
-    assert str(found).startswith("gain 2.00x")
+    assert str(found).startswith("Gain 2.00x (95 % interval: ")
 
 
 def test_a_gain_inside_the_spread_is_not_claimed() -> None:

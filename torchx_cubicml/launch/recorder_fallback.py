@@ -135,7 +135,7 @@ def fallback_line(*, probe: str, wrapped: str, typed: str, variables: Mapping[st
     )
     n_bytes = len(line.encode(errors="surrogateescape"))  # a file name can be any bytes
     if n_bytes > MAX_LINE:
-        raise LaunchError(f"the recorded command takes {n_bytes} bytes; the limit is {MAX_LINE}")
+        raise LaunchError(f"the recorded command has {n_bytes} bytes; the limit is {MAX_LINE}")
     return line
 
 

@@ -132,8 +132,10 @@ def with_fixed_batch(space: SearchSpace, *, workload: Workload, current: Config)
 def rejection_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
     """Return the reason for not changing the user's command to a suggestion; empty if there is none."""
     if suggestion.probability_to_fit < rules.min_fit:
-        fit = f"{suggestion.probability_to_fit:.0%}, below min_fit, {rules.min_fit:.0%}"
-        return f"the best known config fits in memory with a probability of only {fit}"
+        return (
+            f"the best known config fits in memory with a probability of only {suggestion.probability_to_fit:.0%}, "
+            f"below min_fit, {rules.min_fit:.0%}"
+        )
     gain, low = suggestion.gain, suggestion.gain_low
     # Without a gain, the user's own config is known to run out of memory, so any config that fits is better.
     if gain is None or low is None:

@@ -147,7 +147,7 @@ NOT_READ = {
     "of another kind": (launch("--config", "kind.json"), "zero_optimization.stage in kind.json of parameter stage"),
     "missing": (
         launch("--config", "missing.json"),
-        "zero_optimization.stage in missing.json of parameter stage is not",
+        "zero_optimization.stage in missing.json of parameter stage is missing",
     ),
 }
 

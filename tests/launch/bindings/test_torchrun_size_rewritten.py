@@ -95,7 +95,7 @@ def test_files_and_a_size_are_not_rewritten_together(folder: Path) -> None:
     assert args[:2] == ["--nproc_per_node", "1"]
     assert args[-len(ARGS) :] == ARGS
     assert (contract.files, contract.origin) == ((), Origin.USER)
-    assert "changes config files and the size of the job, which no job can undo" in told
+    assert "changes both config files and the job size, which a job cannot undo" in told
 
 
 def test_a_file_that_is_not_at_hand_is_told_in_one_line(folder: Path) -> None:

@@ -7,8 +7,8 @@ import time
 from typing import TYPE_CHECKING
 
 import numpy as np
-from methods import OBJECTIVE
 
+from lib.methods import OBJECTIVE
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
 from torchx_cubicml.predictors.features.history import History
 

@@ -19,9 +19,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 import numpy as np
-import plain_physics
-from plain_physics import GLOBAL_BATCH, GPUS
 
+from lib import plain_physics
+from lib.plain_physics import GLOBAL_BATCH, GPUS
 from torchx_cubicml.records.trial import Config, State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
@@ -29,8 +29,7 @@ from torchx_cubicml.space.expression import parse_expression
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from plain_physics import Column, Physics
-
+    from lib.plain_physics import Column, Physics
     from torchx_cubicml.records.trial import Scalar
 
 NOISE, PEAK_NOISE = 0.02, 0.005  # log standard deviations of one measurement and of one recorded peak

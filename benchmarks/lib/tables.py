@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial, Workload
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data"
+DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
 H100_JOBS = DATA / "nanotron_ultrascale.csv"
 FSDP_JOBS = DATA / "llm_foundry_mpt.csv"
 PLAIN_TABLES = ("dedispersion_a100", "storm_sol", "dune", "gemm_rtx3090")

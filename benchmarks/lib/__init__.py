@@ -1,0 +1,1 @@
+"""Helpers of the benchmarks: tables, simulators, generated trainings and rival methods."""

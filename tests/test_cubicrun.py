@@ -275,7 +275,9 @@ def test_a_recorded_command_that_is_too_long_runs_as_typed(
     recorded, typed = become(monkeypatch, "t.py", "1", refusals=1)
     assert recorded[4:] == ["-m", "torchx_cubicml.recorder", "--", "t.py", "1"]
     assert typed[4:] == ["t.py", "1"]
-    assert capsys.readouterr().err.endswith("running your command as typed, without recording it: Argument list too long\n")
+    assert capsys.readouterr().err.endswith(
+        "running your command as typed, without recording it: Argument list too long\n"
+    )
 
 
 def test_help_tells_our_options_before_those_of_torchrun(

@@ -63,7 +63,9 @@ def main() -> NoReturn:
     if args[:1] in (["-h"], ["--help"]):
         _write(sys.stdout, HELP)
     if not args:
-        _write(sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n")
+        _write(
+            sys.stderr, f"{USAGE}cubicrun: error: give a script to run, as in: cubicrun --nproc_per_node 2 train.py\n"
+        )
         sys.exit(2)
     typed = Plan(args=tuple(args))
     plan = plan_launch(given, args)

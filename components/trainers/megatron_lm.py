@@ -32,8 +32,8 @@ def pretrain_gpt(
 ) -> AppDef:
     """Runs Megatron-LM, records its throughput, and starts the next one with a better config.
 
-    Put Megatron-LM's own arguments after `--`. CUDA_DEVICE_MAX_CONNECTIONS is 1, as Megatron-LM requires, unless `--env`
-    sets it:
+    Put Megatron-LM's own arguments after `--`. CUDA_DEVICE_MAX_CONNECTIONS is 1, as Megatron-LM requires, unless
+    `--env` sets it:
 
         torchx run cubicml.megatron_lm.pretrain_gpt -j 2x8 --space gpt.toml -- --num-layers 24 --hidden-size 2048 ...
 

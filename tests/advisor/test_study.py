@@ -151,7 +151,11 @@ class TestSuggest:
     )
     def test_an_own_config_that_did_not_get_to_run_is_suggested_again(self, state: State, place: str) -> None:
         lost = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state, reason="Ctrl-C, or a typo")
-        designed = [found.config for found in asked([lost], count=8) if found.reason.startswith(("baseline: ", "initial design: "))]
+        designed = [
+            found.config
+            for found in asked([lost], count=8)
+            if found.reason.startswith(("baseline: ", "initial design: "))
+        ]
         assert designed.index(CURRENT) == {"first": 0, "last": len(designed) - 1}[place]
 
     @pytest.mark.parametrize("n_own", [0, 1, 4], ids=["nothing ran", "hardly measured", "a process of its own"])

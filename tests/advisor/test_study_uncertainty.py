@@ -66,7 +66,7 @@ def test_a_run_that_sped_up_all_along_promises_no_more_than_it_knows() -> None:
 @pytest.mark.parametrize("doubt", [0.05, None], ids=["told", "unknown"])
 def test_two_launches_of_a_noisy_job_promise_little(doubt: float | None) -> None:
     choice = chosen(run(OWN, 100.0, doubt), run(OTHER, 110.0, doubt))
-    assert choice.rejection_reason == "nothing known is faster than your own config"
+    assert choice.rejection_reason == "no recorded launch suggests a faster config"
 
 
 def test_what_many_quiet_runs_show_is_claimed() -> None:

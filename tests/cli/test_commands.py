@@ -104,7 +104,9 @@ def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> No
         trials.add(Trial.completed(workload=workload, config={"micro_batch_size": size + 1}, tokens_per_second=speed))
     done = torchx("evaluate", "--store", tmp_path, "--predictor", "boosting", "--json")
     assert done.returncode == 0, done.stderr
-    assert done.stderr == "torchx-cubicml: 3 trials left out: impossible throughput, 1e+300 tokens/s or 1e-300 tokens/s\n"
+    assert (
+        done.stderr == "torchx-cubicml: 3 trials left out: impossible throughput, 1e+300 tokens/s or 1e-300 tokens/s\n"
+    )
     card = json.loads(done.stdout)
     assert card["n_train"] + card["n_test"] == 11
     assert card["median_error"] < 2.0

@@ -118,7 +118,7 @@ def test_a_mapping_file_says_the_same(table: Path, tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="must be a list or a table"):
         TableMapping.from_toml(path)
     path.write_text("throughput = 'speed'\nstatus = 'how'\ncompleted = 3\n")
-    with pytest.raises(RecordError, match="the values of a status must be a list, got 3"):
+    with pytest.raises(RecordError, match="completed and out_of_memory must be lists, got 3"):
         TableMapping.from_toml(path)
 
 

@@ -32,9 +32,7 @@ COMMAND = ["--", "dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch
 def test_why_the_help_was_not_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*COMMAND) == 0
     written = capsys.readouterr()
-    assert written.err == (
-        "torchx-cubicml: no argument parser found in train.py, so its --help was not read\n"
-    )
+    assert written.err == ("torchx-cubicml: no argument parser found in train.py, so its --help was not read\n")
     assert parse_space(written.out, where="x").parameters
 
 

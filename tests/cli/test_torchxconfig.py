@@ -94,7 +94,7 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
 
     monkeypatch.setattr(tuner, "tune", told)
     if goes:
-        with pytest.raises(LaunchError, match="cannot write the winner to"):
+        with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
             tune.run(arguments(tmp_path, target))
         assert finished == []
     else:
@@ -104,7 +104,7 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
 
 def test_a_tune_that_could_not_write_launches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "tune", None)
-    with pytest.raises(LaunchError, match="cannot write the winner to"):
+    with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
         tune.run(arguments(tmp_path, tmp_path / "missing" / "defaults"))
 
 

@@ -88,7 +88,9 @@ def told(workspace: Path) -> Told:
 def test_a_terminal_shows_what_is_in_flight_and_what_is_left(told: Told) -> None:
     assert told.status == 0, told.screen[-3000:]
     assert "\x1b[" in told.screen
-    heads = [line for line in told.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]]
+    heads = [
+        line for line in told.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]
+    ]
     assert len(heads) > 3  # drawn again and again
     both = [line.split() for line in told.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
     assert {words[0] for words in both} >= {"1", "2", "3"}

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torchx.specs.finder import get_components
 
-from torchx_cubicml.cubicrun import split_options, plan_launch
+from torchx_cubicml.cubicrun import plan_launch, split_options
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.rewrite.rewriter import Options, rewrite_component
@@ -181,7 +181,11 @@ def piped() -> specs.AppDef:
         (command_of(), True, "arguments rewritten"),
         (command_of("-j", "1:4x2"), True, r"keeping your arguments: the number of nodes \(1:4\) is known only when"),
         (["own.py:several"], True, r"keeping your arguments: several roles train \(actor, critic\); only actor"),
-        (["own.py:expanded"], True, "keeping your arguments: the shell expands some arguments only when the job starts"),
+        (
+            ["own.py:expanded"],
+            True,
+            "keeping your arguments: the shell expands some arguments only when the job starts",
+        ),
         (["own.py:piped"], False, "running your command as typed, without recording it: role r: "),
         (["utils.echo", "--msg", "hi"], False, "running your command as typed, without recording it: role echo: "),
         (command_of(script=["--", "--accumulate", "8"]), True, "keeping your arguments: .*--batch_size"),

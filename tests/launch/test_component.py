@@ -122,10 +122,7 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
     )
     parsed = parse(name, "")
     assert parsed.launch.program == "a.py"
-    assert (
-        parsed.launch.why_not_rewritten
-        == "several roles train (reader, actor, critic); only actor is recorded"
-    )
+    assert parsed.launch.why_not_rewritten == "several roles train (reader, actor, critic); only actor is recorded"
     recorded = [CONTRACT_VARIABLE in role.env for role in parsed.build(parsed.launch, CONTRACT).roles]
     assert recorded == [False, True, False]
 

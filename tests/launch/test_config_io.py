@@ -205,7 +205,9 @@ def test_a_boolean_variable_keeps_its_style(before: str, after: str) -> None:
 def test_an_absent_variable_names_those_that_are_there() -> None:
     place = Binding(kind=BindingKind.ENV, name="NCCL_PROTO")
     declared = space(Parameter(name="proto", choices=("LL", "Simple"), binding=place))
-    with pytest.raises(LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* variables there: A, B"):
+    with pytest.raises(
+        LaunchError, match=r"variable NCCL_PROTO of parameter proto is not set .* variables there: A, B"
+    ):
         read_config(launch(B="1", A="2"), declared)
 
 

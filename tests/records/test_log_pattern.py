@@ -70,9 +70,15 @@ def test_a_declared_format_reads_a_line_of_four_devices(log: str, line: str, rea
         ),
         ("pattern = 'x (?P<step>.)'", "log.pattern: at least one group must capture one of tokens_per_second, "),
         ("pattern = 'x (.)'\ngroups = { loss = 1 }", "log.groups: unknown group 'loss'"),
-        ("pattern = 'x (.)'\ngroups = { step_time_s = 2 }", r"log.groups: step_time_s names group 2, .* no such group \(it has 1\)"),
+        (
+            "pattern = 'x (.)'\ngroups = { step_time_s = 2 }",
+            r"log.groups: step_time_s names group 2, .* no such group \(it has 1\)",
+        ),
         ("pattern = 'x (.)'\ngroups = { step_time_s = 'it' }", "log.groups: step_time_s names group 'it'"),
-        ("pattern = 'x (.)'\ngroups = { step_time_s = true }", "log.groups.step_time_s: must be the number or the name"),
+        (
+            "pattern = 'x (.)'\ngroups = { step_time_s = true }",
+            "log.groups.step_time_s: must be the number or the name",
+        ),
         ("pattern = 'x (.)'\ngroups = [1]", "log.groups: must be a table"),
         (
             "pattern = 'x (?P<step_time_s>.) (?P<step_time_ms>.)'",

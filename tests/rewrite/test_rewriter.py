@@ -18,6 +18,7 @@ from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
 from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
+from torchx_cubicml.rewrite import rewriter
 from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
@@ -136,7 +137,9 @@ def test_a_local_store_that_means_another_place_in_a_container_is_told(
 def test_a_mount_with_the_store_in_it_keeps_what_is_recorded(mounted: tuple[str, ...], warned: bool) -> None:
     launch = replace(LAUNCH, scheduler="kubernetes", mounted=mounted)
     lines = [
-        line for line in rewrite(launch, Options(store="file:///data/store")).lines if "may not be visible to jobs" in line
+        line
+        for line in rewrite(launch, Options(store="file:///data/store")).lines
+        if "may not be visible to jobs" in line
     ]
     assert len(lines) == int(warned)
 
@@ -187,7 +190,9 @@ def test_the_best_config_known_stays(options: Options) -> None:
     fill(options)
     typed = "--n_layer 2 --batch_size 8 --accumulate 2 --sharding NO_SHARD"
     best = replace(LAUNCH, script_args=tuple(shlex.split(typed)))
-    assert_as_typed(rewrite(best, options), r"no recorded launch suggests a faster config \(8 launches known\)", launch=best)
+    assert_as_typed(
+        rewrite(best, options), r"no recorded launch suggests a faster config \(8 launches known\)", launch=best
+    )
 
 
 @pytest.mark.parametrize(
@@ -312,7 +317,9 @@ def test_a_store_that_no_job_can_reach_leaves_the_launch_as_typed(options: Optio
     rewritten = rewrite(LAUNCH, replace(options, store=store))
     assert (rewritten.launch, rewritten.contract) == (LAUNCH, None)
     assert len(rewritten.lines) == 1
-    assert rewritten.lines[0].startswith(f"torchx-cubicml: running your command as typed, without recording it: store {store} ")
+    assert rewritten.lines[0].startswith(
+        f"torchx-cubicml: running your command as typed, without recording it: store {store} "
+    )
 
 
 @pytest.mark.parametrize(
@@ -333,6 +340,25 @@ def test_our_own_failure_is_one_line_and_changes_nothing(
     fill(options)
     monkeypatch.setattr(advisor, "best_known", fail)
     assert_as_typed(rewrite(LAUNCH, options), reason)
+
+
+@pytest.mark.parametrize(
+    ("step", "reached"),
+    [("_contract_with_config", {}), ("check_batch_size", CURRENT), ("_decide", CURRENT), ("_with_choice", CURRENT)],
+)
+def test_a_failure_keeps_the_launch_of_the_last_step_that_succeeded(
+    options: Options, monkeypatch: pytest.MonkeyPatch, step: str, reached: dict[str, Value]
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise ZeroDivisionError("a defect")
+
+    fill(options)
+    monkeypatch.setattr(rewriter, step, fail)
+    rewritten = rewrite(LAUNCH, options)
+    assert_as_typed(rewritten, "ZeroDivisionError: a defect")
+    assert rewritten.contract is not None
+    assert rewritten.contract.config == reached
+    assert rewritten.contract.suggestion is None
 
 
 HOSTILE: list[Value] = ["; rm -rf /", "$(touch /tmp/x)", "`id`", "a\nb", "' \" \\", "x" * 4000, -1, 2**62, True, 0.5]
@@ -468,7 +494,8 @@ def test_a_component_that_does_not_train_runs_as_typed(capsys: pytest.CaptureFix
     (role,) = rewrite_component(["utils.echo", "--msg", "hi"], Options()).roles
     assert (role.entrypoint, role.args, role.env) == ("echo", ["hi"], {})
     assert capsys.readouterr().err == (
-        "torchx-cubicml: running your command as typed, without recording it: role echo: echo is neither torchrun nor python\n"
+        "torchx-cubicml: running your command as typed, without recording it: "
+        "role echo: echo is neither torchrun nor python\n"
     )
 
 

@@ -187,7 +187,11 @@ def test_another_stated_batch_is_refused() -> None:
         ({}, RewriteRules(min_gain=0.5), ""),
         ({}, RewriteRules(min_gain=0.51), "the best predicted gain, +50.0%, is below min_gain, 51.0%"),
         ({"gain_low": 1.0}, RewriteRules(min_gain=0.0), "the best predicted gain, +50.0%, is within the noise"),
-        ({"probability_to_fit": 0.8}, RewriteRules(), "fits in memory with a probability of only 80%, below min_fit, 90%"),
+        (
+            {"probability_to_fit": 0.8},
+            RewriteRules(),
+            "fits in memory with a probability of only 80%, below min_fit, 90%",
+        ),
         ({"probability_to_fit": 0.8}, RewriteRules(min_fit=0.8), ""),
         ({"gain": None, "gain_low": None}, RewriteRules(min_gain=9.0), ""),
     ],

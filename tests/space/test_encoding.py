@@ -5,7 +5,7 @@ import pytest
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.features.rows import FactRows, VectorColumns, encoded
+from torchx_cubicml.predictors.features.rows import FactRows, VectorColumns, encode_rows
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.encoding import config_at, distinct_rows, drawn_rows, legal_rows, vectors_of
 from torchx_cubicml.space.expression import parse_expression
@@ -91,8 +91,8 @@ def test_what_was_never_seen_is_missing(rng: np.random.Generator) -> None:
 def test_a_value_instead_stands_for_every_choice(rng: np.random.Generator) -> None:
     space = space_of()
     columns = Columns.from_rows([{"micro_batch_size": 4}, {"micro_batch_size": 3}])
-    encoded = VectorColumns(space, columns, facts={}, instead={"micro_batch_size": 3})
-    assert encoded.encode(drawn_rows(space, 5, rng=rng)).tolist() == [[3.0]] * 5
+    encode_rows = VectorColumns(space, columns, facts={}, instead={"micro_batch_size": 3})
+    assert encode_rows.encode(drawn_rows(space, 5, rng=rng)).tolist() == [[3.0]] * 5
 
 
 @SPACES
@@ -132,4 +132,4 @@ def test_rows_of_facts_at_vectors_are_those_of_their_configs(space: SearchSpace,
     assert list(rows) == plain
     assert list(rows[3:7]) == plain[3:7]
     columns = Columns.from_rows(plain)
-    np.testing.assert_array_equal(encoded(columns, rows), encoded(columns, plain))
+    np.testing.assert_array_equal(encode_rows(columns, rows), encoded(columns, plain))

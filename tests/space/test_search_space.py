@@ -362,7 +362,11 @@ class TestBind:
     @pytest.mark.parametrize(
         ("unbound", "workload", "message"),
         [
-            (space(derived("a", "b"), derived("b", "c + 1"), derived("c", "a")), {}, "circular derivation: a <- b <- c <- a"),
+            (
+                space(derived("a", "b"), derived("b", "c + 1"), derived("c", "a")),
+                {},
+                "circular derivation: a <- b <- c <- a",
+            ),
             (space(derived("a", "a + 1")), {}, "circular derivation: a <- a"),
             (space(free("a", 1), require=("a < n_layers",)), {}, "needs n_layers, unknown for this workload"),
             (space(free("a", 1), require=("a < global_batch_size",)), {}, "if the command sets micro_batch_size"),

@@ -279,7 +279,7 @@ class TestDeadline:
     def test_a_writer_is_told_too(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
-        with pytest.raises(StoreError, match="cannot write to store ftp://.*: ConnectionRefusedError"):
+        with pytest.raises(StoreError, match=r"cannot write to store ftp://.*: ConnectionRefusedError"):
             TrialStore(f"ftp://127.0.0.1:{port}/store").append(Event(kind=EventKind.STARTED, trial_id="a"))
 
     def test_a_missing_client_package_is_named(self) -> None:

@@ -14,9 +14,9 @@ parser.add_argument("--eat_mib", type=int, default=0)
 parser.add_argument("--limit_mib", type=int, default=0)
 parser.add_argument("--steps", type=int, default=12)
 args = parser.parse_args()
-if args.trial_log:  # who ran is written outside of the store
-    with open(args.trial_log, "a") as trial_log:
-        trial_log.write(os.environ["TORCHX_CUBICML_LAUNCH"] + "\n")
+if args.ledger:  # who ran is written outside of the store
+    with open(args.ledger, "a") as ledger:
+        ledger.write(os.environ["TORCHX_CUBICML_LAUNCH"] + "\n")
 if args.limit_mib:
     import resource
 

@@ -232,7 +232,10 @@ def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: 
     if waits_s > 7200:
         assert told.state is State.COMPLETED
     else:
-        assert (told.state, told.reason) == (State.INFRASTRUCTURE, "cancelled after 3000 s in the queue (--queue-timeout)")
+        assert (told.state, told.reason) == (
+            State.INFRASTRUCTURE,
+            "cancelled after 3000 s in the queue (--queue-timeout)",
+        )
     ran = sum(map(ran_s, cluster.jobs.values())) + job.ran_before_s
     assert abs(3600 * result.device_hours - ran) <= (len(cluster.jobs) + 1) * SEEN_LATE_S
 

@@ -134,7 +134,7 @@ def median_noise(
 ) -> float:
     """Return the posterior median of the run-to-run noise, for a predictor that also fits the noise to its residuals.
 
-    >>> round(usual_noise([]), 3)
+    >>> round(median_noise([]), 3)
     0.03
     """
     probabilities = _posterior(own, elsewhere)

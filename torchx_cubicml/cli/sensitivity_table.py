@@ -23,7 +23,7 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
     from rich.box import SIMPLE_HEAD
 
     table = Table(
-        title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        title="Changing one parameter of the best config", title_justify="left", box=SIMPLE_HEAD, show_edge=False
     )
     table.add_column("parameter", no_wrap=True)
     for heading in ("best value", "other value"):

@@ -200,6 +200,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
     if result.sensitivities:
         console.print()
         console.print(sensitivity_table(result.sensitivities))
+        console.print()
     console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
     if claims_gain:
         request = prepared.request

@@ -149,9 +149,7 @@ class _Visitor:
         inner = _Visitor()
         first = inner.back(items, _Lookahead())
         if inner.repeats or inner.branches > 1 or _is_variable(items):
-            raise ValueError(
-                "a repeat or an alternative within a repeat could backtrack exponentially"
-            )
+            raise ValueError("a repeat or an alternative within a repeat could backtrack exponentially")
         several = sum(1 for _ in _flat(items)) > 1
         if least != most and (several or first.characters & ahead.characters):
             self.repeats.append(ahead)

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import State
 
 if TYPE_CHECKING:
@@ -122,11 +122,8 @@ def _recency_key(trial: Trial) -> tuple[float, str]:
 
 def _time(text: str) -> float | None:
     """Return seconds since the epoch; ``None`` for a text that is no time, or a time without a zone."""
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return instant.timestamp() if instant.tzinfo is not None else None
+    parsed = parse_time(text)
+    return parsed.timestamp() if parsed is not None else None
 
 
 def _duration_s(trial: Trial) -> float:

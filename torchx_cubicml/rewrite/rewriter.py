@@ -253,9 +253,7 @@ def _with_block(
         ("to switch this off", f"{options.flags}mode record"),
     ]
     known = _launches(suggestion.n_trials)
-    why = (
-        f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
-    )
+    why = f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
     with_heading = changed.telling(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 

@@ -9,11 +9,11 @@ from __future__ import annotations
 import hashlib
 import json
 from dataclasses import replace
-from datetime import datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
@@ -23,6 +23,7 @@ from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
+    from datetime import datetime
 
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config, Scalar, Trial, Workload
@@ -184,12 +185,8 @@ def _may_change_batch(space: SearchSpace, current: Config, config: Config) -> bo
 
 
 def _hours(trial: Trial, now: datetime | None) -> float | None:
-    try:
-        start = datetime.fromisoformat(trial.started_at)
-        end = datetime.fromisoformat(trial.ended_at) if trial.ended_at else now
-        return None if end is None else max((end - start).total_seconds(), 0.0) / 3600
-    except (TypeError, ValueError):  # no time, or one without a time zone
-        return None
+    start, end = parse_time(trial.started_at), parse_time(trial.ended_at) if trial.ended_at else now
+    return max((end - start).total_seconds(), 0.0) / 3600 if start is not None and end is not None else None
 
 
 def _devices(trial: Trial) -> int:

@@ -48,7 +48,7 @@ def symbolic_result(operation: str, *operands: object) -> Symbolic | None:
     """Return the symbolic result if an operand is unknown, else ``None``.
 
     >>> x = Symbolic("x", whole=True)
-    >>> postponed("Mult", 8, x) == postponed("Mult", postponed("Mult", 2, x), 4)
+    >>> symbolic_result("Mult", 8, x) == symbolic_result("Mult", symbolic_result("Mult", 2, x), 4)
     True
     """
     if not any(isinstance(operand, Symbolic) for operand in operands):

@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.tuner.journal import Note, NoteKind
-from torchx_cubicml.tuner.polling import instant
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ class Lifetime:
 
     def take(self, note: Note) -> None:
         """Add one note; notes must come in order of time."""
-        time = instant(note.time)
+        time = parse_time(note.time)
         if time is None:
             return
         if note.kind is NoteKind.BEGUN:
@@ -146,7 +146,7 @@ def _is_alive_elsewhere(notes: Sequence[Note], now: datetime) -> bool:
     begun = [note for note in notes if note.kind is NoteKind.BEGUN]
     if not begun or begun[-1].text("host") == _host():
         return False
-    last = max((time for note in notes if (time := instant(note.time)) is not None), default=None)
+    last = max((time for note in notes if (time := parse_time(note.time)) is not None), default=None)
     return last is not None and now - last < _SILENT_FOR
 
 

@@ -17,7 +17,7 @@ def poll_interval_s(age_s: float, *, eager: bool, usual_s: tuple[float, float] |
         eager: true if a poll costs nothing, or the job is about to end.
         usual_s: shortest and longest run time of earlier launches in seconds; ``None`` if unknown, or the job waits.
 
-    >>> [round(pause_s(age, eager=False, usual_s=(100.0, 200.0)), 2) for age in (50.0, 95.0, 150.0, 300.0)]
+    >>> [round(poll_interval_s(age, eager=False, usual_s=(100.0, 200.0)), 2) for age in (50.0, 95.0, 150.0, 300.0)]
     [3.0, 0.95, 1.5, 9.0]
     """
     if eager:

@@ -36,19 +36,6 @@ class SystemClock:
         time.sleep(seconds)
 
 
-def instant(text: str) -> datetime | None:
-    """Parse the time of an event or note; ``None`` if there is none, or it has no time zone.
-
-    >>> instant("2026-01-01T00:00:00+00:00").year, instant("2026-01-01"), instant("")
-    (2026, None, None)
-    """
-    try:
-        parsed = datetime.fromisoformat(text)
-    except ValueError:
-        return None
-    return parsed if parsed.tzinfo is not None else None
-
-
 class NewObjects:
     """Incremental reader of a folder: each object is read once.
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.launch_state import PendingLaunch
-from torchx_cubicml.tuner.polling import instant
 
 if TYPE_CHECKING:
     from torchx_cubicml.tuner.launches import PendingLaunches
@@ -59,7 +59,7 @@ def _adopt_submitted(pending_launches: PendingLaunches, tune_state: TuneState, j
 
 def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> PendingLaunch:
     plan = tune_state.trial_log.planned(launch_id)
-    planned_at = instant(plan.time) if plan is not None else None
+    planned_at = parse_time(plan.time) if plan is not None else None
     submitted_at = planned_at or tune_state.now()
     attempts = tune_state.trial_log.attempts(launch_id)
     return PendingLaunch(

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import Event, EventKind, fold_events
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.trial_store import decode_event
-from torchx_cubicml.tuner.polling import NewObjects, StoreRetry, instant
+from torchx_cubicml.tuner.polling import NewObjects, StoreRetry
 
 if TYPE_CHECKING:
     from datetime import datetime
@@ -76,7 +77,7 @@ class TrialLog:
         """Return the times of the first and the last event of each attempt of a launch, by its own clock, in order."""
         times_of: defaultdict[tuple[int, int], list[datetime]] = defaultdict(list)
         for event in self._groups.get(launch_id, ()):
-            time = instant(event.time)
+            time = parse_time(event.time)
             if event.kind in _TRAINING_EVENTS and time is not None:
                 times_of[event.attempt].append(time)
         return [(min(times), max(times)) for _, times in sorted(times_of.items())]

@@ -50,7 +50,11 @@ def test_the_contract_takes_it_to_the_job() -> None:
 @pytest.mark.parametrize(
     ("before", "after", "why"),
     [
-        ('"fsdp"', '"ddp"', r"sharding_strategy\.hook: unknown hook 'ddp'; (did you mean 'fsdp'\? \()?choose from fsdp"),
+        (
+            '"fsdp"',
+            '"ddp"',
+            r"sharding_strategy\.hook: unknown hook 'ddp'; (did you mean 'fsdp'\? \()?choose from fsdp",
+        ),
         (
             '"NO_SHARD"',
             '"HYBRID_SHARD"',

@@ -125,7 +125,10 @@ def test_cubicrun_starts_as_many_processes(args: list[str], expected: list[str])
 @pytest.mark.parametrize(
     ("launch", "told"),
     [
-        (TorchrunLaunch.parse(["--nnodes", "2", "--nproc_per_node", "2", "x.py"], env={}).launch, "sizes that can: none"),
+        (
+            TorchrunLaunch.parse(["--nnodes", "2", "--nproc_per_node", "2", "x.py"], env={}).launch,
+            "sizes that can: none",
+        ),
         (TorchrunLaunch.parse(["--nproc_per_node", "2", "x.py"], env={}).launch, "sizes that can: --nproc_per_node"),
         (Launch(program="x.py", world_size=2, nnodes=1, nproc_per_node=2), "sizes that can: none"),
     ],

@@ -290,7 +290,7 @@ def test_all_nodes_run_as_typed_where_one_has_another_file(folder: Path, free_po
     assert [end.returncode for end in ends] == [0, 0], [end.stderr for end in ends]
     assert [one["argv"] for one in shown(folder)] == [list(TYPED)] * 2
     assert "another rank could not" in ends[0].stderr
-    assert "ds.json is not as it was" in ends[1].stderr
+    assert "ds.json has changed" in ends[1].stderr
     (trial,) = TrialStore(str(folder / "store"))
     assert (trial.origin, trial.config["stage"]) == (Origin.USER, 2)
     assert "another rank could not" in str(trial.observed["runs_as_typed"])

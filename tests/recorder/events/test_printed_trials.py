@@ -29,4 +29,4 @@ def test_damaged_lines_are_named() -> None:
     events, problems = printed_events(lines)
     assert events == []
     assert [problem.partition(":")[0] for problem in problems] == ["line 1", "line 2", "line 3"]
-    assert "not of an end" in problems[1]
+    assert "expected an ended event" in problems[1]

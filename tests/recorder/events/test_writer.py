@@ -64,7 +64,7 @@ def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket
     writer.close(deadline_s=5)
     told = ends[0].recv(10_000).decode().splitlines()
     assert len(told) == 2
-    assert "not legal" in told[0]
+    assert "invalid event" in told[0]
 
 
 def test_a_store_that_cannot_be_written_is_told(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:

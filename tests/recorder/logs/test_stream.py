@@ -146,7 +146,7 @@ def test_what_lines_and_steps_tell_differently_is_said() -> None:
     steps = Measurement(tokens_per_second=400.0, samples_per_second=4.0)
     assert disagreement(steps, Measurement(tokens_per_second=430.0)) == ""
     assert disagreement(steps, None) == disagreement(None, steps) == ""
-    assert "100 tokens_per_second of the whole job, the optimizer steps 400" in disagreement(
+    assert "100 tokens_per_second for the whole job, optimizer steps give 400" in disagreement(
         steps, Measurement(tokens_per_second=100.0)
     )
     assert "samples_per_second" in disagreement(steps, Measurement(samples_per_second=40.0))

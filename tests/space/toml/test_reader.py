@@ -89,7 +89,7 @@ class TestFiles:
     def test_a_folder_or_a_pipe_is_no_file(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         for path in (tmp_path, tmp_path / "pipe", "nul\0byte"):
-            with pytest.raises(SpaceError, match="^space file not found: "):
+            with pytest.raises(SpaceError, match=r"^space file not found: "):
                 load_space(path)
 
 
@@ -123,20 +123,32 @@ WRONG = {
         '[parameters.p]\nchioces = [1]\nflag = "-p"',
         ["x.toml: parameters.p: unknown key 'chioces'; did you mean 'choices'?", "(choose from choices, low, high"],
     ),
-    "a file without a key": ('[parameters.p]\nchoices = [1]\nfile = "a.json"', ["parameters.p.key: must be a key in the file"]),
-    "a key without a file": ('[parameters.p]\nchoices = [1]\nflag = "-p"\nkey = "a"', ["p.key: only allowed together with file"]),
+    "a file without a key": (
+        '[parameters.p]\nchoices = [1]\nfile = "a.json"',
+        ["parameters.p.key: must be a key in the file"],
+    ),
+    "a key without a file": (
+        '[parameters.p]\nchoices = [1]\nflag = "-p"\nkey = "a"',
+        ["p.key: only allowed together with file"],
+    ),
     "a key with a gap": (
         '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "a..b"',
         ["parameters.p.key: must be a key in the file", "got 'a..b'"],
     ),
-    "a file by a strange name": ('[parameters.p]\nchoices = [1]\nfile = "$"\nkey = "a"', ["p.file: must name the file"]),
+    "a file by a strange name": (
+        '[parameters.p]\nchoices = [1]\nfile = "$"\nkey = "a"',
+        ["p.file: must name the file"],
+    ),
     "a secret in a file": (
         '[parameters.p]\nchoices = [1]\nfile = "--c"\nkey = "hub.api_key"',
         ["parameters.p.key: secrets are never recorded"],
     ),
     "a file of no name in tune": (ONE + '[tune.files]\n"$" = { a = "b" }', ["tune.files.$: must name the file"]),
     "a file in tune that is no table": (ONE + '[tune]\nfiles = { "--c" = 1 }', ["tune.files.--c: must be a table"]),
-    "a gap in a key of tune": (ONE + '[tune]\nfiles = { "--c" = { "a..b" = "x" } }', ["tune.files.--c.a..b: must be a key in"]),
+    "a gap in a key of tune": (
+        ONE + '[tune]\nfiles = { "--c" = { "a..b" = "x" } }',
+        ["tune.files.--c.a..b: must be a key in"],
+    ),
     "a placeholder in a key of tune": (
         ONE + '[tune]\nfiles = { "--c" = { a = "{there}" } }',
         ["tune.files.--c.a: unknown placeholder {there} (choose from {scratch}"],
@@ -172,7 +184,10 @@ WRONG = {
     "a name of a function": ('[parameters.max]\nchoices = [1]\nflag = "-a"', ["invalid name 'max'"]),
     "a name of a fact": ("[workload]\na = 1\n" + ONE, ["parameters.a: already declared as a workload fact"]),
     "no choices": ('[parameters.p]\nflag = "-p"', ["parameters.p: needs choices, low and high, or derive"]),
-    "empty choices": ('[parameters.p]\nchoices = []\nflag = "-p"', ["parameters.p.choices: must be a list of 1 to 100000"]),
+    "empty choices": (
+        '[parameters.p]\nchoices = []\nflag = "-p"',
+        ["parameters.p.choices: must be a list of 1 to 100000"],
+    ),
     "choices that are no list": ('[parameters.p]\nchoices = 4\nflag = "-p"', ["parameters.p.choices: must be a list"]),
     "choices of two kinds": (
         '[parameters.p]\nchoices = [1, "a"]\nflag = "-p"',
@@ -204,7 +219,10 @@ WRONG = {
         ["scale: must be 'log2', got 'log'"],
     ),
     "log2 of zero": ('[parameters.p]\nlow = 0\nhigh = 2\nscale = "log2"\nflag = "-p"', ["low: must be above 0"]),
-    "log2 and a step": ('[parameters.p]\nlow = 1\nhigh = 2\nstep = 1\nscale = "log2"\nflag = "-p"', ['step: not allowed together with scale = "log2"']),
+    "log2 and a step": (
+        '[parameters.p]\nlow = 1\nhigh = 2\nstep = 1\nscale = "log2"\nflag = "-p"',
+        ['step: not allowed together with scale = "log2"'],
+    ),
     "no place": (
         "[parameters.p]\nchoices = [1]",
         ["parameters.p: needs exactly one of flag, env,", "got none"],
@@ -215,7 +233,10 @@ WRONG = {
         ["parameters.p.flag: must be a flag with its dashes"],
     ),
     "a flag with a space": ('[parameters.p]\nchoices = [1]\nflag = "-p; rm"', ["a flag with its dashes"]),
-    "a variable with a space": ('[parameters.p]\nchoices = [1]\nenv = "A B"', ["parameters.p.env: must be the name of a variable"]),
+    "a variable with a space": (
+        '[parameters.p]\nchoices = [1]\nenv = "A B"',
+        ["parameters.p.env: must be the name of a variable"],
+    ),
     "a shared place": (
         ONE + '[workload]\nn = { flag = "--a" }',
         ["workload.n and parameters.a are both bound to flag --a"],
@@ -289,7 +310,10 @@ WRONG = {
         '[parameters.p]\nchoices = [1]\nobserve = "precison"\nflag = "-p"',
         ["observe: unknown standard parameter 'precison'; did you mean 'precision'? (choose from micro_batch_size"],
     ),
-    "constraints that are no array": ('[constraints]\nrequire = "1 < 2"\n' + ONE, ["constraints: must be an array of tables"]),
+    "constraints that are no array": (
+        '[constraints]\nrequire = "1 < 2"\n' + ONE,
+        ["constraints: must be an array of tables"],
+    ),
     "a constraint without a rule": ("[[constraints]]\n" + ONE, ["constraints[0]: missing key 'require'"]),
     "a constraint that is no expression": (
         '[[constraints]]\nrequire = "a ="\n' + ONE,
@@ -431,7 +455,10 @@ WRONG_SHORT_FORMS = {
         MEGATRON + 'tp_degre = "auto"',
         ["parameters.tp_degre: trainer 'megatron-lm' has no flag", "did you mean 'tp_degree'?", "micro_batch_size"],
     ),
-    "nothing is proposed": (MEGATRON + 'ep_degree = "auto"', ["parameters.ep_degree: the trainer's table has no values"]),
+    "nothing is proposed": (
+        MEGATRON + 'ep_degree = "auto"',
+        ["parameters.ep_degree: the trainer's table has no values"],
+    ),
     "another kind": (MEGATRON + 'tp_degree = "two"', ["parameters.tp_degree: must be a number for trainer", "'two'"]),
     "one of another kind": (MEGATRON + "tp_degree = [1, true]", ["tp_degree: must be a number", "[1, True]"]),
     "a word that is none": (

@@ -150,12 +150,12 @@ class TestHuggingFace:
         space = space_of("hf", 'micro_batch_size = "auto"')
         user = launch(self.COMMAND.format("ds.json"))
         own = read_config(user, space)[1]
-        with pytest.raises(LaunchError, match=r"train_micro_batch_size_per_gpu in ds.json is 4, which must agree"):
+        with pytest.raises(LaunchError, match=r"must agree with train_micro_batch_size_per_gpu in ds.json, which is 4"):
             write_config(user, space, {**own, "micro_batch_size": 2})
 
     def test_a_file_of_arguments_may_say_what_no_flag_does(self) -> None:
         space = space_of("hf", 'micro_batch_size = "auto"')
-        with pytest.raises(LaunchError, match=r"where args\.json may say it"):
+        with pytest.raises(LaunchError, match=r"and args\.json may set it"):
             read_config(launch("args.json"), space)
         assert read_config(launch("--deepspeed auto.json"), space)[1]["micro_batch_size"] == 8
 

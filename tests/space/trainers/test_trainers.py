@@ -115,7 +115,7 @@ class TestOneLineIsEnough:
 
     def test_a_checkpoint_may_bring_other_degrees(self) -> None:
         command = MEGATRON.replace("--tensor-model-parallel-size 2", "--use-checkpoint-args")
-        with pytest.raises(LaunchError, match="where --use-checkpoint-args may say it: write the flag out"):
+        with pytest.raises(LaunchError, match="and --use-checkpoint-args may set it: add the flag"):
             read_config(launch(command), space_of("megatron-lm", 'tp_degree = "auto"'))
 
     def test_torchtitan_says_what_its_config_may_hide(self) -> None:
@@ -145,7 +145,7 @@ class TestOneLineIsEnough:
             "job_accumulation_steps": 40,
             "gradient_accumulation_steps": 5,
         }
-        with pytest.raises(LaunchError, match=r"where config/train.py may say it"):
+        with pytest.raises(LaunchError, match=r"and config/train.py may set it"):
             read_config(launch("config/train.py"), space)
 
     def test_hugging_face_flags_with_dashes(self) -> None:

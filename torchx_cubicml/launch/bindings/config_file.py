@@ -98,7 +98,8 @@ class ConfigFileBinding:
             return entries[0]
         if len(entries) not in {1, query.count}:
             raise LaunchError(
-                f"{_where(launch, binding)} of {query.owner} has {len(entries)} entries; it must have 1 or {query.count}"
+                f"{_where(launch, binding)} of {query.owner} has {len(entries)} entries; "
+                f"it must have 1 or {query.count}"
             )
         return tuple(entries * query.count if len(entries) == 1 else entries)
 
@@ -180,7 +181,9 @@ def _value(stated: object, launch: Launch, binding: Binding, query: BindingQuery
     if not isinstance(stated, bool | int | float):
         raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; it must be one value or a list of values")
     if query.choices and not any(_is_same_kind(stated, choice) for choice in query.choices):
-        raise LaunchError(f"{where} of {query.owner} is {stated!r:.60}; choose from {', '.join(map(str, query.choices))}")
+        raise LaunchError(
+            f"{where} of {query.owner} is {stated!r:.60}; choose from {', '.join(map(str, query.choices))}"
+        )
     return next((choice for choice in query.choices if same_value(choice, stated)), stated)
 
 

@@ -30,7 +30,8 @@ class EnvBinding:
                 return query.default
             there = ", ".join(sorted(launch.env)) or "none"
             raise LaunchError(
-                f"variable {name} of {query.owner} is not set in the command and has no default; variables there: {there}"
+                f"variable {name} of {query.owner} is not set in the command and has no default; "
+                f"variables there: {there}"
             )
         if query.count is not None:
             texts = text.split(",")

@@ -81,7 +81,7 @@ def state_from_crash_trace(words: str, stderr: str, *, backend: object = None) -
         stderr: end of the process's stderr; empty if it is not kept.
         backend: backend of its collectives.
 
-    >>> end_told_by("Fatal Python error: Segmentation fault", "")
+    >>> state_from_crash_trace("Fatal Python error: Segmentation fault", "")
     (<State.UNKNOWN: 'unknown'>, 'ended by SIGSEGV')
     """
     fatal = _FATAL.search(words)

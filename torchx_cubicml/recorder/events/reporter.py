@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import sys
 import time
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.failures import at_time_limit
@@ -13,6 +12,7 @@ from torchx_cubicml.recorder.events.printed_trials import PRINTED_MARK
 from torchx_cubicml.recorder.events.sender import EventSender
 from torchx_cubicml.recorder.process.console import warn
 from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.iso_time import time_now
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -90,7 +90,7 @@ class Reporter:
             attempt=self._assignment.job.attempt,
             sequence=self._sequence,
             writer=f"rank{self._assignment.job.rank}",
-            time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+            time=time_now(),
             workload=contract.workload,
             config=contract.config,
             origin=contract.origin,

@@ -13,7 +13,6 @@ import socket
 import threading
 import time
 from dataclasses import replace
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
@@ -21,6 +20,7 @@ from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
@@ -128,7 +128,7 @@ def closing_event(last: Event, state: State = State.UNKNOWN, reason: str = NO_EN
         last,
         kind=EventKind.ENDED,
         sequence=last.sequence + 1,
-        time=datetime.now(UTC).isoformat(timespec="milliseconds"),
+        time=time_now(),
         state=state,
         reason=reason,
     )

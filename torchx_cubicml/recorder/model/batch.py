@@ -133,7 +133,7 @@ def _entries(value: object) -> list[tuple[int | str, object]]:
 def entry_getter(key: int | str) -> Callable[[Any], Any]:
     """Return the function that gets the entry at one key of a path from its container.
 
-    >>> getter_of("x")({"x": 3}), getter_of(".real")(4j)
+    >>> entry_getter("x")({"x": 3}), entry_getter(".real")(4j)
     (3, 0.0)
     """
     return attrgetter(key[1:]) if isinstance(key, str) and key[:1] == "." else itemgetter(key)

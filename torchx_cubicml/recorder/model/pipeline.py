@@ -79,7 +79,7 @@ def encode_stage(facts: Mapping[str, Value]) -> str:
 def combine_stages(encoded: Sequence[str]) -> dict[str, Value]:
     """Combine the encoded facts of all stages, in order, into those of the whole model; leave out unknown ones.
 
-    >>> add_up(['{"n_params": 3, "sharding_strategy": "DDP"}', '{"n_params": 4, "sharding_strategy": "DDP"}'])
+    >>> combine_stages(['{"n_params": 3, "sharding_strategy": "DDP"}', '{"n_params": 4, "sharding_strategy": "DDP"}'])
     {'n_params': 7, 'sharding_strategy': 'DDP'}
     """
     stages = [json.loads(text) for text in encoded]

@@ -27,7 +27,7 @@ import_module(sys.argv.pop(1)).main()
 def child_command(module: str, *arguments: str) -> list[str]:
     """Return the command of a child process that calls ``main`` of a module of this package, without warnings.
 
-    >>> own_command("torchx_cubicml.recorder.events.writer")[-1]
+    >>> child_command("torchx_cubicml.recorder.events.writer")[-1]
     'torchx_cubicml.recorder.events.writer'
     """
     return [sys.executable, "-P", "-W", "ignore", "-c", _START, module, *arguments]

@@ -69,7 +69,11 @@ class Agreement:
             if time.monotonic() > until:
                 return f"only {joined} of {self._size} ranks joined in time"
             time.sleep(_PAUSE_S)
-        return "" if self._store.add(self._same_command_key, 0) >= self._size else "the ranks were started with different commands"
+        return (
+            ""
+            if self._store.add(self._same_command_key, 0) >= self._size
+            else "the ranks were started with different commands"
+        )
 
     def decide(self, verdict: str) -> str:
         """Write the verdict unless there is one, and return the one that is written (compare and set)."""

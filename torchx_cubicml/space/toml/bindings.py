@@ -28,7 +28,7 @@ _MUST_NAME_FILE = (
     "must name the file as the command does: a flag such as '--deepspeed_config', a variable such as '$CONFIG', or the "
     "path as typed, in which * matches anything"
 )
-_LOOKS_SECRET = "secrets are never recorded; bind something whose name does not suggest one"
+_NOT_RECORDED = "secrets are never recorded; bind something whose name does not suggest one"
 _FLAG = re.compile(r"--?[A-Za-z][A-Za-z0-9_.-]*=?|[A-Za-z_][A-Za-z0-9_./@-]*=")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _FILE = re.compile(rf"{_FLAG.pattern}|\$[A-Za-z_][A-Za-z0-9_]*|[^\s$-][^\x00-\x1f$=]*")
@@ -56,7 +56,7 @@ def read_binding(table: TomlTable) -> Binding:
         return _read_size(table, name)
     _check_name(table, stated[0], name, kind=stated[0])
     if names_secret(name):
-        raise table.error(stated[0], _LOOKS_SECRET)
+        raise table.error(stated[0], _NOT_RECORDED)
     return Binding(kind=stated[0], name=name, aliases=_aliases(name))
 
 
@@ -117,7 +117,7 @@ def _read_file(table: TomlTable, name: str) -> Binding:
     if not all(names):
         raise table.error("key", "must be a key in the file, such as 'zero_optimization.stage'")
     if any(map(names_secret, (name, *names))):
-        raise table.error("key", _LOOKS_SECRET)
+        raise table.error("key", _NOT_RECORDED)
     return Binding(kind=BindingKind.FILE, name=f"{key} in {name}", file=name, key=names)
 
 

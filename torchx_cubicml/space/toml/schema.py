@@ -68,8 +68,8 @@ class TomlTable:
     def unknown(self, key: str, kind: str, name: str, legal: Collection[str], *, owner: str = "") -> SpaceError:
         """Return an error on a name of some kind under ``key``, perhaps of an owner, that is not among the legal ones.
 
-        >>> print(TomlTable({}, where="x.toml", legal=()).unknown("trainer", "trainer", "hg", ["hf", "nanogpt"]))
-        x.toml: trainer: unknown trainer 'hg'; did you mean 'hf'? (choose from hf, nanogpt)
+        >>> print(TomlTable({}, where="x.toml", legal=()).unknown("trainer", "trainer", "nanogtp", ["hf", "nanogpt"]))
+        x.toml: trainer: unknown trainer 'nanogtp'; did you mean 'nanogpt'? (choose from hf, nanogpt)
         """
         what = f"unknown {kind} {name!r:.80}{owner and f' for {owner}'}"
         return SpaceError(f"{self._where}: {self._inner(key)}: {what}; {choose_from(legal, name)}")

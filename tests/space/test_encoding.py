@@ -91,8 +91,8 @@ def test_what_was_never_seen_is_missing(rng: np.random.Generator) -> None:
 def test_a_value_instead_stands_for_every_choice(rng: np.random.Generator) -> None:
     space = space_of()
     columns = Columns.from_rows([{"micro_batch_size": 4}, {"micro_batch_size": 3}])
-    encode_rows = VectorColumns(space, columns, facts={}, instead={"micro_batch_size": 3})
-    assert encode_rows.encode(drawn_rows(space, 5, rng=rng)).tolist() == [[3.0]] * 5
+    encoder = VectorColumns(space, columns, facts={}, instead={"micro_batch_size": 3})
+    assert encoder.encode(drawn_rows(space, 5, rng=rng)).tolist() == [[3.0]] * 5
 
 
 @SPACES
@@ -113,7 +113,7 @@ def test_no_row_is_no_error() -> None:
 def test_an_illegal_row_has_no_config() -> None:
     space = space_of("micro_batch_size <= 8")
     worst = np.array([len(dimension.choices) - 1 for dimension in space.dimensions])
-    with pytest.raises(SpaceError, match="not legal together"):
+    with pytest.raises(SpaceError, match="not a legal config"):
         config_at(space, worst)
 
 
@@ -132,4 +132,4 @@ def test_rows_of_facts_at_vectors_are_those_of_their_configs(space: SearchSpace,
     assert list(rows) == plain
     assert list(rows[3:7]) == plain[3:7]
     columns = Columns.from_rows(plain)
-    np.testing.assert_array_equal(encode_rows(columns, rows), encoded(columns, plain))
+    np.testing.assert_array_equal(encode_rows(columns, rows), encode_rows(columns, plain))

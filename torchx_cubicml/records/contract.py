@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import ContractError
+from torchx_cubicml.records.json_fields import items_of, object_of, text_of, texts_of
 from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.records.trial import Origin, freeze_value, freeze_values
 
@@ -140,21 +141,21 @@ def decode_contract(value: str) -> Contract:
         raise ContractError(f"the launch contract has version {version!r}; this recorder reads {CONTRACT_VERSION}")
     try:
         return Contract(
-            store=_text(payload, "store"),
+            store=text_of(payload.get("store"), "store"),
             workload=freeze_values(payload.get("workload", {}), where="contract.workload"),
             config=freeze_values(payload.get("config", {}), where="contract.config"),
-            objective=_text(payload, "objective", "tokens_per_second"),
-            origin=Origin(_text(payload, "origin", Origin.USER)),
-            launch_id=_text(payload, "launch_id", ""),
-            scheduler=_text(payload, "scheduler", ""),
-            suggestion=_suggestion(payload.get("suggestion")),
+            objective=text_of(payload.get("objective", "tokens_per_second"), "objective"),
+            origin=Origin(text_of(payload.get("origin", Origin.USER), "origin")),
+            launch_id=text_of(payload.get("launch_id", ""), "launch_id"),
+            scheduler=text_of(payload.get("scheduler", ""), "scheduler"),
+            suggestion=_object_or_none(payload.get("suggestion"), "suggestion"),
             step_limit=_step_limit(payload.get("step_limit")),
-            trial_id=_text(payload, "trial_id", ""),
+            trial_id=text_of(payload.get("trial_id", ""), "trial_id"),
             log=_log(payload.get("log")),
             hooks=freeze_values(payload.get("hooks", {}), where="contract.hooks"),
-            files=tuple(map(_patch, _items(payload, "files"))),
+            files=tuple(map(_patch, items_of(payload.get("files") or [], "files"))),
             as_typed=_as_typed(payload.get("as_typed")),
-            refused=_text(payload, "refused", ""),
+            refused=text_of(payload.get("refused", ""), "refused"),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error
@@ -174,17 +175,8 @@ def _unpack(value: str) -> dict[str, object]:
     return payload
 
 
-def _text(payload: Mapping[str, object], name: str, default: str | None = None) -> str:
-    value = payload.get(name, default)
-    if isinstance(value, str):
-        return value
-    raise ValueError(f"{name} must be a string, got {value!r:.60}")
-
-
-def _suggestion(value: object) -> dict[str, object] | None:
-    if value is None or isinstance(value, dict):
-        return value
-    raise ValueError(f"suggestion must be a JSON object, got {value!r:.60}")
+def _object_or_none(value: object, name: str) -> dict[str, object] | None:
+    return None if value is None else object_of(value, name)
 
 
 def _step_limit(value: object) -> int | None:
@@ -193,35 +185,22 @@ def _step_limit(value: object) -> int | None:
     raise ValueError(f"step_limit must be a whole number >= 1, got {value!r:.60}")
 
 
-def _items(payload: Mapping[str, object], name: str) -> list[object]:
-    value = payload.get(name) or []
-    if isinstance(value, list):
-        return value
-    raise ValueError(f"{name} must be a list, got {value!r:.60}")
-
-
-def _mapping(value: object, name: str) -> dict[str, object]:
-    if isinstance(value, dict):
-        return value
-    raise ValueError(f"{name} must be a JSON object, got {value!r:.60}")
-
-
 def _patch(value: object) -> FilePatch:
-    payload = _mapping(value, "a file")
+    payload = object_of(value, "a file")
     argument = payload.get("argument")
     if argument is not None and (isinstance(argument, bool) or not isinstance(argument, int) or argument < 0):
         raise ValueError(f"argument must be a position, got {argument!r:.60}")
     values = []
-    for pair in _items(payload, "values"):
+    for pair in items_of(payload.get("values") or [], "values"):
         key, content = pair if isinstance(pair, list) and len(pair) == 2 else (None, None)
         if not isinstance(key, list) or not key or not all(isinstance(name, str) for name in key):
             raise ValueError(f"values must be pairs of key and value, got {pair!r:.60}")
         values.append((tuple(map(str, key)), freeze_value(content, where="contract.files")))
     return FilePatch(
-        path=_text(payload, "path"),
+        path=text_of(payload.get("path"), "path"),
         argument=argument,
-        variable=_text(payload, "variable", ""),
-        digest=_text(payload, "digest", ""),
+        variable=text_of(payload.get("variable", ""), "variable"),
+        digest=text_of(payload.get("digest", ""), "digest"),
         values=tuple(values),
     )
 
@@ -229,14 +208,12 @@ def _patch(value: object) -> FilePatch:
 def _as_typed(value: object) -> TypedCommand | None:
     if value is None:
         return None
-    payload = _mapping(value, "as_typed")
-    args, env = _items(payload, "args"), _mapping(payload.get("env") or {}, "env")
-    if not all(isinstance(word, str) for word in args):
-        raise ValueError("as_typed.args must be strings")
+    payload = object_of(value, "as_typed")
+    args, env = texts_of(payload.get("args") or [], "as_typed.args"), object_of(payload.get("env") or {}, "env")
     if not all(content is None or isinstance(content, str) for content in env.values()):
         raise ValueError("as_typed.env must hold strings")
     return TypedCommand(
-        args=tuple(map(str, args)),
+        args=args,
         env={name: None if content is None else str(content) for name, content in env.items()},
         config=freeze_values(payload.get("config", {}), where="contract.as_typed"),
     )

@@ -13,6 +13,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.json_fields import object_of, text_of, whole_number_of
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
 from torchx_cubicml.records.trial import MAX_WHOLE, MEDIAN, Measurement, Origin, State, Trial, freeze_values
 
@@ -132,17 +133,17 @@ class Event:
             return cls(
                 kind=EventKind(payload.get("event", "")),
                 attempt=_attempt(payload.get("attempt", [0, 0])),
-                sequence=_whole(payload.get("sequence", 0)),
+                sequence=whole_number_of(payload.get("sequence", 0), "sequence", most=MAX_WHOLE),
                 origin=Origin(payload.get("origin", Origin.USER)),
                 state=None if payload.get("state") is None else State(payload["state"]),
                 measurement=measurement_from_json(payload.get("measurement")),
-                suggestion=_mapping(payload.get("suggestion")),
+                suggestion=_object_or_none(payload.get("suggestion"), "suggestion"),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
-                trial_id=_text(payload, "trial_id"),
-                launch_id=_text(payload, "launch_id"),
-                writer=_text(payload, "writer"),
-                time=_text(payload, "time"),
-                reason=_text(payload, "reason"),
+                trial_id=text_of(payload.get("trial_id", ""), "trial_id", most=_MAX_TEXT),
+                launch_id=text_of(payload.get("launch_id", ""), "launch_id", most=_MAX_TEXT),
+                writer=text_of(payload.get("writer", ""), "writer", most=_MAX_TEXT),
+                time=text_of(payload.get("time", ""), "time", most=_MAX_TEXT),
+                reason=text_of(payload.get("reason", ""), "reason", most=_MAX_TEXT),
                 workload=freeze_values(payload.get("workload", {}), where="workload"),
                 config=freeze_values(payload.get("config", {}), where="config"),
                 observed=freeze_values(payload.get("observed", {}), where="observed"),
@@ -161,7 +162,7 @@ def measurement_from_json(value: object) -> Measurement | None:
         RecordError: a field is not legal.
         TypeError: a field has the wrong type.
     """
-    payload = _mapping(value)
+    payload = _object_or_none(value, "measurement")
     if payload is None:
         return None
     known = {name: item for name, item in payload.items() if name in Measurement.__dataclass_fields__}
@@ -320,23 +321,9 @@ def _without_empty(payload: Mapping[str, object]) -> dict[str, object]:
 def _attempt(value: object) -> tuple[int, int]:
     if not isinstance(value, list) or len(value) != 2:
         raise RecordError(f"attempt must be two whole numbers, got {value!r:.60}")
-    return _whole(value[0]), _whole(value[1])
+    first, second = (whole_number_of(each, "attempt", most=MAX_WHOLE) for each in value)
+    return first, second
 
 
-def _whole(value: object) -> int:
-    if isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_WHOLE:
-        return value
-    raise RecordError(f"expected a whole number >= 0, got {value!r:.60}")
-
-
-def _text(payload: Mapping[str, object], name: str) -> str:
-    value = payload.get(name, "")
-    if isinstance(value, str) and len(value) <= _MAX_TEXT:
-        return value
-    raise RecordError(f"{name} must be a string of at most {_MAX_TEXT} characters, got {value!r:.60}")
-
-
-def _mapping(value: object) -> dict[str, object] | None:
-    if value is None or isinstance(value, dict):
-        return value
-    raise RecordError(f"expected a JSON object, got {value!r:.60}")
+def _object_or_none(value: object, name: str) -> dict[str, object] | None:
+    return None if value is None else object_of(value, name)

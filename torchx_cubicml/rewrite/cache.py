@@ -15,12 +15,12 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
-import math
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
+from torchx_cubicml.records.json_fields import number_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
@@ -128,12 +128,12 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
     return CachedSuggestion(
         suggestion=None if suggestion is None else _suggestion(suggestion, case),
         store=fingerprint_from_json(payload["store"]),
-        shown=_text(payload["shown"]),
-        n_trials=_count(payload["n_trials"]),
-        n_launched=_count(payload["n_launched"]),
-        predictor=_text(payload["predictor"]),
-        lines=_texts(payload["lines"]),
-        warnings=_texts(payload["warnings"]),
+        shown=text_of(payload["shown"], "shown", most=_MOST_TEXT),
+        n_trials=whole_number_of(payload["n_trials"], "n_trials"),
+        n_launched=whole_number_of(payload["n_launched"], "n_launched"),
+        predictor=text_of(payload["predictor"], "predictor", most=_MOST_TEXT),
+        lines=texts_of(payload["lines"], "lines", most=_MOST_LINES, most_characters=_MOST_TEXT),
+        warnings=texts_of(payload["warnings"], "warnings", most=_MOST_LINES, most_characters=_MOST_TEXT),
     )
 
 
@@ -154,7 +154,7 @@ def _choices(config: Config, case: DecisionContext) -> list[int] | None:
 def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
     if not isinstance(payload, dict):
         raise TypeError("a suggestion is an object")
-    numbers = {name: _number(payload[name]) for name in _NUMBERS}
+    numbers = {name: None if payload[name] is None else number_of(payload[name], name) for name in _NUMBERS}
     probability, doubt = numbers.pop("probability_to_fit"), numbers.pop("doubt")
     if doubt is None or probability is None or probability > 1:
         raise ValueError("a probability is at most 1")
@@ -165,8 +165,8 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         config=_config(payload["choices"], case),
         probability_to_fit=probability,
         doubt=doubt,
-        n_trials=_count(payload["n_trials"]),
-        reason=_text(payload["reason"]),
+        n_trials=whole_number_of(payload["n_trials"], "n_trials"),
+        reason=text_of(payload["reason"], "reason", most=_MOST_TEXT),
         nearest=(),
         **numbers,
     )
@@ -181,32 +181,6 @@ def _config(choices: object, case: DecisionContext) -> Config:
     if config is None:
         raise ValueError("the config is not legal")
     return config
-
-
-def _number(value: object) -> float | None:
-    if value is None:
-        return None
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < math.inf:
-        return value
-    raise TypeError("expected a number")
-
-
-def _count(value: object) -> int:
-    if type(value) is int and value >= 0:
-        return value
-    raise TypeError("expected a whole number")
-
-
-def _text(value: object) -> str:
-    if type(value) is str and len(value) <= _MOST_TEXT:
-        return value
-    raise TypeError("expected a text")
-
-
-def _texts(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or len(value) > _MOST_LINES:
-        raise TypeError("expected a list of texts")
-    return tuple(map(_text, value))
 
 
 def _plain(value: object) -> object:

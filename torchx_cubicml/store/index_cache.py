@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.event import SCHEMA_VERSION, fold_events
+from torchx_cubicml.records.json_fields import items_of, texts_of
 from torchx_cubicml.store.backend import Directory
 from torchx_cubicml.store.file_cache import read_cache, write_cache
 from torchx_cubicml.store.trial_table import from_table, to_table
@@ -184,10 +185,12 @@ def _from_json(payload: Mapping[str, object]) -> StoreIndex:
     table, refused = payload["table"], payload["refused"]
     if not isinstance(table, dict) or not isinstance(refused, dict):
         raise TypeError("the cache is damaged")
-    families = _groups_from_json(_rows(payload["families"]), from_table(table))
+    families = _groups_from_json(items_of(payload["families"], "families"), from_table(table))
     directories, numbers = {}, {}
-    for place, stamp, folders, names, of_names in _rows(payload["shelves"]):
-        directories[place] = Directory(place=place, stamp=stamp, folders=_strings(folders), names=_strings(names))
+    for place, stamp, folders, names, of_names in items_of(payload["shelves"], "shelves"):
+        directories[place] = Directory(
+            place=place, stamp=stamp, folders=texts_of(folders, "folders"), names=texts_of(names, "names")
+        )
         numbers[place] = of_names
         if len(names) != len(of_names) or not families.keys() | {UNREAD, REFUSED} >= set(of_names):
             raise ValueError("the cache is damaged")
@@ -200,8 +203,8 @@ def _groups_from_json(rows: list[list[Any]], trials: list[Trial]) -> dict[int, E
         own = tuple(trials[start : start + count])
         start += count
         ids = {name for trial in own for name in (trial.trial_id, trial.launch_id) if name}
-        ids.update(_strings(others))
-        families[number] = EventGroup(trials=own, firsts=_strings(firsts), ids=frozenset(ids))
+        ids.update(texts_of(others, "others"))
+        families[number] = EventGroup(trials=own, firsts=texts_of(firsts, "firsts"), ids=frozenset(ids))
         if not 0 < count == len(own) == len(firsts):
             raise ValueError("the cache is damaged")
     return families
@@ -209,18 +212,3 @@ def _groups_from_json(rows: list[list[Any]], trials: list[Trial]) -> dict[int, E
 
 def _other_ids(group: EventGroup) -> list[str]:
     return sorted(group.ids.difference(*({trial.trial_id, trial.launch_id} for trial in group.trials)))
-
-
-def _rows(value: object) -> list[list[Any]]:
-    if isinstance(value, list):
-        return value
-    raise TypeError("the cache is damaged")
-
-
-def _strings(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list):
-        raise TypeError("the cache is damaged")
-    for text in value:
-        if type(text) is not str:
-            raise TypeError("the cache is damaged")
-    return tuple(value)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.json_fields import items_of
 from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
@@ -54,9 +55,12 @@ def from_table(table: Mapping[str, object]) -> list[Trial]:
         TypeError: likewise.
         ValueError: likewise.
     """
-    pairs = [_pair(item) for item in _items(table["pairs"])]
-    mappings = [_mapping([pairs[number] for number in _items(numbers)]) for numbers in _items(table["mappings"])]
-    return [_trial(_items(row), mappings) for row in _items(table["trials"])]
+    pairs = [_pair(item) for item in items_of(table["pairs"], "pairs")]
+    mappings = [
+        _mapping([pairs[number] for number in items_of(numbers, "a mapping")])
+        for numbers in items_of(table["mappings"], "mappings")
+    ]
+    return [_trial(items_of(row, "a trial"), mappings) for row in items_of(table["trials"], "trials")]
 
 
 def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[object]:
@@ -97,13 +101,13 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
 def _measurement(values: object) -> Measurement | None:
     if values is None:
         return None
-    named = dict(zip(_MEASURED, _items(values), strict=True))
-    named["step_time_s"] = tuple(_items(named["step_time_s"]))
+    named = dict(zip(_MEASURED, items_of(values, "a measurement"), strict=True))
+    named["step_time_s"] = tuple(items_of(named["step_time_s"], "step_time_s"))
     return Measurement(**named)
 
 
 def _pair(item: object) -> tuple[str, Value]:
-    name, value = _items(item)
+    name, value = items_of(item, "a fact")
     ((known, frozen),) = freeze_values({name: value}, where="facts").items()
     return known, frozen
 
@@ -112,9 +116,3 @@ def _mapping(pairs: list[tuple[str, Value]]) -> dict[str, Value]:
     if len(pairs) > MAX_NAMES:
         raise RecordError(f"a trial of the table has {len(pairs)} names; the limit is {MAX_NAMES}")
     return dict(pairs)
-
-
-def _items(value: object) -> list[Any]:
-    if isinstance(value, list):
-        return value
-    raise TypeError(f"expected a list, got {type(value).__name__}")

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch.config_text import parse_document, with_values
 from torchx_cubicml.recorder.apply.config_files import AGREE_S
-from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON
+from torchx_cubicml.recorder.process.child import answer_as_child
 from torchx_cubicml.recorder.ranks.agreement import vote_unanimously
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.contract import decode_contract
@@ -94,31 +94,21 @@ def main() -> NoReturn:
     """Read the program's arguments from standard input, and write the rewritten ones to standard output.
 
     The arguments of this process are the parent's folder for the copies and, if other ranks rely on this one,
-    ``RELIED_ON``. If ranks may rely on this one and cannot agree, the exit status is 1: their decision is unknown.
+    ``RELIED_ON``.
     """
-    job, (folder, *options) = read_job_environment(), sys.argv[1:]
-    args = json.loads(sys.stdin.read())
-    written: list[str] = []
+    job, folder = read_job_environment(), sys.argv[1]
+    answer, obstacle = _made(job, json.loads(sys.stdin.read()), folder)
 
-    def write(text: str) -> None:
-        written.append(text)
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    def closing(refused: str) -> str:
+        if refused and folder:
+            shutil.rmtree(folder, ignore_errors=True)
+        return json.dumps({**answer, "refused": refused})
 
-    answer, refused = _made(job, args, folder)
-    try:
-        agreed = _agreed(job, refused, comes=lambda: write(JOINED))
-        refused = refused or ("" if agreed else "another rank could not change them, or did not join in time")
-    except Exception as error:  # noqa: BLE001 - a job whose TCPStore is gone must go on
-        reason = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if written or RELIED_ON in options:
-            write(f"{FAILED}{reason}")
-            os._exit(1)
-        refused = refused or reason
-    if refused and folder:
-        shutil.rmtree(folder, ignore_errors=True)
-    write(json.dumps({**answer, "refused": refused}))
-    os._exit(0)  # even while a thread hangs
+    def agree(on_join: Callable[[], None]) -> str:
+        agreed = _agreed(job, obstacle, comes=on_join)
+        return closing(obstacle or ("" if agreed else "another rank could not change them, or did not join in time"))
+
+    answer_as_child(agree, lambda why: closing(obstacle or f"the ranks cannot agree: {why}"))
 
 
 def _made(job: JobEnvironment, args: Sequence[str], folder: str) -> tuple[dict[str, object], str]:

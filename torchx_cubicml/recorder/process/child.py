@@ -7,7 +7,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NoReturn, TypeVar
 
 from torchx_cubicml.settings import child_environment
 
@@ -98,11 +98,39 @@ def run_child(command: Sequence[str], question: str, *, within_s: float) -> str:
             output, _ = child.communicate(question, timeout=within_s)
         except subprocess.TimeoutExpired as error:
             child.kill()
-            output, _ = child.communicate()  # it may have printed COMES in the meantime
+            output, _ = child.communicate()  # it may have printed JOINED in the meantime
             raise subprocess.TimeoutExpired(command, within_s, output=output) from error
     if child.returncode:
         raise subprocess.CalledProcessError(child.returncode, command, output=output)
     return output.removeprefix(JOINED)
+
+
+def answer_as_child(agree: Callable[[Callable[[], None]], str], alone: Callable[[str], str]) -> NoReturn:
+    """Write the answer of this child process to standard output, and end the process, even while a thread hangs.
+
+    Where other ranks may rely on this one and it fails, the exit status is 1: the parent then starts another child.
+
+    Args:
+        agree: returns the answer; it is given what to call before other ranks can rely on this one.
+        alone: returns the answer for the reason why ``agree`` failed, if no rank relies on this one.
+    """
+    written: list[str] = []
+
+    def write(text: str) -> None:
+        written.append(text)
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    try:
+        answer = agree(lambda: write(JOINED))
+    except Exception as error:  # noqa: BLE001 - a job whose TCPStore is lost must go on
+        reason = f"{type(error).__name__}: {error}"
+        if written or RELIED_ON in sys.argv[1:]:
+            write(f"{FAILED}the ranks cannot agree: {reason}")
+            os._exit(1)
+        answer = alone(reason)
+    write(answer)
+    os._exit(0)
 
 
 def failure_reason(error: Exception) -> str:

@@ -1,4 +1,4 @@
-"""Unanimous vote of all ranks through the TCPStore of the job's agents: every rank gets the same verdict."""
+"""Agreement of all ranks through the TCPStore of the job's agents: one verdict, and a unanimous vote on it."""
 
 from __future__ import annotations
 
@@ -18,6 +18,36 @@ _PAUSE_S = 0.02
 def key_prefix(job: JobEnvironment) -> str:
     """Return the prefix of the store keys of one attempt."""
     return "torchx_cubicml/{}.{}/".format(*job.attempt)
+
+
+class Verdict:
+    """A verdict under one key of the TCPStore: written once, by compare and set, and the same for every rank.
+
+    Args:
+        store: TCPStore of the job's agents.
+        key: of the verdict.
+    """
+
+    def __init__(self, store: TCPStore, key: str) -> None:
+        self._store = store
+        self._key = key
+
+    @property
+    def value(self) -> str:
+        """The verdict; empty if there is none yet."""
+        return bytes(self._store.get(self._key)).decode() if self._store.check([self._key]) else ""
+
+    def decide(self, value: str) -> str:
+        """Write ``value`` unless there is a verdict, and return the verdict."""
+        return bytes(self._store.compare_set(self._key, "", value)).decode()
+
+    def wait(self, *, until: float, otherwise: str) -> str:
+        """Wait for the verdict; at the monotonic clock reading ``until``, decide ``otherwise``."""
+        while not (value := self.value):
+            if time.monotonic() > until:
+                return self.decide(otherwise)
+            time.sleep(_PAUSE_S)
+        return value
 
 
 def vote_unanimously(
@@ -40,15 +70,13 @@ def vote_unanimously(
     """
     name, word = question
     key = key_prefix(job) + name
-    verdict, votes = f"{key}/verdict", f"{key}/came"
-    if not store.check([verdict]):
+    verdict, votes = Verdict(store, f"{key}/verdict"), f"{key}/came"
+    if not verdict.value:
         if not word or bytes(store.compare_set(f"{key}/word", "", word)).decode() != word:
-            store.compare_set(verdict, "", "no")
+            verdict.decide("no")
         else:
             comes()
             first = store.add(f"{votes}/rank{job.rank}", 1) == 1
             if first and store.add(votes, 1) == job.world_size:
-                store.compare_set(verdict, "", "yes")
-    while not store.check([verdict]) and time.monotonic() < until:
-        time.sleep(_PAUSE_S)
-    return bytes(store.compare_set(verdict, "", "no")).decode() == "yes"
+                verdict.decide("yes")
+    return verdict.wait(until=until, otherwise="no") == "yes"

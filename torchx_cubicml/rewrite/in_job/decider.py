@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 import sys
 import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn, Protocol, Self
 
-from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON
+from torchx_cubicml.recorder.process.child import answer_as_child
+from torchx_cubicml.recorder.ranks.agreement import Verdict
 from torchx_cubicml.recorder.ranks.tcp_store import connected
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 
 NOTHING = "nothing: "  # prefix of the verdict that no rank is rewritten; the reason follows
+_TIMED_OUT = f"{NOTHING}a rank timed out waiting for the decision"
 _PAUSE_S = 0.05
 
 
@@ -40,6 +41,8 @@ class Agreement:
         store: TCPStore of the job's agents.
         job: environment of this rank.
         question: the command; only ranks with the same one can agree.
+
+    ``verdict`` may be from before a restart.
     """
 
     def __init__(self, store: TCPStore, job: JobEnvironment, question: str) -> None:
@@ -47,15 +50,10 @@ class Agreement:
         self._size = job.world_size
         prefix = "torchx_cubicml/decision/"
         attempt = f"{prefix}{job.attempt[0]}.{job.attempt[1]}"
-        self._verdict_key = f"{prefix}verdict"
+        self.verdict = Verdict(store, f"{prefix}verdict")
         self._same_command_key = f"{attempt}/{hashlib.sha256(question.encode()).hexdigest()}"
         self._joined_key = f"{attempt}/all"
         self._rank_key = f"{attempt}/rank{job.rank}"
-
-    @property
-    def verdict(self) -> str:
-        """Verdict, possibly from before a restart; empty if there is none yet."""
-        return bytes(self._store.get(self._verdict_key)).decode() if self._store.check([self._verdict_key]) else ""
 
     def join(self) -> None:
         """Join the agreement: this rank will follow the verdict. The call is idempotent."""
@@ -75,18 +73,6 @@ class Agreement:
             else "the ranks were started with different commands"
         )
 
-    def decide(self, verdict: str) -> str:
-        """Write the verdict unless there is one, and return the one that is written (compare and set)."""
-        return bytes(self._store.compare_set(self._verdict_key, "", verdict)).decode()
-
-    def wait(self, *, until: float) -> str:
-        """Wait for the verdict; at the deadline, decide that no rank is rewritten."""
-        while not (verdict := self.verdict):
-            if time.monotonic() > until:
-                return self.decide(f"{NOTHING}a rank timed out waiting for the decision")
-            time.sleep(_PAUSE_S)
-        return verdict
-
 
 _LONGER_S = 3.0  # further wait of the other ranks, so that rank 0 can give the reason if nothing was decided
 
@@ -102,30 +88,17 @@ class Decider(Protocol):
 
 
 def main() -> NoReturn:
-    """Read a command from standard input, and write the answer for this rank to standard output.
-
-    A failure after this rank has joined, in this process or an earlier one, ends with exit status 1, so that the parent
-    starts another process.
-    """
+    """Read a command from standard input, and write the answer for this rank to standard output."""
     question = sys.stdin.read()
     job = read_job_environment()
-    written: list[str] = []
 
-    def write(text: str) -> None:
-        written.append(text)
-        sys.stdout.write(text)
-        sys.stdout.flush()
+    def alone(why: str) -> str:
+        return (Answer() if job.rank else Answer().because(f"the ranks cannot agree: {why}")).to_json()
 
-    try:
-        answer = answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=lambda: write(JOINED))
-    except Exception as error:  # noqa: BLE001 - a lost TCPStore must not stop the job
-        why = f"the ranks cannot agree: {type(error).__name__}: {error}"
-        if written or RELIED_ON in sys.argv[1:]:
-            write(f"{FAILED}{why}")
-            os._exit(1)
-        answer = Answer() if job.rank else Answer().because(why)
-    write(answer.to_json())
-    os._exit(0)  # a thread may hang
+    def agree(on_join: Callable[[], None]) -> str:
+        return answer_of(job, question, PendingDecision(JobCommand.read(job, question)), comes=on_join).to_json()
+
+    answer_as_child(agree, alone)
 
 
 def answer_of(
@@ -145,19 +118,19 @@ def answer_of(
     # If a host drops packets, torch takes several times its timeout.
     store = within(deadline_s(), lambda: connected(job, within_s=deadline_s()), what="connecting to torchrun's store")
     agreement = Agreement(store, job, question)
-    verdict = agreement.verdict
+    verdict = agreement.verdict.value
     if job.rank:
         if not verdict:
             comes()
             agreement.join()
-            verdict = agreement.wait(until=end + _LONGER_S)
+            verdict = agreement.verdict.wait(until=end + _LONGER_S, otherwise=_TIMED_OUT)
         return replace(_decode(verdict) or Answer(), lines=())
     if not verdict:
         comes()
         agreement.join()
         proposal = deciding.wanted(until=end)
         obstacle = agreement.obstacle(until=end) if proposal.args is not None else ""
-        verdict = agreement.decide(f"{NOTHING}{obstacle}" if obstacle else proposal.to_json())
+        verdict = agreement.verdict.decide(f"{NOTHING}{obstacle}" if obstacle else proposal.to_json())
     agreed = _decode(verdict)
     return agreed if agreed is not None else deciding.typed(verdict.removeprefix(NOTHING), until=end)
 

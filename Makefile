@@ -9,11 +9,14 @@ TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cu
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo test test-launches test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
 	@grep -E '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 20
+
+readme: setup ## write the output blocks of README.md from a real run of its quick start
+	$(BIN)/python scripts/write-readme
 
 demo: $(VENV)/.runtime ## tune a real two-process FSDP training on this machine, then launch it once more, rewritten
 	$(BIN)/python examples/demo.py

@@ -69,3 +69,30 @@ def test_no_module_imports_itself_by_way_of_others() -> None:
         list(TopologicalSorter(graph).static_order())
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def documented_arguments(text: str) -> set[str]:
+    """Return the names of an Args section."""
+    _, _, section = text.partition("\nArgs:\n")
+    lines = section.split("\n\n")[0].splitlines()
+    return {found[1] for line in lines if (found := re.match(r"    (\w+): ", line))}
+
+
+def accepted_arguments(node: ast.ClassDef) -> set[str]:
+    """Return the fields of a class and the parameters of its ``__init__``."""
+    names = {
+        item.target.id for item in node.body if isinstance(item, ast.AnnAssign) and isinstance(item.target, ast.Name)
+    }
+    for item in node.body:
+        if isinstance(item, ast.FunctionDef) and item.name == "__init__":
+            names |= {each.arg for each in [*item.args.args, *item.args.kwonlyargs]}
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=dotted)
+def test_the_documented_arguments_of_a_class_are_its_own(path: Path) -> None:
+    classes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ClassDef) and not node.bases]
+    stale = {
+        node.name: documented_arguments(ast.get_docstring(node) or "") - accepted_arguments(node) for node in classes
+    }
+    assert {name: names for name, names in stale.items() if names} == {}

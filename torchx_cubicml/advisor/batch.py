@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
+from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_screening
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import WarmStartable, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
-from torchx_cubicml.searchers.initial_design import DesignPoint, first_batch, uses_screening
 from torchx_cubicml.searchers.neighbourhood import ascending_choices
 from torchx_cubicml.space.encoding import config_at, drawn_rows
 

@@ -250,7 +250,7 @@ class ConfigOutcome:
         failed: whether it ended without a measurement and would do so again; see ``_is_given_up``.
         trial_ids: of the trials that measured it, in the order of ``measured``.
         uncertainties: of the logarithms, as each run reported them, in the same order.
-        erred: whether it ever ended with an error or in an unknown state, so that it may do so again.
+        had_error: whether it ever ended with an error or in an unknown state, so that it may do so again.
     """
 
     config: Config

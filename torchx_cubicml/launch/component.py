@@ -52,7 +52,7 @@ class ComponentLaunch:
 
     Args:
         launch: the command; its ``program`` is empty if the command could not be read.
-        not_recorded: reason why the app can only run as typed; empty if it can be recorded.
+        why_not_recorded: reason why the app can only run as typed; empty if it can be recorded.
         source: the component as TorchX materialises it.
         role: index of the recorded role.
         command: that role's command; ``None`` without one.

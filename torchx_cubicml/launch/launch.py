@@ -31,7 +31,7 @@ class Launch:
         device: kind of host or device that the command names; empty if unknown.
         scheduler: name of the TorchX scheduler; empty if unknown.
         mounted: writable folders mounted into a container of the job under the path they have outside.
-        not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
+        why_not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
     """
 
     program: str

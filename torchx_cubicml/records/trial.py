@@ -1,4 +1,7 @@
-"""Trial: the record of one launch, with its workload, config, outcome and measured throughput."""
+"""Trial: the record of one launch, with its workload, config, outcome and measured throughput.
+
+A trial is the fold of its events (``event.fold_events``).
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Choice of the config that an ordinary launch runs: the advisor's suggestion, checked against the user's rules.
 
-Law 4 of the design: a config consists of literals from the user's own space file, whatever a store contains.
+A config consists of literals from the user's own space file, whatever a store contains.
 """
 
 from __future__ import annotations

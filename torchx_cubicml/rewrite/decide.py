@@ -1,4 +1,4 @@
-"""Decision of the config that a launch runs: from the cache of earlier suggestions, else from the store's trials."""
+"""Cached or fresh decision: a launch reuses the last suggestion while it holds, else it reads the store."""
 
 from __future__ import annotations
 

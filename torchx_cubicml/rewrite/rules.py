@@ -1,7 +1,8 @@
-"""Rules that an ordinary launch must keep, whatever gain is predicted: pure checks, with reasons in words.
+"""Rules of an ordinary launch: what it may change, and whether the predicted gain is enough; with reasons in words.
 
 A parameter stays as typed if ``[rewrite]`` freezes it, or if it changes what is trained and the space file does not
 permit that (``changes_training``). The advisor then searches a space in which the parameter has one value.
+``rejection_reason`` compares the predicted gain with ``min_gain`` and the noise, and the memory with ``min_fit``.
 """
 
 from __future__ import annotations

@@ -1,4 +1,7 @@
-"""Interface of searchers, and the scores that they maximise."""
+"""Interface of searchers, and the scores that they maximise.
+
+To add a searcher, write one module beside this one and name it in ``SEARCHERS`` of ``searchers/__init__.py``.
+"""
 
 from __future__ import annotations
 

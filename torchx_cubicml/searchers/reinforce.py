@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Reinforce:
     """Several independent searches, each with its own policy.
 
-    The defaults were chosen on the simulated spaces of ``benchmarks/simulator.py``.
+    The defaults were chosen on the simulated spaces of ``benchmarks/lib/simulator.py``.
 
     Args:
         searches: independent ones in a round.

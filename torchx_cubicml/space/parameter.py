@@ -46,8 +46,8 @@ class Binding:
         key: key of the value in that file, outermost name first.
         file_default: the script's value if neither a flag nor the file states one.
         file_words: values and their spellings in the file, where these differ.
-        flag_counts_more: whether a flag that is added beside the file wins over it; else the file is changed.
-        file_must_leave_open: whether a value in the file, other than ``auto``, would contradict the flag.
+        flag_overrides_file: whether a flag that is added beside the file wins over it; else the file is changed.
+        file_must_be_auto: whether a value in the file, other than ``auto``, would contradict the flag.
         implied: whether an absent value follows from the parameter's expression, before the default counts.
     """
 

@@ -42,7 +42,7 @@ class Listing:
     """Listing of a whole store.
 
     Args:
-        shelves: path of each folder -> its listing.
+        directories: path of each folder -> its listing.
         too_large: paths of objects above the size limit.
         problems: entries that cannot be listed, with the cause, one sentence each.
         unopened: paths of segments left unopened for lack of time; their objects are not listed.

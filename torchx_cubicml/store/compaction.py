@@ -1,4 +1,4 @@
-"""Compaction of the journal: merges the small objects of past days into segments without ever losing an event.
+"""Compaction of the store: merges the small objects of past days into segments without ever losing an event.
 
 A segment is published and read back before its objects are removed. A reader with an old listing finds them in the
 segment, and a reader with a new listing finds the segment. An event seen in both counts once. Compaction leaves
@@ -63,9 +63,9 @@ def compact(store: TrialStore, *, before: str) -> CompactionResult:
         of_day = [segment for segment in segments if segment.place.rpartition("/")[2].startswith(f"{day}-")]
         held = {name: segment.place for segment in of_day for name in segment.names}
         for events in _batches(store, [f"{directory.place}/{name}" for name in directory.names if name not in held]):
-            if _is_folded(store, events):
+            if _is_merged(store, events):
                 continue
-            _fold(store, day, events)
+            _merge(store, day, events)
             n_events += len(events)
             n_segments += 1
         n_events += _finish(
@@ -93,12 +93,12 @@ def _batches(store: TrialStore, places: list[str]) -> Iterator[dict[str, bytes]]
         yield batch
 
 
-def _is_folded(store: TrialStore, events: Mapping[str, bytes]) -> bool:
+def _is_merged(store: TrialStore, events: Mapping[str, bytes]) -> bool:
     """Return whether another process has compacted the events; it removes them in order, so the first is enough."""
     return any(isinstance(content, Exception) for _, content in store.folder.read([next(iter(events))], follows=False))
 
 
-def _fold(store: TrialStore, day: str, events: Mapping[str, bytes]) -> None:
+def _merge(store: TrialStore, day: str, events: Mapping[str, bytes]) -> None:
     named = {place.rpartition("/")[2]: content for place, content in events.items()}
     data = encode_segment(named)
     place = store.folder.publish_segment(f"{day}-{secrets.token_hex(8)}{SUFFIX}", data)
@@ -116,11 +116,11 @@ def _finish(store: TrialStore, held: Mapping[str, str]) -> int:
         held: path of an object -> segment with an object of that name.
     """
     originals = dict(store.folder.read(list(held), follows=False))
-    folded = dict(store.folder.read([f"{segment}/{place.rpartition('/')[2]}" for place, segment in held.items()]))
+    merged = dict(store.folder.read([f"{segment}/{place.rpartition('/')[2]}" for place, segment in held.items()]))
     done = [
         place
         for place, segment in held.items()
-        if _is_same_event(folded[f"{segment}/{place.rpartition('/')[2]}"], originals[place])
+        if _is_same_event(merged[f"{segment}/{place.rpartition('/')[2]}"], originals[place])
     ]
     store.folder.remove(done)
     return len(done)

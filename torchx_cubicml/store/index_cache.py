@@ -57,23 +57,23 @@ def path_sort_key(place: str) -> tuple[str, str]:
     return place.rsplit("/", 1)[-1], place
 
 
-def trials_in_order(families: Iterable[EventGroup]) -> list[Trial]:
+def trials_in_order(groups: Iterable[EventGroup]) -> list[Trial]:
     """Return all trials in the order that folding all events at once would give."""
-    found = [pair for group in families for pair in zip(group.firsts, group.trials, strict=True)]
+    found = [pair for group in groups for pair in zip(group.firsts, group.trials, strict=True)]
     found.sort(key=lambda pair: path_sort_key(pair[0]))
     return [trial for _, trial in found]
 
 
 def connected_components(
-    events: Mapping[str, Event], families: Mapping[int, EventGroup]
+    events: Mapping[str, Event], groups: Mapping[int, EventGroup]
 ) -> list[tuple[set[int], list[str]]]:
     """Merge new events with known groups (union-find); return the group numbers and new paths of each component.
 
     Args:
         events: path of each new object -> its event.
-        families: number -> group, as known before.
+        groups: number -> group, as known before.
     """
-    group_of = {name: number for number, group in families.items() for name in group.ids}
+    group_of = {name: number for number, group in groups.items() for name in group.ids}
     root: dict[str, str] = {}
 
     def find(name: str) -> str:
@@ -82,21 +82,21 @@ def connected_components(
         return name
 
     for event in events.values():
-        first, *others = sorted(ids_of(event) | _joined_ids(event, group_of, families))
+        first, *others = sorted(ids_of(event) | _joined_ids(event, group_of, groups))
         for other in others:
             root[find(other)] = find(first)
-    groups: dict[str, tuple[set[int], list[str]]] = {}
+    components: dict[str, tuple[set[int], list[str]]] = {}
     for place, event in events.items():
-        numbers, places = groups.setdefault(find(event.trial_id or event.launch_id), (set(), []))
+        numbers, places = components.setdefault(find(event.trial_id or event.launch_id), (set(), []))
         places.append(place)
         numbers.update(group_of[name] for name in ids_of(event) if name in group_of)
-    return list(groups.values())
+    return list(components.values())
 
 
-def _joined_ids(event: Event, group_of: Mapping[str, int], families: Mapping[int, EventGroup]) -> set[str]:
+def _joined_ids(event: Event, group_of: Mapping[str, int], groups: Mapping[int, EventGroup]) -> set[str]:
     """Return all ids of the groups that an event belongs to."""
     numbers = {group_of[name] for name in ids_of(event) if name in group_of}
-    return set().union(*(families[number].ids for number in numbers))
+    return set().union(*(groups[number].ids for number in numbers))
 
 
 def _first_path(trial: Trial, events: Sequence[tuple[str, Event]]) -> str:
@@ -123,15 +123,15 @@ class StoreIndex:
     """Index of a store: its objects as last read, and the trials folded from them.
 
     Args:
-        shelves: path of each folder -> its listing.
+        directories: path of each folder -> its listing.
         numbers: path of each folder -> group number of each of its objects, ``UNREAD`` or ``REFUSED``.
-        families: number -> group.
+        groups: number -> group.
         refused: path of an object that is no event -> cause.
     """
 
     directories: Mapping[str, Directory] = field(default_factory=dict)
     numbers: dict[str, list[int]] = field(default_factory=dict)
-    families: dict[int, EventGroup] = field(default_factory=dict)
+    groups: dict[int, EventGroup] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
 
     def of(self, place: str) -> dict[str, int]:
@@ -158,8 +158,8 @@ def load_index(path: Path, url: str) -> StoreIndex:
 
 def save_index(path: Path, url: str, known: StoreIndex) -> None:
     """Write the index for the next reader."""
-    families = list(known.families.values())
-    number_of = {number: index for index, number in enumerate(known.families)} | {UNREAD: UNREAD, REFUSED: REFUSED}
+    groups = list(known.groups.values())
+    number_of = {number: index for index, number in enumerate(known.groups)} | {UNREAD: UNREAD, REFUSED: REFUSED}
     directories = [
         [
             directory.place,
@@ -175,8 +175,8 @@ def save_index(path: Path, url: str, known: StoreIndex) -> None:
         "url": url,
         "shelves": directories,
         "refused": known.refused,
-        "families": [[len(group.trials), group.firsts, _other_ids(group)] for group in families],
-        "table": to_table(trial for group in families for trial in group.trials),
+        "families": [[len(group.trials), group.firsts, _other_ids(group)] for group in groups],
+        "table": to_table(trial for group in groups for trial in group.trials),
     }
     write_cache(path, payload, most=_MAX_STORES)
 
@@ -185,29 +185,29 @@ def _from_json(payload: Mapping[str, object]) -> StoreIndex:
     table, refused = payload["table"], payload["refused"]
     if not isinstance(table, dict) or not isinstance(refused, dict):
         raise TypeError("the cache is damaged")
-    families = _groups_from_json(items_of(payload["families"], "families"), from_table(table))
+    groups = _groups_from_json(items_of(payload["families"], "families"), from_table(table))
     directories, numbers = {}, {}
     for place, stamp, folders, names, of_names in items_of(payload["shelves"], "shelves"):
         directories[place] = Directory(
             place=place, stamp=stamp, folders=texts_of(folders, "folders"), names=texts_of(names, "names")
         )
         numbers[place] = of_names
-        if len(names) != len(of_names) or not families.keys() | {UNREAD, REFUSED} >= set(of_names):
+        if len(names) != len(of_names) or not groups.keys() | {UNREAD, REFUSED} >= set(of_names):
             raise ValueError("the cache is damaged")
-    return StoreIndex(directories=directories, numbers=numbers, families=families, refused=refused)
+    return StoreIndex(directories=directories, numbers=numbers, groups=groups, refused=refused)
 
 
 def _groups_from_json(rows: list[list[Any]], trials: list[Trial]) -> dict[int, EventGroup]:
-    families, start = {}, 0
+    groups, start = {}, 0
     for number, (count, firsts, others) in enumerate(rows):
         own = tuple(trials[start : start + count])
         start += count
         ids = {name for trial in own for name in (trial.trial_id, trial.launch_id) if name}
         ids.update(texts_of(others, "others"))
-        families[number] = EventGroup(trials=own, firsts=texts_of(firsts, "firsts"), ids=frozenset(ids))
+        groups[number] = EventGroup(trials=own, firsts=texts_of(firsts, "firsts"), ids=frozenset(ids))
         if not 0 < count == len(own) == len(firsts):
             raise ValueError("the cache is damaged")
-    return families
+    return groups
 
 
 def _other_ids(group: EventGroup) -> list[str]:

@@ -44,7 +44,7 @@ class StoreSnapshot:
     Args:
         trials: trials in the order of their first objects.
         warnings: objects that cannot be read, one sentence per cause.
-        shelves: path of each folder -> its listing.
+        directories: path of each folder -> its listing.
     """
 
     trials: list[Trial]
@@ -92,7 +92,7 @@ def read_store(store: TrialStore, *, cache: Path | None, out_of_time: Callable[[
     skipped = [*listing.problems, *(f"{place} ({TOO_LARGE})" for place in sorted(listing.too_large))]
     skipped += [f"{place} ({why})" for place, why in sorted((known.refused | reader.failed).items())]
     return StoreSnapshot(
-        trials=trials_in_order(known.families.values()),
+        trials=trials_in_order(known.groups.values()),
         warnings=skipped_warnings(store.url, skipped),
         directories=known.directories,
     )
@@ -118,8 +118,8 @@ def _compare(known: StoreIndex, listing: Listing) -> tuple[StoreIndex, _Changes]
     changes.left -= {UNREAD, REFUSED}
     changes.places = sorted(set(changes.places) - listing.too_large, key=path_sort_key)
     refused = {place: why for place, why in known.refused.items() if _is_listed(listing, place)}
-    families = dict(known.families)
-    return StoreIndex(directories=listing.directories, numbers=numbers, families=families, refused=refused), changes
+    groups = dict(known.groups)
+    return StoreIndex(directories=listing.directories, numbers=numbers, groups=groups, refused=refused), changes
 
 
 def _is_listed(listing: Listing, place: str) -> bool:
@@ -140,7 +140,7 @@ class _Reader:
         self._store = store
         self._known = known
         self._out_of_time = out_of_time
-        self._next = count(max(known.families, default=-1) + 1)
+        self._next = count(max(known.groups, default=-1) + 1)
         self.failed: dict[str, str] = {}
         self.n_left_out = 0
 
@@ -148,7 +148,7 @@ class _Reader:
         """Read the new objects, and fold the groups that changed."""
         numbered: dict[str, int] = {}
         added = self._read(changes.places, numbered, until=self._out_of_time)
-        groups = connected_components(added, self._known.families)
+        groups = connected_components(added, self._known.groups)
         groups += [({number}, []) for number in changes.left.difference(*(numbers for numbers, _ in groups))]
         places = self._paths_of_groups(set().union(*(numbers for numbers, _ in groups)))
         reread = self._read(sorted(set().union(*places.values()), key=path_sort_key), numbered, until=lambda: False)
@@ -156,12 +156,10 @@ class _Reader:
             events = {place: added[place] for place in new}
             for number in numbers:
                 events |= {place: reread[place] for place in places.get(number, ()) if place in reread}
-                self._known.families.pop(number, None)
+                self._known.groups.pop(number, None)
             if events:
                 own = next(self._next)
-                self._known.families[own] = EventGroup.of(
-                    sorted(events.items(), key=lambda item: path_sort_key(item[0]))
-                )
+                self._known.groups[own] = EventGroup.of(sorted(events.items(), key=lambda item: path_sort_key(item[0])))
                 numbered |= dict.fromkeys(events, own)
         self._assign_numbers(numbered)
 
@@ -183,9 +181,9 @@ class _Reader:
                 (self.failed if isinstance(content, Exception) else self._known.refused)[place] = str(error)
         return events
 
-    def _paths_of_groups(self, families: Collection[int]) -> dict[int, set[str]]:
-        places: dict[int, set[str]] = {number: set() for number in families}
-        for folder, numbers in self._known.numbers.items() if families else ():
+    def _paths_of_groups(self, groups: Collection[int]) -> dict[int, set[str]]:
+        places: dict[int, set[str]] = {number: set() for number in groups}
+        for folder, numbers in self._known.numbers.items() if groups else ():
             for name, number in zip(self._known.directories[folder].names, numbers, strict=True):
                 if number in places:
                     places[number].add(f"{folder}/{name}")

@@ -1,4 +1,4 @@
-"""Comparison of two configs by repeated measurements, with a confidence interval of the gain (Student's t)."""
+"""Statistics of the repeated measurements of two configs: the gain with its confidence interval (Student's t)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,7 @@
-"""Plan of a tune: the next launch and the winner, computed from the trials alone."""
+"""Plan of a tune: the next launch (baseline, initial design, search, repeats that confirm the winner) and the winner.
+
+Both are computed from the trials alone.
+"""
 
 from __future__ import annotations
 

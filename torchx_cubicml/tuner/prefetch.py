@@ -24,9 +24,9 @@ class Prefetch:
 
     Args:
         request: the tune's request.
-        thought_s: seconds that the last suggestion took.
+        compute_s: seconds that the last suggestion took.
         suggestion: the prefetched suggestion; ``None`` if there is none.
-        has_thought: true if one was computed since a launch last began or ended.
+        is_computed: true if one was computed since a launch last began or ended.
     """
 
     request: TuneRequest

@@ -126,7 +126,7 @@ class TuneResult:
         command: component and arguments with the winner's config; empty without a winner.
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
-        worths: sensitivity of the best config's throughput to each parameter.
+        sensitivities: sensitivity of the best config's throughput to each parameter.
     """
 
     comparison: Comparison | None

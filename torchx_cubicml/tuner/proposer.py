@@ -24,7 +24,7 @@ class FinalReport:
 
     Args:
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
-        worths: sensitivity of the throughput to each parameter.
+        sensitivities: sensitivity of the throughput to each parameter.
     """
 
     confidence: float | None = None

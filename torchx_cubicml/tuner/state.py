@@ -45,7 +45,7 @@ class TuneState:
 
     Args:
         tune_id: id of the tune.
-        ledger: trials of the store.
+        trial_log: trials of the store.
         journal: journal of the store.
         clock: clock for the times of events and notes.
     """

@@ -1,4 +1,4 @@
-"""Early stopping and abort rules of a tune."""
+"""Rules that end a slow launch early (``early_stop_reason``) and rules that abort the whole tune (``check_abort``)."""
 
 from __future__ import annotations
 

@@ -28,7 +28,7 @@ class TrainingData:
     """Training data of a surrogate.
 
     Args:
-        everything: trials of all workloads.
+        all_trials: trials of all workloads.
         own: those among them of the workload itself.
         objective: name of the throughput.
         observe: see ``training_row``.

@@ -20,7 +20,7 @@ class BindingQuery:
         choices: legal values; for a per-layer value, of one entry.
         default: the script's value if the command states none; ``None`` if unknown.
         count: entries of a per-layer value; ``None`` for a single value.
-        may_be_idle: whether the value counts only while a condition holds.
+        is_conditional: whether the value counts only while a condition holds.
         flags: every flag that the space declares, so that none is taken for an abbreviation of another.
     """
 

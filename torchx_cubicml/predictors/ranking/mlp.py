@@ -1,4 +1,4 @@
-"""Ensemble of one-hot MLPs with margin ranking loss (CubicML, section 3.4), calibrated to throughput."""
+"""Ensemble of one-hot MLPs (CubicML, section 3.4), calibrated to throughput; ``networks`` has the ranking loss."""
 
 from __future__ import annotations
 

@@ -23,8 +23,8 @@ class RankingSettings:
     """Hyper-parameters of the networks and of their training.
 
     The defaults had the best mean rank correlation, each setting varied by itself. The data were public tables of
-    language-model trainings and the simulated layer-wise FSDP spaces of ``benchmarks/simulator.py``. Of the tables, 30,
-    100 and 80 % of the jobs were known, or the jobs on few devices, with and without ten larger ones.
+    language-model trainings and the simulated layer-wise FSDP spaces of ``benchmarks/lib/simulator.py``. Of the tables,
+    30, 100 and 80 % of the jobs were known, or the jobs on few devices, with and without ten larger ones.
 
     Args:
         networks: members of the ensemble, which differ in their initial weights, dropout and bag of trials.

@@ -1,4 +1,4 @@
-"""Roofline formulas and their calibration for recommenders with sharded embedding tables."""
+"""Roofline formulas of recommendation models with sharded embedding tables (DLRM), and their calibration."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Edited copies of config files, in folders that mirror the originals' with symbolic links.
+"""Editor of config file copies: each lies in a folder that mirrors the original's with symbolic links.
 
-``main`` runs in a child process of each rank, started by ``config_files``.
+``main`` runs in a child process of each rank, started by ``config_files``. ``launch/config_text`` edits the text.
 """
 
 from __future__ import annotations

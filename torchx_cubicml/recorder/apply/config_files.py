@@ -1,4 +1,4 @@
-"""Config files with changed values, in temporary copies of this process, removed when it ends.
+"""Command of a process whose config files change: it names temporary copies, which are removed when the process ends.
 
 A child process (``config_copies``) makes the copies, so that no library is loaded when the program starts. If any rank
 cannot make them, all ranks run the command as typed, with one warning and a record of the reason.

@@ -27,10 +27,10 @@ class BatchReader:
     """Reader of the batch size from the arguments of forward.
 
     Args:
-        place: path to the tensor: an index or name of an argument, then keys within it; ``.name`` is a field of a
+        path: path to the tensor: an index or name of an argument, then keys within it; ``.name`` is a field of a
             dataclass.
         holds_tokens: whether the tensor is int ``[samples, seq_len]`` or ``[seq_len, samples]``.
-        samples_at: dimension that counts the samples; ``None`` if unknown.
+        sample_dim: dimension that counts the samples; ``None`` if unknown.
     """
 
     path: ArgumentPath

@@ -1,4 +1,8 @@
-"""Agreement of the ranks of a job on one config, over the TCPStore of their rendezvous."""
+"""Decision of rank 0 for all ranks of a job: over the TCPStore they agree on one config, or on none.
+
+``recorder/ranks/agreement`` has the verdict that is written once. Here rank 0 writes it, after every rank has joined
+with the same command.
+"""
 
 from __future__ import annotations
 

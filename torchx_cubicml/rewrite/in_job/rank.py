@@ -1,4 +1,4 @@
-"""Rank of a job whose config is decided inside the job: it waits for the answer, then runs."""
+"""Every rank of a job whose config is decided in the job: it asks a child process, waits for the answer, and runs."""
 
 from __future__ import annotations
 

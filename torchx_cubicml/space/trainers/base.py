@@ -1,4 +1,7 @@
-"""Records of a trainer's table, no logic."""
+"""Records of a trainer's table: which of its flags bears which standard name.
+
+To add a trainer, write one module beside this one and name it in ``TRAINERS`` of ``space/trainers/__init__.py``.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +38,8 @@ class TrainerFlag:
         key: key of the value in that file, with dots between its names.
         file_default: the trainer's value if the file has none; ``None`` if the file must have one.
         file_words: values and their spellings in the file, where these differ.
-        flag_counts_more: whether ``flag`` wins over the file, so that another value is written as a flag.
-        file_must_leave_open: whether the file may hold nothing but ``auto`` if ``flag`` is to be changed.
+        flag_overrides_file: whether ``flag`` wins over the file, so that another value is written as a flag.
+        file_must_be_auto: whether the file may hold nothing but ``auto`` if ``flag`` is to be changed.
         implied: whether an absent value follows from the others.
     """
 

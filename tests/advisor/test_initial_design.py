@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from torchx_cubicml.searchers.initial_design import first_batch
+from torchx_cubicml.advisor.initial_design import first_batch
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 

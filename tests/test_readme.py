@@ -1,0 +1,37 @@
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), ROOT / "benchmarks" / "README.md"])
+TABLE = ("|", "│", "┃", "<tr", "<td")
+MOST_LINES, WIDEST = 120, 100
+
+
+def prose(page: Path) -> list[str]:
+    """Return the lines of a page without rows of tables."""
+    return [line for line in page.read_text().splitlines() if not line.startswith(TABLE)]
+
+
+def test_the_readme_and_the_architecture_page_are_short() -> None:
+    assert len(prose(ROOT / "README.md")) <= MOST_LINES
+    assert len(prose(ROOT / "docs" / "architecture.md")) <= MOST_LINES
+
+
+def test_the_readme_shows_what_the_commands_print() -> None:
+    text = (ROOT / "README.md").read_text()
+    blocks = re.findall(r"<!-- output: (\w+) -->\n```text\n(.*?)```\n<!-- end -->", text, re.DOTALL)
+    assert {name for name, _ in blocks} == {"launch", "tune"}
+    assert all(len(lines.splitlines()) > 3 for _, lines in blocks)
+
+
+def test_the_lines_of_the_pages_are_short() -> None:
+    long = [f"{page.name}: {line}" for page in PAGES for line in prose(page) if len(line) > WIDEST]
+    assert long == []
+
+
+def test_every_link_of_the_pages_leads_somewhere() -> None:
+    for page in PAGES:
+        for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", page.read_text()):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"

@@ -1,9 +1,10 @@
 """Measures what each mechanism of the engine brings: the same cases with it and without it, paired.
 
-python benchmarks/ablation.py [--only 'slow mode;outliers'] [--families replay,plain] [--seeds 2] [--workers 2]
+python benchmarks/ablation.py [--only 'slow mode;outliers;tree inputs: seconds + tree inputs: per device'] [--families replay,plain] [--seeds 2] [--workers 2]
     [--output benchmarks/results/ablation.txt]
 
-A mechanism is switched off by patches of functions or constants, listed in ``MECHANISMS``. A case is one split of a
+A mechanism is switched off by patches of functions or constants, listed in ``MECHANISMS``; those with a plus between
+them are switched off together, for two may stand in for each other. A case is one split of a
 table, one workload that is searched, or one simulated training. The loss is the figure with the mechanism less the
 figure without it: mean over the cases of a family, with its 95 % t-interval over cases. A mechanism is not worth its
 code where the upper end is under 0.005 in every family.
@@ -389,8 +390,9 @@ def measured(job: tuple[str, Case]) -> Figures:
     name, case = job
     _forget()
     with ExitStack() as stack:
-        for off in MECHANISMS[name] if name else ():
-            stack.enter_context(off.patched())
+        for part in name.split(" + ") if name else ():
+            for off in MECHANISMS[part]:
+                stack.enter_context(off.patched())
         found = case.measure()
     _forget()
     return found
@@ -421,10 +423,10 @@ def rows(names: Sequence[str], chosen: Sequence[Case], *, workers: int) -> Itera
                 reach = stats.t.ppf(0.975, len(each) - 1) * each.std(ddof=1) / np.sqrt(len(each))
                 tops.append(each.mean() + reach)
                 yield (
-                    f"{name:26s}{family:11s}{figure:10s}{each.mean():+8.4f} "
+                    f"{name:34s}{family:11s}{figure:10s}{each.mean():+8.4f} "
                     f"({each.mean() - reach:+.4f} to {each.mean() + reach:+.4f}) {len(each):4d}"
                 )
-            yield f"{name:26s}{'brings nothing here' if max(tops) < NOTHING else 'stays'}"
+            yield f"{name:34s}{'brings nothing here' if max(tops) < NOTHING else 'stays'}"
 
 
 @cache
@@ -442,7 +444,7 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     names = args.only.split(";")
-    if unknown := [name for name in names if name not in MECHANISMS]:
+    if unknown := [part for name in names for part in name.split(" + ") if part not in MECHANISMS]:
         sys.exit(f"unknown mechanism {unknown[0]!r}; choose from {_names()}")
     chosen = list(cases(args.families.split(","), seeds=args.seeds))
     told = [f"Loss without each mechanism over {len(chosen)} cases; 95 % t-interval over units; units."]

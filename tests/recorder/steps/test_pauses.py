@@ -212,6 +212,8 @@ class TestNoGrad:
             assert pauses.kind == EVAL_MODE
         self.train(pauses, model, steps=1)
         assert [pause.kind for pause in pauses.take()] == [EVAL_MODE] * 3
+        assert bool(model._forward_pre_hooks) == (steps == 2)  # needed every other step, they stay for some
+        self.train(pauses, model, steps=10)
         assert not model._forward_pre_hooks
 
     def test_decorated_functions_and_stacks_of_contexts_are_known_by_their_callers(
@@ -235,7 +237,7 @@ class TestNoGrad:
                 stack.enter_context(torch.no_grad())
 
         for evaluation in (evaluate, evaluate_in_stack):
-            for _ in range(10):
+            for _ in range(20):
                 self.train(pauses, model, steps=1)
                 clip()
                 step_in_stack()

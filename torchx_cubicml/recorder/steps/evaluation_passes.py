@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 
 _MAX_LOCATIONS = 1000  # code locations remembered
+_FREQUENT = 8  # steps: hooks that were needed again within so few stay, for to put them on costs more than to run them
 
 
 class EvaluationWatch:
@@ -43,6 +44,7 @@ class EvaluationWatch:
         self._guard = guard
         self._attach_guarded = guard(self._attach_hooks)
         self._last_entries: dict[tuple[int, int], tuple[int, bool]] = {}  # code location -> last step, was it usual
+        self._needed_at, self._needed_after = -2 * _FREQUENT, 2 * _FREQUENT  # last step that may evaluate, and its distance
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._removers: list[Callable[[], None]] = []
 
@@ -79,12 +81,19 @@ class EvaluationWatch:
         if not is_usual:
             if len(self._last_entries) > _MAX_LOCATIONS:
                 self._last_entries.clear()
+            if step != self._needed_at:
+                self._needed_at, self._needed_after = step, step - self._needed_at
             self._attach_guarded()
+
+    def _resume(self) -> None:
+        """Note a training forward: remove the hooks, unless they are needed every few steps."""
+        if max(self._needed_after, self._pauses.steps - self._needed_at) > _FREQUENT:
+            self.release()
 
     def _attach_hooks(self) -> None:
         if self._removers or not self._modules or not self.may_hook or not self._pauses.is_in_its_thread:
             return
-        hook = _EvaluationHook(self._pauses, self.release, self._guard)
+        hook = _EvaluationHook(self._pauses, self._resume, self._guard)
         for reference in self._modules.values():
             each = reference()
             if each is not None and each._compiled_call_impl is None:
@@ -94,19 +103,19 @@ class EvaluationWatch:
 class _EvaluationHook(ModuleHook):
     """Forward pre-hook from the possible start of evaluation to the next training forward."""
 
-    __slots__ = ("_is_grad_enabled", "_pauses", "_release")
+    __slots__ = ("_is_grad_enabled", "_pauses", "_resume")
 
-    def __init__(self, pauses: Pauses, release: Callable[[], None], guard: Guard) -> None:
+    def __init__(self, pauses: Pauses, resume: Callable[[], None], guard: Guard) -> None:
         from torch import is_grad_enabled
 
         super().__init__(guard(self._note))
-        self._pauses, self._release = pauses, release
+        self._pauses, self._resume = pauses, resume
         self._is_grad_enabled = is_grad_enabled
 
     def _note(self, module: nn.Module, args: Sequence[object], other: object) -> None:
         in_training_mode = unwrap(module).training
         if in_training_mode and self._is_grad_enabled():
-            self._release()
+            self._resume()
             self._pauses.train()
         else:
             self._pauses.evaluate(in_training_mode=in_training_mode)

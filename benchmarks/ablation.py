@@ -1,6 +1,6 @@
 """Measures what each mechanism of the engine brings: the same cases with it and without it, paired.
 
-python benchmarks/ablation.py [--only 'slow mode;outliers;tree inputs: seconds + tree inputs: per device'] [--families replay,plain] [--seeds 2] [--workers 2]
+python benchmarks/ablation.py [--only 'outliers;residual trees + slow mode'] [--families replay,plain] [--seeds 2] [--workers 2]
     [--output benchmarks/results/ablation.txt]
 
 A mechanism is switched off by patches of functions or constants, listed in ``MECHANISMS``; those with a plus between
@@ -112,33 +112,8 @@ def _without_variance(place: int) -> Callable[[Any], Any]:
     return instead
 
 
-def _without_sharpening(_there: object) -> Callable[..., object]:
-    from torchx_cubicml.predictors.roofline import calibration
-
-    def expect(self: Any, layout: Any) -> object:
-        times = calibration.step_time(layout, self.constants)
-        fast = np.log(times.total())
-        slow = fast if self.slow is None else np.log(times.total(self.slow.stall_s))
-        chance = np.zeros_like(fast) if self.slow is None else self.slow.probability(layout)
-        return calibration.ExpectedStepTime(
-            times=times, logarithm=fast + chance * (slow - fast), fast=fast, slow=slow, chance=chance
-        )
-
-    return expect
-
-
-def _without_traits(kept: slice) -> Callable[[Any], Any]:
-    """Return what leaves a group of the trees' extra inputs out; they stand in the order of ``_traits``."""
-
-    def instead(there: Callable[..., NDArray[np.float64]]) -> Callable[..., NDArray[np.float64]]:
-        def traits(*args: object) -> NDArray[np.float64]:
-            table = there(*args)
-            table[:, kept] = 0.0
-            return table
-
-        return traits
-
-    return instead
+def _without_traits(there: Callable[..., NDArray[np.float64]]) -> Callable[..., NDArray[np.float64]]:
+    return lambda *args: np.zeros_like(there(*args))
 
 
 def _without_narrow(_there: object) -> Callable[..., object]:
@@ -201,22 +176,12 @@ def _no_outliers(_there: object) -> Callable[..., object]:
 
 _KERNEL = "predictors.gaussian_process.kernel:Prior"
 _ROOFLINE = "predictors.roofline.predictor"
-# The columns of ``_traits`` from the end: 11 coordinates, the probability of the slow mode, 3 seconds, 3 per device.
 MECHANISMS: dict[str, tuple[Off, ...]] = {
     "residual trees": (Off(at="predictors.greybox:Greybox._fit_trees", instead=_answer(None)),),
     "fading of the trees": (Off(at="predictors.greybox:_FADE", instead=_constant(1e9)),),
     "category offsets": (Off(at=f"{_ROOFLINE}:_FEWEST_FOR_OFFSETS", instead=_constant(10**9)),),
     "slow mode": (Off(at="predictors.roofline.calibration:_Fit.stalls", instead=_answer([])),),
-    "sharpened slow mode": (Off(at="predictors.roofline.calibration:Calibration.expect", instead=_without_sharpening),),
-    "faded slow mode": (Off(at=f"{_ROOFLINE}:_FADE", instead=_constant(1e9)),),
-    "count of fitted constants": (
-        Off(at=f"{_ROOFLINE}:_FITTED_CONSTANTS", instead=_constant(0.0)),
-        Off(at="predictors.greybox:_FITTED_CONSTANTS", instead=_constant(0.0)),
-    ),
-    "tree inputs: coordinates": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits(slice(-11, None))),),
-    "tree inputs: seconds": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits(slice(-15, -12))),),
-    "tree inputs: per device": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits(slice(-18, -15))),),
-    "tree inputs: shares": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits(slice(0, -18))),),
+    "tree inputs: shares": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits),),
     "narrow feasibility": (
         Off(at="predictors.memory.cross_workload:CrossWorkloadFeasibility._logit", instead=_without_narrow),
     ),

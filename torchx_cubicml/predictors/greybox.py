@@ -2,8 +2,8 @@
 
 The trees are fitted on the logarithm of measured over predicted throughput. It is clipped, because a job that ran ten
 times slower than it should have is no evidence about its neighbours. Their inputs are the row's own columns and traits
-that carry over between scales, such as shares of time and throughput per device. The correction fades with the distance
-from the measurements, so that far from them the formulas stand alone.
+that carry over between scales: shares of the step time. The correction fades with the distance from the measurements,
+so that far from them the formulas stand alone.
 """
 
 from __future__ import annotations
@@ -35,7 +35,6 @@ _CLIP = 1.0  # log ratio beyond which a row is an accident
 _FADE = 4.0  # doublings outside the measured range at which the trees count e times less
 _CHUNK = 8192
 _MOST_SERIAL = 2  # chunks beyond which all cores are used: a caller waits, and nothing else of ours runs
-_FITTED_CONSTANTS = 10.0  # effective number of constants that a calibration fits, about
 
 
 class Greybox:
@@ -122,7 +121,7 @@ class Greybox:
             if self.roofline_.category_offsets_ is None
             else self.roofline_.category_offsets_.trend.leave_one_out
         )
-        errors = np.abs(loo_residuals - correction) * np.sqrt(1.0 + _FITTED_CONSTANTS / len(residuals))
+        errors = np.abs(loo_residuals - correction)
         self.scale_ = conformal_scale(errors, np.hypot(self._raw_spread(estimate, deviation), rows.uncertainty))
 
     def _inputs(self, features: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:

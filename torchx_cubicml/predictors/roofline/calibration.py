@@ -116,11 +116,9 @@ class Calibration:
             if self.slow is None:
                 return ExpectedStepTime(times=times, logarithm=fast, fast=fast, slow=fast, chance=np.zeros_like(fast))
             slow = np.log(times.total(self.slow.stall_s))
-        probability = self.slow.probability(layout)
-        # A job is fast or slow, never in between: the likelier mode gets more than its probability.
-        weight = probability**2 / (probability**2 + (1.0 - probability) ** 2)
+        chance = self.slow.probability(layout)
         return ExpectedStepTime(
-            times=times, logarithm=fast + weight * (slow - fast), fast=fast, slow=slow, chance=probability
+            times=times, logarithm=fast + chance * (slow - fast), fast=fast, slow=slow, chance=chance
         )
 
 

@@ -31,9 +31,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 _PRIOR_ERROR = 0.5  # prior log error of the formulas, before anything is measured
-_FITTED_CONSTANTS = 10.0  # effective number of fitted constants, about: training errors are too small by that many
 _PER_DOUBLING = 0.15  # additional log error for each doubling beyond the measured range
-_FADE = 2.0  # doublings beyond it at which the fitted frequency of the slow mode counts e times less
 _FEWEST_FOR_OFFSETS = 10  # measured trials
 _RANGE_COLUMNS = ("layers", "width", "sequence", "micro", "rounds", "world", "tp", "pp", "cp", "ep", "peak")
 
@@ -50,8 +48,8 @@ class RooflineEstimate:
         beyond: doublings outside the measured range.
         thin: doublings outside the range with many measurements.
         novel: variance of the logarithm for unseen categories.
-        traits: features that carry over between scales and devices: time shares, throughput per device in both modes,
-            coordinates of the layout and the like, ``[n_covered, n_traits]``.
+        traits: features that carry over between scales and devices: shares of the step time, and the probability of
+            the slow mode, ``[n_covered, n_traits]``.
     """
 
     covered: NDArray[np.bool_]
@@ -172,7 +170,7 @@ class Roofline:
 
     def _calibrate_spread(self, layout: TrainingLayout, errors: NDArray[np.float64], rows: MeasuredRows) -> None:
         """Calibrate the predicted spread on the ``errors`` of the training ``rows``."""
-        errors = np.abs(errors) * np.sqrt(1.0 + _FITTED_CONSTANTS / self.n_measured_)
+        errors = np.abs(errors)
         data_weight = self.effective_n_ / (self.effective_n_ + PRIOR_TRIALS)
         typical_error = weighted_quantile(errors, rows.weights, 0.5) * 1.4826
         self.error_ = float(np.sqrt(data_weight * typical_error**2 + (1 - data_weight) * _PRIOR_ERROR**2))
@@ -217,7 +215,7 @@ class Roofline:
             beyond=_doublings_outside(coordinates, *self.range_),
             thin=_doublings_outside(coordinates, *self.dense_range_),
             novel=np.zeros(len(coordinates)),
-            traits=_traits(layout, expected, coordinates),
+            traits=_traits(expected),
         )
 
     def _raw_spread(self, estimate: RooflineEstimate) -> NDArray[np.float64]:
@@ -232,11 +230,9 @@ def variance_of_modes(estimate: RooflineEstimate) -> NDArray[np.float64]:
 def widen_spread(spread: NDArray[np.float64], estimate: RooflineEstimate) -> NDArray[np.float64]:
     """Return ``spread``, float64 ``[n_covered]``, widened outside the range with many jobs.
 
-    Each doubling adds an error. The fitted frequency of the slow mode fades, too: every second job may be slow there.
+    Each doubling adds an error.
     """
-    mode_variance = (0.25 - estimate.slow * (1.0 - estimate.slow)) * estimate.slower**2
-    share = 1.0 - np.exp(-estimate.thin / _FADE)
-    variance = spread**2 + share * mode_variance + (_PER_DOUBLING * estimate.thin) ** 2 + estimate.novel
+    variance = spread**2 + (_PER_DOUBLING * estimate.thin) ** 2 + estimate.novel
     return np.asarray(np.maximum(np.sqrt(variance), NOISE_FLOOR))
 
 
@@ -261,14 +257,10 @@ def _counts_samples(layout: TrainingLayout, throughput: NDArray[np.float64]) -> 
     return bool(np.abs(np.median(log_ratio - np.log(layout.sequence))) < np.abs(np.median(log_ratio)))
 
 
-def _traits(
-    layout: TrainingLayout, expected: ExpectedStepTime, coordinates: NDArray[np.float64]
-) -> NDArray[np.float64]:
+def _traits(expected: ExpectedStepTime) -> NDArray[np.float64]:
     total = np.exp(expected.fast)
     shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
-    seconds = np.column_stack([expected.logarithm, expected.fast, expected.slow])
-    per_device = np.log(layout.tokens_per_step / layout.world)[:, None] - seconds
-    table: NDArray[np.float64] = np.column_stack([*shares, per_device, seconds, expected.chance, coordinates])
+    table: NDArray[np.float64] = np.column_stack([*shares, expected.chance])
     return np.nan_to_num(table)
 
 

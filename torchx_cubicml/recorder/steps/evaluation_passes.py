@@ -44,7 +44,10 @@ class EvaluationWatch:
         self._guard = guard
         self._attach_guarded = guard(self._attach_hooks)
         self._last_entries: dict[tuple[int, int], tuple[int, bool]] = {}  # code location -> last step, was it usual
-        self._needed_at, self._needed_after = -2 * _FREQUENT, 2 * _FREQUENT  # last step that may evaluate, and its distance
+        self._needed_at, self._needed_after = (
+            -2 * _FREQUENT,
+            2 * _FREQUENT,
+        )  # last step that may evaluate, and its distance
         self._modules: dict[int, weakref.ref[nn.Module]] = {}
         self._removers: list[Callable[[], None]] = []
 

@@ -1,7 +1,7 @@
 """Measures what each mechanism of the engine brings: the same cases with it and without it, paired.
 
-python benchmarks/ablation.py [--only 'outliers;residual trees + slow mode'] [--families replay,plain] [--seeds 2] [--workers 2]
-    [--output benchmarks/results/ablation.txt]
+python benchmarks/ablation.py [--only 'outliers;residual trees + slow mode'] [--families replay,plain] [--seeds 2]
+    [--workers 2] [--output benchmarks/results/ablation.txt]
 
 A mechanism is switched off by patches of functions or constants, listed in ``MECHANISMS``; those with a plus between
 them are switched off together, for two may stand in for each other. A case is one split of a

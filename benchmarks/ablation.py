@@ -116,23 +116,6 @@ def _without_traits(there: Callable[..., NDArray[np.float64]]) -> Callable[..., 
     return lambda *args: np.zeros_like(there(*args))
 
 
-def _without_narrow(_there: object) -> Callable[..., object]:
-    from torchx_cubicml.predictors.memory import cross_workload as module
-
-    def logit(self: Any, features: NDArray[np.float64], rows: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-        layout = module.TrainingLayout.of(module.Facts.from_rows(rows))
-        found = self._regression(features, rows)
-        physics = np.clip(self.memory_.log_odds(layout.rows(layout.covered)), -8.0, 8.0)
-        if not self.trees_:
-            found[layout.covered] = 0.5 * (found[layout.covered] + physics)
-            return found
-        found[layout.covered] = physics
-        wide = self.trees_[-1].decision_function(self._wide_inputs(features, module.ratios(layout, self.memory_)))
-        return 0.5 * (found + wide)
-
-    return logit
-
-
 def _random_instead(_there: object) -> Callable[..., object]:
     from torchx_cubicml.searchers import initial_design as module
 
@@ -182,9 +165,7 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
     "category offsets": (Off(at=f"{_ROOFLINE}:_FEWEST_FOR_OFFSETS", instead=_constant(10**9)),),
     "slow mode": (Off(at="predictors.roofline.calibration:_Fit.stalls", instead=_answer([])),),
     "tree inputs: shares": (Off(at=f"{_ROOFLINE}:_traits", instead=_without_traits),),
-    "narrow feasibility": (
-        Off(at="predictors.memory.cross_workload:CrossWorkloadFeasibility._logit", instead=_without_narrow),
-    ),
+    "feasibility trees": (Off(at="predictors.memory.cross_workload:_FEWEST_FOR_TREES", instead=_constant(10**9)),),
     "kernel: linear": (Off(at=f"{_KERNEL}.kernel", instead=_without_variance(1)),),
     "kernel: matching": (Off(at=f"{_KERNEL}.kernel", instead=_without_variance(2)),),
     "kernel: additive": (Off(at=f"{_KERNEL}.kernel", instead=_without_variance(3)),),

@@ -143,7 +143,7 @@ class CrossWorkloadFeasibility:
         )
         outcomes = Outcomes.of(history)
         self.memory_ = MemoryCalibration.default()
-        self.trees_: tuple[_Classifier, ...] = ()
+        self.trees_: _Classifier | None = None
         self.weights_ = None
         if not len(outcomes):
             return
@@ -155,7 +155,7 @@ class CrossWorkloadFeasibility:
         if outcomes.smaller_class_size >= _FEWEST_FOR_TREES and self.inputs_.width:
             names = history.columns.names
             self.is_batch_ = [names[column] == BATCH for column in self.inputs_.numeric]
-            self.trees_ = self._trees(outcomes, seed)
+            self.trees_ = self._fit_trees(outcomes, seed)
 
     def probability(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         """Return the probability to fit, float64 ``[n]``; 0.0 exactly where it is known not to.
@@ -177,15 +177,13 @@ class CrossWorkloadFeasibility:
         covered = layout.covered
         logit = self._regression(features, rows)
         physics = np.clip(self.memory_.log_odds(layout.rows(covered)), -_MOST_LOGIT, _MOST_LOGIT)
-        if not self.trees_:
+        if self.trees_ is None:
             logit[covered] = 0.5 * (logit[covered] + physics)
             return logit
         logit[covered] = physics
         layout_ratios = ratios(layout, self.memory_)
-        narrow, wide = self.trees_
-        wide_logit = wide.decision_function(self._wide_inputs(features, layout_ratios))
-        narrow_logit = np.where(covered, narrow.decision_function(layout_ratios), wide_logit)
-        return np.asarray((logit + wide_logit + narrow_logit) / 3.0, dtype=np.float64)
+        of_trees = self.trees_.decision_function(self._tree_inputs(features, layout_ratios))
+        return np.asarray(0.5 * (logit + of_trees), dtype=np.float64)
 
     def _regression(self, features: NDArray[np.float64], rows: Sequence[Mapping[str, Value]]) -> NDArray[np.float64]:
         if self.weights_ is None:
@@ -199,46 +197,31 @@ class CrossWorkloadFeasibility:
         constant = np.ones(len(memory_rank))
         return np.column_stack([constant, memory_rank - self.median_memory_rank_, self.inputs_.dense(features)])
 
-    def _wide_inputs(self, features: NDArray[np.float64], layout_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
+    def _tree_inputs(self, features: NDArray[np.float64], layout_ratios: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.hstack([layout_ratios, self.inputs_.gapped(features)])
 
-    def _trees(self, outcomes: Outcomes, seed: int) -> tuple[_Classifier, ...]:
-        """Return boosted trees on the ratios alone, which carry over to other models and scales, and on all columns."""
+    def _fit_trees(self, outcomes: Outcomes, seed: int) -> _Classifier:
+        """Return boosted trees on the ratios of the layout and all columns."""
+        from sklearn.ensemble import HistGradientBoostingClassifier
+
         layout_ratios = ratios(outcomes.layout, self.memory_)
         if not outcomes.layout.covered.any():
             # There is nothing to split by, and scikit-learn rejects a column of NaN alone.
             layout_ratios = np.zeros_like(layout_ratios)
-        n_others = layout_ratios.shape[1] - N_MONOTONIC
-        monotonic = [-1] * N_MONOTONIC + [0] * n_others
-        narrow = _classifier(monotonic, [False] * len(monotonic), leaves=8, fewest=10, penalty=5.0, seed=seed)
-        wide_monotonic = [-int(grows) for grows in self.is_batch_] + [0] * len(self.inputs_.codes)
-        categorical = [False] * len(monotonic) + self.inputs_.gapped_categorical
-        wide = _classifier(monotonic + wide_monotonic, categorical, leaves=15, fewest=5, penalty=1.0, seed=seed)
-        with one_thread():
-            return (
-                narrow.fit(layout_ratios, outcomes.fitted, sample_weight=outcomes.trust),
-                wide.fit(
-                    self._wide_inputs(outcomes.features, layout_ratios), outcomes.fitted, sample_weight=outcomes.trust
-                ),
-            )
-
-
-def _classifier(
-    monotonic: list[int], categorical: list[bool], *, leaves: int, fewest: int, penalty: float, seed: int
-) -> _Classifier:
-    from sklearn.ensemble import HistGradientBoostingClassifier
-
-    classifier: _Classifier = HistGradientBoostingClassifier(
-        max_iter=100,
-        max_leaf_nodes=leaves,
-        min_samples_leaf=fewest,
-        l2_regularization=penalty,
-        categorical_features=categorical,
-        monotonic_cst=monotonic,
-        early_stopping=False,
-        random_state=seed,
-    )
-    return classifier
+        n_ratios = layout_ratios.shape[1]
+        of_columns = [-int(grows) for grows in self.is_batch_] + [0] * len(self.inputs_.codes)
+        trees: _Classifier = HistGradientBoostingClassifier(
+            max_iter=100,
+            max_leaf_nodes=15,
+            min_samples_leaf=5,
+            l2_regularization=1.0,
+            categorical_features=[False] * n_ratios + self.inputs_.gapped_categorical,
+            monotonic_cst=[-1] * N_MONOTONIC + [0] * (n_ratios - N_MONOTONIC) + of_columns,
+            early_stopping=False,
+            random_state=seed,
+        )
+        inputs = self._tree_inputs(outcomes.features, layout_ratios)
+        return trees.fit(inputs, outcomes.fitted, sample_weight=outcomes.trust)
 
 
 class _Classifier(Protocol):

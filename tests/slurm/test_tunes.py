@@ -132,7 +132,7 @@ def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:
     done = run(words)
     (trial,) = trials(workspace)
     assert trial.state is State.INFRASTRUCTURE
-    assert "waited in the queue for 3 s" in trial.reason
+    assert "cancelled after 3 s in the queue" in trial.reason
     assert done.returncode in {1, 2}
 
 

@@ -54,11 +54,6 @@ class Lease:
         with suppress(OSError):
             os.close(self.lock)
 
-    @property
-    def launch_prefix(self) -> str:
-        """Prefix of the ids of this tune's launches."""
-        return launch_prefix(self.tune_id)
-
     @classmethod
     def take(cls, journal: Journal, request: TuneRequest, clock: Clock, *, space_text: str) -> Self:
         """Take the lease of the latest unfinished tune of the same request whose process is dead, else of a new one.

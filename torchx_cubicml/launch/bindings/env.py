@@ -35,6 +35,8 @@ class EnvBinding:
             )
         if query.count is not None:
             texts = text.split(",")
+            if len(texts) not in {1, query.count}:
+                raise LaunchError(f"{name} of {query.owner} has {len(texts)} entries; it must have 1 or {query.count}")
             texts = texts * query.count if len(texts) == 1 else texts
             return tuple(read_scalar(entry, query.choices, where=name) for entry in texts)
         switch = switch_value(text) if bool in map(type, query.choices) else None

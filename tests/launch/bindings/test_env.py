@@ -26,5 +26,5 @@ def test_one_entry_counts_for_every_layer(text: str) -> None:
 
 
 def test_another_number_of_entries_is_refused() -> None:
-    with pytest.raises(LaunchError, match="SHARDING of .* has 3 entries; it must have 1 or 4"):
+    with pytest.raises(LaunchError, match=r"SHARDING of .* has 3 entries; it must have 1 or 4"):
         config_of("NO_SHARD,NO_SHARD,NO_SHARD")

@@ -66,7 +66,7 @@ def blas():
 def openmp():
     return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "openmp"}
 
-first_is_in, second_is_in, first_is_out = (threading.Event() for _ in range(3))
+first_is_in, second_is_in, first_is_out, second_is_out = (threading.Event() for _ in range(4))
 told = []
 
 def first():
@@ -75,6 +75,7 @@ def first():
         second_is_in.wait(60)
     told.append(openmp() == {2})
     first_is_out.set()
+    second_is_out.wait(60)  # the thread that set the limit is alive when the other one lifts it
 
 def second():
     first_is_in.wait(60)
@@ -82,6 +83,7 @@ def second():
         second_is_in.set()
         first_is_out.wait(60)
         told.append(blas() == openmp() == {1})
+    second_is_out.set()
 
 told.append(blas() == openmp() == {2})
 threads = [threading.Thread(target=each) for each in (first, second)]

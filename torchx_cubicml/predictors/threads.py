@@ -77,8 +77,16 @@ class _Libraries:
             with self._lock:
                 self._n_threads -= 1
                 if not self._n_threads:
+                    self._release_control()
                     self._limits.close()
                     self._loaded, self._controller = frozenset(), None
+
+    def _release_control(self) -> None:
+        """Let this thread lift a limit that another one has set; threadpoolctl 3.8 and later refuse it by default."""
+        for library in getattr(self._controller, "lib_controllers", ()):
+            release = getattr(library, "clear_controlling_thread", None)
+            if release is not None:
+                release(force=True)
 
     def controller(self) -> _Controller | None:
         """Return a controller of the loaded libraries, with BLAS limited; the same object until more are loaded."""

@@ -117,7 +117,7 @@ def _without_traits(there: Callable[..., NDArray[np.float64]]) -> Callable[..., 
 
 
 def _random_instead(_there: object) -> Callable[..., object]:
-    from torchx_cubicml.searchers import initial_design as module
+    from torchx_cubicml.advisor import initial_design as module
 
     def screening(space: SearchSpace, _factors: object, _home: object) -> Iterator[tuple[tuple[int, ...], str]]:
         rows = module.drawn_rows(space, 12, rng=np.random.default_rng(0))
@@ -176,7 +176,7 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
         Off(at="advisor.surrogates.select:PRIOR_MEAN_PARAMETERS", instead=_constant(frozenset())),
     ),
     "climb": (Off(at="advisor.batch:searcher_named", instead=_evolution_for_climb),),
-    "screening design": (Off(at="searchers.initial_design:_screening", instead=_random_instead),),
+    "screening design": (Off(at="advisor.initial_design:_screening", instead=_random_instead),),
     "roofline starts": (Off(at="advisor.batch:roofline_starts", instead=_answer([])),),
     "batch diversity": (Off(at="advisor.batch:diverse_subset", instead=_first_ones),),
     "kriging believer": (Off(at="advisor.surrogates.per_workload:PerWorkloadSurrogate.fantasize", instead=_itself),),

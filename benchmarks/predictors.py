@@ -158,8 +158,8 @@ class Job:
         for k in PROPOSALS:
             yield f"{self.known}: best of {k}", CEILING, share_ceiling(reached, self.noise, k)
         asked: dict[str, NDArray[np.float64]] = {}
-        judges = {name: apply_rules for name, apply_rules in JUDGES.items() if name in (*self.methods, "ours")}
-        fits = {name: apply_rules(self.train, self.test, self.seed) for name, apply_rules in judges.items()}
+        judges = {name: judge for name, judge in JUDGES.items() if name in (*self.methods, "ours")}
+        fits = {name: judge(self.train, self.test, self.seed) for name, judge in judges.items()}
         for name in self.methods:
             told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
             order = np.argsort(-told.throughput * runs, kind="stable")

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 
 from lib.stores import fill
 
+from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.tuner import Begun, Budget, Ended, Launching, TuneRequest, prepare, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
-from torchx_cubicml.tuner.polling import instant
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 HERE = Path(__file__).resolve().parent
@@ -119,7 +119,7 @@ def sleeping(folder: Path, *, seconds: float, launches: int, n_trials: int) -> t
     for _ in tune(prepare(request)):
         pass
     notes = [note for note in Journal(str(folder / "store")).read() if note.kind is NoteKind.SUBMITTED]
-    begins = sorted(time.timestamp() for note in notes if (time := instant(note.time)) is not None)
+    begins = sorted(time.timestamp() for note in notes if (time := parse_time(note.time)) is not None)
     ends = sorted(map(float, (folder / "ends").read_text().split()))
     # Whose end it is makes no difference to counts.
     return in_flight(list(zip(begins, ends, strict=True)), searches=launches - 2 * request.repeats_made)

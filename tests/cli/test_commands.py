@@ -155,8 +155,8 @@ def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     found = [row["config"] for row in json.loads(done.stdout)["worth_trying"]]
     asked = {"workload": workload, "current": current, "trials": trials, "count": 4}
-    path_sort_key = suggest(space, **asked, method=ProposalMethod(searcher="random", acquisition="mean"))
-    assert found == [suggestion.to_json()["config"] for suggestion in path_sort_key]
+    by_name = suggest(space, **asked, method=ProposalMethod(searcher="random", acquisition="mean"))
+    assert found == [suggestion.to_json()["config"] for suggestion in by_name]
     assert found != [suggestion.to_json()["config"] for suggestion in suggest(space, **asked)]
 
 

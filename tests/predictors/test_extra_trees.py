@@ -9,10 +9,10 @@ from numpy.typing import NDArray
 
 from torchx_cubicml.predictors.extra_trees import ExtraTrees
 
-TomlTable = tuple[NDArray[np.float64], NDArray[np.float64]]
+Table = tuple[NDArray[np.float64], NDArray[np.float64]]
 
 
-def _table(n: int, seed: int) -> TomlTable:
+def _table(n: int, seed: int) -> Table:
     rng = np.random.default_rng(seed)
     steps = rng.integers(0, 5, (n, 4)).astype(np.float64)
     inputs = np.hstack([steps, rng.normal(size=(n, 4))])

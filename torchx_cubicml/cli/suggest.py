@@ -65,13 +65,12 @@ def run(args: argparse.Namespace) -> int:
     next_command = ["torchx", "run", name, *component.arguments(rewritten.launch)]
     if args.json:
         changed = rewritten.launch != component.launch
-        first = {"rewritten": changed, "command": next_command, "changes_in_job": changes_in_job(rewritten.launch)}
+        first = {"rewritten": changed, "command": next_command, "set_in_job": changes_in_job(rewritten.launch)}
         print_json(
             {
                 "next": first,
                 "worth_trying": [
-                    {**item.to_json(), "command": command, "changes_in_job": in_job}
-                    for item, command, in_job in proposals
+                    {**item.to_json(), "command": command, "set_in_job": in_job} for item, command, in_job in proposals
                 ],
                 "sensitivity": [asdict(worth) for worth in sensitivities],
             }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -180,7 +180,7 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 
     claims_gain = _claims_gain(result)
     if args.json:
-        print_json({**asdict(result), "claims_gain": claims_gain})
+        print_json(result.to_json())
         return 0
     console = wide_console()
     comparison = result.comparison

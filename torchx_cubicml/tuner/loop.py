@@ -6,7 +6,7 @@ All state is in the store and on the scheduler; the next launch is computed anew
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -136,7 +136,7 @@ class _Loop:
         result = self._result()
         yield result
         # The caller has advanced the generator, so it has the result. A tune that ends before is resumed and yields it.
-        self._tune_state.finished({"result": _as_json(result)})
+        self._tune_state.finished({"result": result.to_json()})
 
     def _rounds(self) -> Iterator[Step]:
         while True:
@@ -296,10 +296,6 @@ class _Loop:
             confidence=report.confidence,
             sensitivities=report.sensitivities,
         )
-
-
-def _as_json(result: TuneResult) -> dict[str, object]:
-    return {**asdict(result), "claims_gain": bool(result.comparison and result.comparison.claims_gain)}
 
 
 def _command(prepared: Prepared, best: Suggestion) -> tuple[str, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -137,6 +137,12 @@ class TuneResult:
     tune_id: str = ""
     confidence: float | None = None
     sensitivities: tuple[ParameterSensitivity, ...] = ()
+
+    def to_json(self) -> dict[str, object]:
+        """Return the fields as JSON values, sensitivities under their stored name ``worths``."""
+        fields = asdict(self)
+        fields["worths"] = fields.pop("sensitivities")
+        return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
 
 
 Step = Begun | Launching | Ended | Waiting | TuneResult

@@ -26,7 +26,7 @@ LAYERS = [
 ]
 
 
-def path_sort_key(columns: Columns, row: dict[str, object]) -> dict[str, float]:
+def by_name(columns: Columns, row: dict[str, object]) -> dict[str, float]:
     return dict(zip(columns.names, columns.encode([row])[0].tolist(), strict=True))
 
 
@@ -38,8 +38,8 @@ def test_numbers_stay_numbers_and_words_become_categories() -> None:
         "micro_batch_size": False,
         "precision": True,
     }
-    assert path_sort_key(columns, ROWS[0]) == {"compile": 1.0, "lr": 0.5, "micro_batch_size": 4.0, "precision": 0.0}
-    assert path_sort_key(columns, ROWS[1]) == {"compile": 0.0, "lr": 1.0, "micro_batch_size": 8.0, "precision": 1.0}
+    assert by_name(columns, ROWS[0]) == {"compile": 1.0, "lr": 0.5, "micro_batch_size": 4.0, "precision": 0.0}
+    assert by_name(columns, ROWS[1]) == {"compile": 0.0, "lr": 1.0, "micro_batch_size": 8.0, "precision": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -48,32 +48,28 @@ def test_numbers_stay_numbers_and_words_become_categories() -> None:
     ids=["missing", "unseen", "number", "boolean", "tuple"],
 )
 def test_a_category_that_was_never_seen_is_missing(row: dict[str, object]) -> None:
-    assert math.isnan(path_sort_key(Columns.from_rows(ROWS), row)["precision"])
+    assert math.isnan(by_name(Columns.from_rows(ROWS), row)["precision"])
 
 
 @pytest.mark.parametrize(
     "row", [{}, {"lr": "high"}, {"lr": True}, {"lr": (1.0,)}], ids=["missing", "text", "boolean", "tuple"]
 )
 def test_what_is_no_number_is_missing(row: dict[str, object]) -> None:
-    assert math.isnan(path_sort_key(Columns.from_rows(ROWS), row)["lr"])
+    assert math.isnan(by_name(Columns.from_rows(ROWS), row)["lr"])
 
 
 def test_numbers_stay_numbers_beside_a_word() -> None:
     columns = Columns.from_rows([{"groups": 4}, {"groups": "auto"}, {"groups": 8}, {"groups": 16}, {"groups": True}])
     assert dict(zip(columns.names, columns.categorical, strict=True)) == {"groups": False, "groups.other": True}
-    assert path_sort_key(columns, {"groups": 5}) == pytest.approx(
-        {"groups": 5.0, "groups.other": math.nan}, nan_ok=True
-    )
-    assert path_sort_key(columns, {"groups": "auto"}) == pytest.approx(
-        {"groups": math.nan, "groups.other": 1.0}, nan_ok=True
-    )
+    assert by_name(columns, {"groups": 5}) == pytest.approx({"groups": 5.0, "groups.other": math.nan}, nan_ok=True)
+    assert by_name(columns, {"groups": "auto"}) == pytest.approx({"groups": math.nan, "groups.other": 1.0}, nan_ok=True)
     assert columns.of(["groups"]) == [0, 1]
 
 
 def test_words_stay_words_beside_a_number() -> None:
     columns = Columns.from_rows([{"precision": "bf16"}, {"precision": "fp32"}, {"precision": 32}])
     assert dict(zip(columns.names, columns.categorical, strict=True)) == {"precision": True}
-    codes = {path_sort_key(columns, {"precision": value})["precision"] for value in ("bf16", "fp32", 32)}
+    codes = {by_name(columns, {"precision": value})["precision"] for value in ("bf16", "fp32", 32)}
     assert len(codes) == 3
 
 
@@ -107,22 +103,22 @@ class TestTuples:
 
     def test_a_word_that_replaces_all_layers_is_a_category_too(self) -> None:
         columns = Columns.from_rows([*LAYERS, {"sharding_strategy": "DDP"}])
-        assert path_sort_key(columns, {"sharding_strategy": "DDP"})["sharding_strategy.share(DDP)"] == 1.0
+        assert by_name(columns, {"sharding_strategy": "DDP"})["sharding_strategy.share(DDP)"] == 1.0
 
     def test_an_entry_that_was_never_seen_is_missing_and_the_shares_know(self) -> None:
-        encoded = path_sort_key(Columns.from_rows(LAYERS), {"sharding_strategy": ("HYBRID_SHARD", "NO_SHARD")})
+        encoded = by_name(Columns.from_rows(LAYERS), {"sharding_strategy": ("HYBRID_SHARD", "NO_SHARD")})
         assert math.isnan(encoded["sharding_strategy[0]"])
         assert encoded["sharding_strategy[1]"] == 1.0
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.5
 
     def test_more_layers_than_were_seen_are_told_by_their_shares(self) -> None:
-        encoded = path_sort_key(Columns.from_rows(LAYERS), {"sharding_strategy": ("NO_SHARD",) * 9 + ("FULL_SHARD",)})
+        encoded = by_name(Columns.from_rows(LAYERS), {"sharding_strategy": ("NO_SHARD",) * 9 + ("FULL_SHARD",)})
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.9
 
     def test_numbers_per_layer_stay_numbers(self) -> None:
         columns = Columns.from_rows([{"layer_n_params": (100, 300)}, {"layer_n_params": (200, 300)}])
         assert columns.categorical == (False,) * len(columns.names)
-        assert path_sort_key(columns, {"layer_n_params": (150, 300)})["layer_n_params[0]"] == 150.0
+        assert by_name(columns, {"layer_n_params": (150, 300)})["layer_n_params[0]"] == 150.0
 
     def test_sizes_that_all_differ_have_no_shares(self) -> None:
         columns = Columns.from_rows([{"sizes": tuple(range(MAX_SHARES + 1))}])

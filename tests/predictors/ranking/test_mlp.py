@@ -93,10 +93,10 @@ def test_categories_missing_values_and_layers() -> None:
     rows = [{"word": "a", "seen": True, "layers": ("x", "y")}, {"word": "b", "layers": ("y", "y")}, {"word": "a"}]
     columns = Columns.from_rows(rows)
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(2, 4))
-    path_sort_key = {columns.names[item.index]: item for item in one_hot.sets}
-    assert path_sort_key["seen"].missing
-    assert path_sort_key["word"].weight == 1.0
-    assert path_sort_key["layers[0]"].weight == path_sort_key["layers[1]"].weight == pytest.approx(0.5**0.5)
+    by_name = {columns.names[item.index]: item for item in one_hot.sets}
+    assert by_name["seen"].missing
+    assert by_name["word"].weight == 1.0
+    assert by_name["layers[0]"].weight == by_name["layers[1]"].weight == pytest.approx(0.5**0.5)
     unknown = one_hot.encode(columns.encode([{"word": "c", "seen": True, "layers": ("z", "z")}]))
     start = sum(item.width for item in one_hot.sets if columns.names[item.index] < "word")
     assert unknown[0, start : start + 2].tolist() == [0.0, 0.0]

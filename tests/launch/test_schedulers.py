@@ -1,7 +1,8 @@
 """One command on each scheduler: what TorchX would submit is kept as text in ``tests/golden``.
 
 ``RENEW_GOLDEN=1 pytest tests/launch/test_schedulers.py`` writes it anew, for the TorchX that is installed; read the
-difference before it is committed. The mangled parts are made readable again: ids and folders by names, the contract as JSON.
+difference before it is committed. The mangled parts are made readable again: ids and folders by names, the contract as
+JSON.
 """
 
 from __future__ import annotations

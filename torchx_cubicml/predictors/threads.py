@@ -79,6 +79,7 @@ class _Libraries:
                 if not self._n_threads:
                     self._release_control()
                     self._limits.close()
+                    self._release_control()
                     self._loaded, self._controller = frozenset(), None
 
     def _release_control(self) -> None:

@@ -117,7 +117,7 @@ def _failure_of(step: Callable[[], None]) -> str:
     try:
         step()
     except CubicMLError as error:
-        return str(error)
+        return str(error) or type(error).__name__
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         return f"{type(error).__name__}: {error}"
     return ""

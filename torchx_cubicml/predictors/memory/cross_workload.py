@@ -97,7 +97,7 @@ def ratios(layout: TrainingLayout, memory: MemoryCalibration) -> NDArray[np.floa
     """Return features that separate trainings that run from those that fail, NaN where not covered.
 
     Not every failure is due to memory: many pipeline stages for few layers, long accumulation and many nodes cause
-    failures, too. The shape is float64 ``[n, N_GROWING + n_others]``.
+    failures, too. The shape is float64 ``[n, N_MONOTONIC + n_others]``.
     """
     with np.errstate(all="ignore"):
         others = [layout.layers / layout.pp, layout.rounds, layout.world / layout.per_node, layout.rounds / layout.pp]

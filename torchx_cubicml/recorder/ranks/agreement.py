@@ -41,12 +41,12 @@ class Verdict:
         """Write ``value`` unless there is a verdict, and return the verdict."""
         return bytes(self._store.compare_set(self._key, "", value)).decode()
 
-    def wait(self, *, until: float, otherwise: str) -> str:
+    def wait(self, *, until: float, otherwise: str, pause_s: float = _PAUSE_S) -> str:
         """Wait for the verdict; at the monotonic clock reading ``until``, decide ``otherwise``."""
         while not (value := self.value):
             if time.monotonic() > until:
                 return self.decide(otherwise)
-            time.sleep(_PAUSE_S)
+            time.sleep(pause_s)
         return value
 
 

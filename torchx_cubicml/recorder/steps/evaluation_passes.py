@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 _MAX_LOCATIONS = 1000  # code locations remembered
-_FREQUENT = 8  # steps: hooks that were needed again within so few stay, for to put them on costs more than to run them
+_FREQUENT = 8  # steps: hooks needed again within so few stay, as putting them on costs more than running them
 
 
 class EvaluationWatch:

@@ -127,7 +127,7 @@ def answer_of(
         if not verdict:
             comes()
             agreement.join()
-            verdict = agreement.verdict.wait(until=end + _LONGER_S, otherwise=_TIMED_OUT)
+            verdict = agreement.verdict.wait(until=end + _LONGER_S, otherwise=_TIMED_OUT, pause_s=_PAUSE_S)
         return replace(_decode(verdict) or Answer(), lines=())
     if not verdict:
         comes()

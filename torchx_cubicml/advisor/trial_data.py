@@ -265,12 +265,12 @@ class ConfigOutcome:
 
     @property
     def is_decided(self) -> bool:
-        """Whether it is decided: another launch of it would add nothing."""
+        """True if the config is decided: another launch of it would add nothing."""
         return bool(self.measured) or self.out_of_memory or self.open or self.failed
 
     @property
     def tried(self) -> bool:
-        """Whether a launch of it ended in any way but by being broken off."""
+        """True if a launch of it ended in any way but by being broken off."""
         return bool(self.measured) or self.out_of_memory or self.failed or self.had_error
 
 

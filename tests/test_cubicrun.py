@@ -156,7 +156,7 @@ def test_variables_that_the_space_names_are_set(folder: Path, monkeypatch: pytes
 
 
 @pytest.mark.parametrize("line", ["--help", "--cubicml-mode off t.py"])
-def test_what_is_not_asked_of_us_runs_as_typed_without_a_word(folder: Path, line: str) -> None:
+def test_other_commands_run_as_typed_without_a_line(folder: Path, line: str) -> None:
     given, rest = split_options(shlex.split(line))
     assert plan_launch(given, rest) == Plan(args=tuple(rest))
 
@@ -173,7 +173,7 @@ def test_what_is_not_asked_of_us_runs_as_typed_without_a_word(folder: Path, line
         ("--no-python /nowhere/python t.py", "/nowhere/python does not start"),
     ],
 )
-def test_what_cannot_be_recorded_runs_as_typed_with_one_line(folder: Path, line: str, reason: str) -> None:
+def test_unrecordable_commands_run_as_typed_with_one_line(folder: Path, line: str, reason: str) -> None:
     given, rest = split_options(shlex.split(line))
     plan = plan_launch(given, rest)
     assert (plan.args, plan.env) == (tuple(rest), {})
@@ -192,7 +192,7 @@ def test_a_python_without_the_package_runs_as_typed(folder: Path, monkeypatch: p
     assert "bare-python cannot load the recorder: No module named 'torchx_cubicml'" in plan.lines[0]
 
 
-def test_our_own_failure_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_internal_failure_is_one_line(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*_: object, **__: object) -> None:
         raise ZeroDivisionError("a defect")
 
@@ -213,7 +213,7 @@ def test_a_store_that_never_answers_costs_its_deadline(folder: Path, monkeypatch
 
 
 @pytest.mark.parametrize("size", ["--nnodes 2 --nproc_per_node 2", "--nproc_per_node gpu", "--nproc-per-node=auto"])
-def test_what_only_the_job_knows_is_decided_there(folder: Path, size: str) -> None:
+def test_facts_known_only_in_the_job_are_decided_there(folder: Path, size: str) -> None:
     plan = planned("--cubicml-space", "space.toml", "--cubicml-store", "store", *shlex.split(size), *COMMAND)
     assert plan.args == (*shlex.split(size), "-m", "torchx_cubicml.rewrite.in_job", "--", *COMMAND)
     assert plan.env == {
@@ -280,7 +280,7 @@ def test_a_recorded_command_that_is_too_long_runs_as_typed(
     )
 
 
-def test_help_tells_our_options_before_those_of_torchrun(
+def test_help_shows_our_options_before_those_of_torchrun(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = become(monkeypatch, "--help")
@@ -338,7 +338,7 @@ def recorded(folder: Path, store: str = "store") -> Trial:
 
 
 @pytest.mark.launch
-def test_one_node_runs_the_best_config_known_and_a_restart_is_an_attempt(folder: Path) -> None:
+def test_one_node_runs_the_best_known_config(folder: Path) -> None:
     options = ("--cubicml-space", "space.toml", "--nproc_per_node", "2", "--max_restarts", "1")
     process = start(CUBICRUN, *options, *COMMAND, "--fail-once")
     code, stdout, stderr = ended(process)
@@ -351,7 +351,7 @@ def test_one_node_runs_the_best_config_known_and_a_restart_is_an_attempt(folder:
 
 
 @pytest.mark.launch
-def test_what_torchrun_refuses_it_tells_itself(folder: Path) -> None:
+def test_torchrun_reports_its_own_refusals(folder: Path) -> None:
     mine, theirs = (ended(start(launcher, "--nope", "3", *COMMAND)) for launcher in (CUBICRUN, TORCHRUN))
     assert mine[:2] == theirs[:2]
     ours, _, rest = mine[2].partition("\n")
@@ -361,7 +361,7 @@ def test_what_torchrun_refuses_it_tells_itself(folder: Path) -> None:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("launcher", [CUBICRUN, TORCHRUN], ids=["cubicrun", "torchrun"])
-def test_a_signal_ends_a_launch_as_it_ends_torchrun(folder: Path, launcher: tuple[str, ...]) -> None:
+def test_a_signal_ends_cubicrun_as_it_ends_torchrun(folder: Path, launcher: tuple[str, ...]) -> None:
     process = start(launcher, *COMMAND, "--wait")
     end = time.monotonic() + 300
     while not list((folder / "shown").iterdir()):
@@ -492,9 +492,7 @@ def kill_next_child(rank: str, folder: Path, killed: set[int]) -> None:
 
 @pytest.mark.launch
 @pytest.mark.parametrize(("kind", "victim", "times"), [("static", "1", 3), ("static", "0", 1)])
-def test_a_child_that_dies_after_its_rank_has_come_changes_nothing(
-    folder: Path, kind: str, victim: str, times: int
-) -> None:
+def test_a_child_that_dies_late_changes_nothing(folder: Path, kind: str, victim: str, times: int) -> None:
     """The other rank's child waits at its start until the victim's was killed each time."""
     (folder / "held").mkdir()
     (folder / "held" / "sitecustomize.py").write_text(HELD)
@@ -542,7 +540,7 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
 
 
 @pytest.mark.launch
-def test_a_declared_log_format_gives_the_throughput_that_only_the_output_tells(folder: Path) -> None:
+def test_a_declared_log_format_gives_the_throughput(folder: Path) -> None:
     declared = """
 [log]
 pattern = 'it +(?P<step>[0-9]+)/.*speed: (?P<speed>[0-9,.]+) tok/s/gpu'

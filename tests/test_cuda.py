@@ -103,7 +103,7 @@ def test_no_event_gets_into_a_captured_graph() -> None:
     assert list(clock.steps()) == []
 
 
-def test_hooks_of_a_settled_step_cost_little_beside_a_step() -> None:
+def test_hooks_of_a_settled_step_cost_little() -> None:
     def bare(hook: object) -> object:
         return hook
 
@@ -138,7 +138,7 @@ def test_memory_is_the_devices() -> None:
     del held
 
 
-def test_what_the_device_is() -> None:
+def test_the_device_is_named() -> None:
     facts = hardware_facts("cuda")
     properties = torch.cuda.get_device_properties(0)
     assert facts["device_memory_gib"] == round(properties.total_memory / GIB, 2)
@@ -175,7 +175,7 @@ def test_flex_attention_shows() -> None:
     assert attention_kernel(flex_attention(q, q, q).sum().grad_fn, 1) == "flex_attention"
 
 
-def test_an_optimizer_on_a_device_goes_by_lists_unless_told_otherwise() -> None:
+def test_an_optimizer_on_a_device_is_foreach_by_default() -> None:
     weights = [nn.Parameter(torch.zeros(2, device="cuda"))]
     assert read_optimizer(torch.optim.AdamW(weights))["optimizer_foreach"] is True
     assert read_optimizer(torch.optim.AdamW(weights, fused=True)) == {"optimizer": "AdamW", "optimizer_fused": True}

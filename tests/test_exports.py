@@ -45,7 +45,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 @pytest.mark.parametrize(
     "module", ["torchx_cubicml", "torchx_cubicml.components.cubicml", "torchx_cubicml.cli", "torchx_cubicml.recorder"]
 )
-def test_importing_brings_nothing_heavy(module: str) -> None:
+def test_importing_loads_no_heavy_package(module: str) -> None:
     code = (
         f"import sys, {module}; heavy = {HEAVY} & set(sys.modules); sys.exit(f'{{heavy}} came with it' if heavy else 0)"
     )

@@ -54,7 +54,7 @@ def drawn(folder: Path, *options: str, loaded: str = "", hash_seed: str = "1", c
     return line
 
 
-def test_cases_are_the_same_each_time_whatever_else_runs_in_the_process(tmp_path: Path) -> None:
+def test_cases_are_the_same_each_time(tmp_path: Path) -> None:
     once = drawn(tmp_path)
     assert len(once) > 300
     assert drawn(tmp_path, loaded=OTHER, hash_seed="2", ci=True) == once

@@ -47,7 +47,7 @@ def test_a_job_learns_its_place() -> None:
 
 
 @pytest.mark.parametrize("name", ["TORCHELASTIC_USE_AGENT_STORE", "MASTER_ADDR", "MASTER_PORT"])
-def test_a_store_that_the_agent_does_not_host_is_none(name: str) -> None:
+def test_a_store_outside_the_agent_is_ignored(name: str) -> None:
     without = {key: value for key, value in UNDER_TORCHRUN.items() if key != name}
     assert settings.read_job_environment(without).store_address is None
 
@@ -58,7 +58,7 @@ def test_a_process_without_a_launcher_is_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["", "-1", "one", "1.5", "²", "٣", "9" * 5000], ids=lambda text: text[:4] or "empty")
-def test_a_count_that_is_none_is_left_at_its_default(text: str) -> None:
+def test_an_illegal_count_means_its_default(text: str) -> None:
     assert settings.read_job_environment({"RANK": text, "WORLD_SIZE": text}).world_size == 1
 
 
@@ -69,7 +69,7 @@ def test_an_option_is_read_by_its_name_and_an_empty_one_is_unset() -> None:
     assert settings.option("mode", environment) is None
 
 
-def test_the_process_environment_is_read_where_none_is_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_environment_is_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("TORCHX_CUBICML_STORE", "/data/cubicml")
     assert settings.option("store") == "/data/cubicml"
 

@@ -61,7 +61,7 @@ METHODS = [ProposalMethod(acquisition=name) for name in ACQUISITIONS] + [
 
 @pytest.mark.parametrize("method", METHODS, ids=lambda method: f"{method.acquisition}-{method.searcher}")
 @pytest.mark.parametrize("known", [1, 10])
-def test_every_method_suggests_what_is_new_distinct_and_repeatable(
+def test_every_method_gives_new_distinct_repeatable_configs(
     method: ProposalMethod, known: int, ten: list[Trial]
 ) -> None:
     found = asked(ten[:known], count=12, method=method)
@@ -72,7 +72,7 @@ def test_every_method_suggests_what_is_new_distinct_and_repeatable(
 
 
 @pytest.mark.parametrize("given", [{"acquisition": "hope"}, {"searcher": "luck"}], ids=["acquisition", "searcher"])
-def test_a_method_that_is_not_known_is_refused_with_those_that_are(given: dict[str, str]) -> None:
+def test_an_unknown_method_is_refused(given: dict[str, str]) -> None:
     with pytest.raises(SpaceError, match=r"unknown (acquisition 'hope'|searcher 'luck'); choose from "):
         ProposalMethod(**given)
     with pytest.raises(SpaceError, match="unknown searcher"):
@@ -80,7 +80,7 @@ def test_a_method_that_is_not_known_is_refused_with_those_that_are(given: dict[s
 
 
 @pytest.mark.parametrize("known", [0, 10])
-def test_what_is_pending_is_not_suggested_again(known: int, ten: list[Trial]) -> None:
+def test_a_pending_config_is_not_suggested_again(known: int, ten: list[Trial]) -> None:
     pending = [suggestion.config for suggestion in asked(ten[:known], count=2)]
     found = asked(ten[:known], count=4, pending=pending)
     assert not [suggestion for suggestion in found if suggestion.config in pending]
@@ -93,7 +93,7 @@ def test_what_is_pending_is_not_suggested_again(known: int, ten: list[Trial]) ->
     ]
 
 
-def test_what_is_pending_leaves_less_to_learn_beside_it(ten: list[Trial]) -> None:
+def test_a_pending_config_lowers_the_worth_of_its_neighbours(ten: list[Trial]) -> None:
     (first,) = asked(ten, count=1)
     posterior = Posterior.of(
         SPACE.bind(workload=WORKLOAD, current=CURRENT),
@@ -125,7 +125,7 @@ def test_thompson_draws_differ_as_much_as_is_believed(ten: list[Trial]) -> None:
 
 
 @pytest.mark.parametrize("current", [CURRENT, {}], ids=["own config", "none"])
-def test_the_best_of_similar_workloads_comes_right_after_the_users_own_config(current: dict[str, object]) -> None:
+def test_the_best_of_similar_workloads_comes_second(current: dict[str, object]) -> None:
     other = {**WORKLOAD, "program": "other.py"}
     drawn = SPACE.bind(workload=other, current=CURRENT).sample(60, rng=np.random.default_rng(1))
     elsewhere = [replace(launched(config), workload=other) for config in drawn]
@@ -148,9 +148,7 @@ PLAIN = SearchSpace(
     ("n_measured", "n_failed", "screened"),
     [(1, 0, True), (4, 0, True), (5, 0, False), (2, 3, True), (3, 2, False), (2, 10, False)],
 )
-def test_plain_parameters_are_screened_until_the_predictor_knows_a_little(
-    n_measured: int, n_failed: int, screened: bool
-) -> None:
+def test_plain_parameters_are_screened_first(n_measured: int, n_failed: int, screened: bool) -> None:
     workload = {"program": "train.py", "world_size": 2}
     current = {f"p{place}": 1 for place in range(6)}
     space = PLAIN.bind(workload=workload, current=current)
@@ -166,7 +164,7 @@ def test_plain_parameters_are_screened_until_the_predictor_knows_a_little(
     assert ("every parameter at a rarely tried value" in found.reason) == screened
 
 
-def test_what_the_machines_broke_off_is_suggested_again_but_once_in_a_batch() -> None:
+def test_a_config_lost_to_a_machine_is_suggested_again_once() -> None:
     space = SearchSpace(parameters=(Parameter(name="a", choices=(1, 2, 4, 8)),))
     workload = {"program": "train.py", "world_size": 2}
     ran = [Trial.completed(workload=workload, config={"a": a}, tokens_per_second=100.0 * a) for a in (1, 2, 4)]
@@ -194,14 +192,14 @@ def test_the_tops_of_one_round_of_reinforce_are_a_batch(ten: list[Trial], monkey
     assert len({config_key(suggestion.config) for suggestion in found}) == 5
 
 
-def test_a_space_too_large_to_list_is_told_to_who_wants_it_listed() -> None:
+def test_listing_a_too_large_space_is_refused() -> None:
     workload = {**WORKLOAD, "n_layers": 40}
     current = {**CURRENT, "sharding_strategy": ("FULL_SHARD",) * 40}
     with pytest.raises(SpaceError, match="limited to 1000000"):
         suggest(SPACE, workload=workload, current=current, trials=[], method=ProposalMethod(searcher="exhaustive"))
 
 
-def test_an_own_config_without_its_derived_values_is_known() -> None:
+def test_a_user_config_needs_no_derived_values() -> None:
     parameters = (
         Parameter(name="micro_batch_size", choices=(1, 2, 4)),
         Parameter(name="rounds", derive=parse_expression("8 / micro_batch_size", where="derive")),
@@ -215,7 +213,7 @@ def test_an_own_config_without_its_derived_values_is_known() -> None:
 
 @pytest.mark.parametrize("current", [{"rounds": 8}, {"rounds": 7}, {}], ids=["legal", "illegal", "left out"])
 @pytest.mark.parametrize("n_others", [0, 30])
-def test_where_nothing_is_free_the_one_config_is_suggested(current: dict[str, int], n_others: int) -> None:
+def test_a_space_of_one_config_suggests_it(current: dict[str, int], n_others: int) -> None:
     parameters = (Parameter(name="rounds", derive=parse_expression("world_size * 4", where="derive")),)
     others = [
         Trial.completed(
@@ -240,9 +238,7 @@ TRANSFORMER = {
 
 @pytest.mark.parametrize("facts", [{}, TRANSFORMER], ids=["formulas do not cover it", "formulas cover it"])
 @pytest.mark.parametrize("count", [2, 40])
-def test_launches_recorded_without_a_space_of_which_no_config_is_known_leave_a_batch_to_choose(
-    facts: dict[str, object], count: int
-) -> None:
+def test_trials_without_a_config_still_allow_a_batch(facts: dict[str, object], count: int) -> None:
     """What a launch without the switch observes says nothing of it, so there is no measured config to climb from."""
     parameters = (
         Parameter(name="activation_checkpointing", choices=("none", "full"), per_layer=4, groups=2),

@@ -52,7 +52,7 @@ def studied(trials: list[Trial], **given: object) -> Study:
 
 
 @pytest.mark.parametrize("ask", [suggest, best_known, Study.of])
-def test_every_question_is_answered_by_the_predictor_of_the_store(
+def test_every_question_uses_the_predictor_of_the_store(
     ask: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[Boosting] = []
@@ -62,7 +62,7 @@ def test_every_question_is_answered_by_the_predictor_of_the_store(
 
 
 @pytest.mark.parametrize("noise", [0.01, 0.02, 0.05])
-def test_where_nothing_matters_hardly_a_gain_is_claimed(noise: float) -> None:
+def test_hardly_a_gain_is_claimed_without_effects(noise: float) -> None:
     claims = 0
     for seed in range(30):
         best = best_known(SPACE, **GIVEN, trials=some(12, flat, noise=noise, seed=seed))
@@ -71,7 +71,7 @@ def test_where_nothing_matters_hardly_a_gain_is_claimed(noise: float) -> None:
     assert claims <= 5
 
 
-def test_what_a_busy_node_slowed_down_hides_no_gain_and_is_measured_again() -> None:
+def test_a_slow_node_hides_no_gain() -> None:
     fastest = {"micro_batch_size": 32, "compile": True, "backend": "a"}
     ran = [trial for trial in some(30, sloped, noise=0.01, seed=0) if trial.config != fastest]
     trials = [*ran, launched(fastest, 0.7 * sloped(fastest))]
@@ -83,7 +83,7 @@ def test_what_a_busy_node_slowed_down_hides_no_gain_and_is_measured_again() -> N
     assert fastest in [rival.config for rival in told.rivals]
 
 
-def test_what_is_fast_each_time_is_believed_though_its_neighbours_are_slower() -> None:
+def test_a_repeated_fast_result_is_believed() -> None:
     space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=tuple(range(1, 65))),))
     sizes = [5, 33, *range(51, 38, -1), 48, 48, 50, 50]
     found = []
@@ -104,7 +104,7 @@ def test_what_is_fast_each_time_is_believed_though_its_neighbours_are_slower() -
     assert found == [48] * 4
 
 
-def test_where_much_matters_the_gain_is_claimed() -> None:
+def test_a_gain_is_claimed_with_large_effects() -> None:
     for seed in range(5):
         best = best_known(SPACE, **GIVEN, trials=some(12, sloped, noise=0.02, seed=seed))
         assert best is not None
@@ -133,7 +133,7 @@ def test_measuring_again_makes_surer() -> None:
     assert after.faster > max(before.faster, 0.95)
 
 
-def test_with_nothing_measured_there_is_no_verdict() -> None:
+def test_no_measurement_gives_no_verdict() -> None:
     assert verdict(studied([])) is None
     assert expected_gain(studied([])) is None
 
@@ -155,7 +155,7 @@ def test_a_larger_round_promises_no_less() -> None:
     assert four > 0.8 * one > 0.0
 
 
-def test_what_is_under_way_counts_as_launched() -> None:
+def test_a_launch_under_way_counts_as_launched() -> None:
     configs = list(SPACE.bind(**GIVEN).configs())
     trials = [launched(config, sloped(config)) for config in configs[:-1]]
     running = Trial(trial_id="r", workload=WORKLOAD, config=configs[-1], state=State.RUNNING)
@@ -169,7 +169,7 @@ def layered(first: float) -> list[Trial]:
     return [launched(config, first * (1 + 0.001 * number)) for number, config in enumerate(configs)]
 
 
-def test_while_designed_launches_are_left_nobody_knows_what_a_round_brings() -> None:
+def test_the_initial_design_has_no_expected_gain() -> None:
     space = SearchSpace(
         parameters=(
             Parameter(name="sharding_strategy", choices=("FULL_SHARD", "NO_SHARD"), per_layer=4),
@@ -182,7 +182,7 @@ def test_while_designed_launches_are_left_nobody_knows_what_a_round_brings() -> 
     assert expected_gain(study) is None
 
 
-def test_the_own_config_is_compared_however_slow_it_is() -> None:
+def test_a_slow_user_config_is_still_compared() -> None:
     space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=tuple(range(1, 51))),))
     trials = [launched({"micro_batch_size": size}, 1000.0 + 20 * size) for size in range(1, 51)]
     study = Study.of(space, workload=WORKLOAD, current={"micro_batch_size": 1}, trials=trials)
@@ -199,7 +199,7 @@ def test_all_questions_go_by_one_winner() -> None:
         assert {worth.name: worth.value for worth in sensitivity(study)} == told.winner.config
 
 
-def test_the_winner_that_a_tune_names_is_the_one_that_is_told_of() -> None:
+def test_the_questions_take_a_named_winner() -> None:
     study = studied(some(12, sloped, noise=0.02, seed=0))
     told, named = verdict(study), verdict(study, winner=CURRENT)
     assert named.winner.config == CURRENT

@@ -24,7 +24,7 @@ def test_one_word_for_all_layers_differs_as_a_whole() -> None:
     assert differences(CONFIG, other).startswith("sharding_strategy FULL_SHARD instead of")
 
 
-def test_where_each_parameter_has_an_effect_nothing_is_said() -> None:
+def test_parameters_with_effect_are_not_named() -> None:
     assert without_effect([]) == ""
 
 

@@ -16,7 +16,7 @@ def bound(*parameters: Parameter, constraint: str = "") -> SearchSpace:
     return SearchSpace(parameters=parameters, constraints=rules).bind(workload=WORKLOAD, current=CURRENT)
 
 
-def test_the_users_own_config_comes_first_then_every_layer_alike() -> None:
+def test_the_users_config_comes_first_then_equal_layers() -> None:
     points = first_batch(bound(LAYERS, BATCH), current=CURRENT)
     assert points[0].config == CURRENT
     assert points[0].why == "your config"
@@ -31,7 +31,7 @@ def test_the_largest_is_the_largest_that_is_legal() -> None:
     assert max(point.config["micro_batch_size"] for point in points) == 8
 
 
-def test_an_own_config_outside_the_space_gives_way_to_its_neighbour() -> None:
+def test_a_user_config_outside_the_space_moves_to_its_neighbour() -> None:
     space = bound(BATCH, Parameter(name="compile", choices=(False, True)))
     points = first_batch(space, current={"micro_batch_size": 3, "compile": True})
     assert all(point.config in space for point in points)
@@ -50,7 +50,7 @@ def test_around_the_best_one_thing_changes_at_a_time() -> None:
     assert {**best, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "NO_SHARD", "SHARD_GRAD_OP")} in around
 
 
-def test_every_point_is_legal_and_told_once() -> None:
+def test_every_point_is_legal_and_distinct() -> None:
     space = bound(LAYERS, BATCH, Parameter(name="tp_degree", choices=(1, 2)), constraint="tp_degree <= 1")
     points = first_batch(space, current={**CURRENT, "tp_degree": 1}, best={**CURRENT, "tp_degree": 1})
     configs = [tuple(point.config.items()) for point in points]
@@ -83,7 +83,7 @@ MIXED = [
 OWN = {"workers": 2, "backend": "a", "compile": False, "micro_batch_size": 2}
 
 
-def test_many_parameters_are_varied_at_once_each_value_about_as_often() -> None:
+def test_parameters_vary_together_and_evenly() -> None:
     space = bound(*MIXED, constraint="workers <= 8 or not compile")
     first, *others = first_batch(space, current=OWN)
     assert first.config == OWN
@@ -96,14 +96,14 @@ def test_many_parameters_are_varied_at_once_each_value_about_as_often() -> None:
     assert first_batch(space, current=OWN) == [first, *others]  # the next call goes on where this one was
 
 
-def test_a_number_per_layer_that_is_legal_only_beside_others_is_varied() -> None:
+def test_a_constrained_number_per_layer_is_varied() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3), constraint="4 in k")
     points = first_batch(space, current={"k": (4, 4, 4)}, best={"k": (1, 4, 4)})
     assert [point.config["k"] for point in points] == [(4, 4, 4), (2, 4, 4), (1, 4, 2)]
     assert points[1].why == "the best so far with the first half of the layers 2"
 
 
-def test_a_number_per_layer_is_told_as_what_every_layer_has() -> None:
+def test_equal_layers_are_named_by_their_one_number() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3), Parameter(name="width", choices=(1, 2, 4)))
     points = first_batch(space, current={"k": (1, 1, 1), "width": 1})
     assert [(*point.config.values(), point.why) for point in points[1:]] == [
@@ -113,7 +113,7 @@ def test_a_number_per_layer_is_told_as_what_every_layer_has() -> None:
     ]
 
 
-def test_the_only_number_there_is_has_no_level_beside_itself() -> None:
+def test_a_single_number_is_named_without_its_level() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3))
     points = first_batch(space, current={"k": (1, 1, 1)})
     assert [point.why for point in points] == ["your config", "every layer 2", "every layer 4"]

@@ -28,18 +28,18 @@ class TestRepeatNoise:
         apart = [*runs([100.0, 100.0]), *runs([900.0, 900.0], batch=2), *runs([500.0, 500.0], program="b.py")]
         assert repeat_noise(apart) < 0.02
 
-    def test_of_other_workloads_much_is_learned_and_the_own_outweigh_them(self) -> None:
+    def test_own_repeats_outweigh_those_of_other_workloads(self) -> None:
         quiet = [trial for batch in range(30) for trial in runs([100.0, 101.0], batch=batch, program="b.py")]
         wild = runs([80.0, 100.0, 125.0])
         assert repeat_noise([], elsewhere=quiet) < 0.5 * repeat_noise([])
         assert repeat_noise(wild, elsewhere=quiet) > 0.04
         assert repeat_noise(quiet, elsewhere=wild) < 0.02
 
-    def test_a_program_that_was_changed_says_little_of_the_machines(self) -> None:
+    def test_a_changed_program_teaches_little_of_noise(self) -> None:
         changed = runs([1.0, 5.0, 20.0, 34.0], program="changed.py")
         assert repeat_noise([], elsewhere=changed) < 2 * repeat_noise([])
 
-    def test_what_runs_doubt_of_themselves_is_no_noise_between_them(self) -> None:
+    def test_errors_within_runs_are_no_noise_between_runs(self) -> None:
         """Over 60 groups of four; the estimate's standard deviation is about 0.003."""
         rng = np.random.default_rng(0)
         doubts = rng.choice([0.01, 0.05, 0.3], size=(60, 4))
@@ -54,7 +54,7 @@ class TestRepeatNoise:
         ]
         assert repeat_noise(bare) == repeat_noise([])
 
-    def test_what_was_not_measured_in_the_objective_says_nothing(self) -> None:
+    def test_trials_in_another_unit_teach_no_noise(self) -> None:
         failed = Trial.infeasible(workload={}, config={})
         assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == repeat_noise([])
 
@@ -81,7 +81,7 @@ class TestBelieve:
         assert belief.throughput == pytest.approx(100.0 * 2.0 ** (0.01 / (0.1 + 0.01)))
         assert belief.spread == pytest.approx((1 / 0.01 + 1 / 0.1) ** -0.5)
 
-    def test_a_prediction_alone_is_kept_and_nothing_stays_nothing(self) -> None:
+    def test_a_belief_without_measurements_is_the_prediction(self) -> None:
         assert believe(ThroughputPosterior(100.0, 0.1), [], [], noise=0.1) == ThroughputPosterior(100.0, 0.1)
         assert believe(None, [], [], noise=0.1) is None
 

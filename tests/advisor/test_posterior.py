@@ -71,7 +71,7 @@ class TestRecords:
         is_decided = [outlook_of(*lost[:count]).is_decided(lost[0].config) for count in range(1, 5)]
         assert is_decided == [settles_after is not None and count >= settles_after for count in range(1, 5)]
 
-    def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
+    def test_a_config_measured_in_another_unit_is_settled(self) -> None:
         told = trial(2, state=State.COMPLETED)
         (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).outcomes.values()
         assert record.is_decided
@@ -85,12 +85,12 @@ class TestForecast:
         assert beliefs[0] is not None
         assert beliefs[0].throughput == pytest.approx(150.0, rel=0.05)
 
-    def test_without_measurements_there_is_no_belief(self) -> None:
+    def test_no_measurement_gives_no_belief(self) -> None:
         posterior = outlook_of(trial(4))
         assert posterior.beliefs([CURRENT]) == [None]
         assert np.isnan(posterior.forecast([CURRENT]).logarithm[0])
 
-    def test_what_a_run_alone_knows_is_no_feature(self) -> None:
+    def test_a_fact_known_only_after_the_run_is_no_feature(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"n_params": 7, "peak": batch}) for batch in (1, 2, 4)]
         posterior = outlook_of(*trials)
         assert "peak" not in posterior.surrogate.history.columns.names
@@ -103,7 +103,7 @@ class TestForecast:
         assert posterior.rows.of({})["torch_version"] == "2.5"
         assert "torch_version" in posterior.surrogate.history.columns.names
 
-    def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
+    def test_a_batch_that_the_script_splits_counts_as_requested(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]
         forecast = outlook_of(*trials).forecast([{**CURRENT, "micro_batch_size": batch} for batch in (1, 2, 4)])
         assert np.exp(forecast.logarithm) == pytest.approx([100.0, 200.0, 400.0], rel=0.15)
@@ -126,7 +126,7 @@ class TestParametersWithoutEffect:
         assert {record.config["micro_batch_size"] for record in posterior.outcomes.values()} == {1, 2}
         assert identity({**CURRENT, "micro_batch_size": 2}) in posterior.outcomes
 
-    def test_for_a_user_who_has_another_value_they_are_left_as_typed(self) -> None:
+    def test_they_keep_the_users_value(self) -> None:
         posterior = outlook_of(*self.TRIALS, current={"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
         assert {config["sharding_strategy"] for config in posterior.space.configs()} == {"NO_SHARD"}
 
@@ -157,7 +157,7 @@ class TestLaunchesWithoutConfig:
         assert gains[1] == gains[0]
         assert gains[0].quantile(0.05) > 1.2
 
-    def test_from_them_alone_nothing_is_known_of_what_a_parameter_does(self) -> None:
+    def test_they_teach_no_effect_of_a_parameter(self) -> None:
         (gain,) = outlook_of(*self.BARE).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)
         assert gain is None or gain.spread > 0.05
 
@@ -167,7 +167,7 @@ class TestLaunchesWithoutConfig:
         assert gain.spread > 0.01
 
 
-def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
+def test_learning_uses_the_statistic_of_the_space() -> None:
     run = Measurement(
         tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean", relative_error=0.1
     )

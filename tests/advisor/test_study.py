@@ -84,7 +84,7 @@ class Guesses:
 
 
 @pytest.mark.parametrize(("ahead", "runs"), [(0.15, 1), (0.2, 1), (0.3, 4)])
-def test_what_nobody_has_seen_run_must_stand_far_above_what_was_measured(ahead: float, runs: int) -> None:
+def test_an_untried_config_needs_a_large_margin(ahead: float, runs: int) -> None:
     numbers = Parameter(name="number", choices=tuple(range(10)))
     trials = [
         Trial.completed(workload=WORKLOAD, config={"micro_batch_size": 1, "number": n}, tokens_per_second=100.0)
@@ -98,7 +98,7 @@ def test_what_nobody_has_seen_run_must_stand_far_above_what_was_measured(ahead: 
 
 
 class TestSuggest:
-    def test_the_first_launch_is_the_users_own_config(self) -> None:
+    def test_the_first_launch_is_the_users_config(self) -> None:
         (first,) = asked([])
         assert first.config == CURRENT
         assert first.reason == BASELINE_REASON
@@ -115,7 +115,7 @@ class TestSuggest:
         assert [len(set(suggestion.config["sharding_strategy"])) for suggestion in found] == [1] * 6
         assert {suggestion.config["sharding_strategy"][0] for suggestion in found} == set(STRATEGIES)
 
-    def test_an_own_config_that_is_not_legal_is_left_out(self) -> None:
+    def test_an_illegal_user_config_is_left_out(self) -> None:
         found = suggest(SMALL, workload={"world_size": 1}, current={"micro_batch_size": 3}, trials=[], count=9)
         assert sorted(suggestion.config["micro_batch_size"] for suggestion in found) == [1, 2, 4]
 
@@ -130,7 +130,7 @@ class TestSuggest:
         assert all(suggestion.config in space for suggestion in found)
 
     @pytest.mark.parametrize("state", [State.PLANNED, State.RUNNING, State.OUT_OF_MEMORY, State.TIMEOUT])
-    def test_what_is_under_way_or_failed_is_not_suggested(self, state: State) -> None:
+    def test_running_and_failed_configs_are_not_suggested(self, state: State) -> None:
         pending = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state)
         assert all(suggestion.config != CURRENT for suggestion in asked([pending], count=20))
 
@@ -141,7 +141,7 @@ class TestSuggest:
         assert suggest(SPACE, **given, pending=[listed])[0].config != CURRENT
         assert best_known(SPACE, **given) is None
 
-    def test_what_is_no_value_is_told_with_its_place(self) -> None:
+    def test_an_illegal_value_is_reported_with_its_place(self) -> None:
         with pytest.raises(RecordError, match=r"current\.sharding_strategy must be"):
             suggest(SPACE, workload=WORKLOAD, current={"sharding_strategy": {"FULL_SHARD": 4}}, trials=[])
 
@@ -149,7 +149,7 @@ class TestSuggest:
         ("state", "place"),
         [(State.STOPPED_EARLY, "first"), (State.INFRASTRUCTURE, "first"), (State.USER_ERROR, "last")],
     )
-    def test_an_own_config_that_did_not_get_to_run_is_suggested_again(self, state: State, place: str) -> None:
+    def test_a_user_config_that_never_ran_is_suggested_again(self, state: State, place: str) -> None:
         lost = Trial(trial_id="a", workload=WORKLOAD, config=CURRENT, state=state, reason="Ctrl-C, or a typo")
         designed = [
             found.config
@@ -160,9 +160,7 @@ class TestSuggest:
 
     @pytest.mark.parametrize("n_own", [0, 1, 4], ids=["nothing ran", "hardly measured", "a process of its own"])
     @pytest.mark.parametrize("others_teach", [False, True], ids=["alone", "others teach"])
-    def test_what_a_smaller_batch_out_of_memory_rules_out_is_not_suggested(
-        self, n_own: int, others_teach: bool
-    ) -> None:
+    def test_a_batch_larger_than_one_out_of_memory_is_skipped(self, n_own: int, others_teach: bool) -> None:
         batches = (1, 2, 4, 8, 16)
         space = SearchSpace(
             parameters=(
@@ -194,7 +192,7 @@ class TestSuggest:
         )
         assert len(found) == len(configs) - n_own - 3  # all that is left, so that nothing was spared by chance
 
-    def test_when_everything_was_tried_nothing_is_suggested(self) -> None:
+    def test_a_fully_tried_space_gives_no_suggestion(self) -> None:
         trials = [
             Trial.completed(workload={"world_size": 1}, config={"micro_batch_size": size}, tokens_per_second=size)
             for size in (1, 2, 4)
@@ -204,7 +202,7 @@ class TestSuggest:
         left = suggest(SMALL, workload={"world_size": 1}, current=own, trials=trials[:2], count=3)
         assert [suggestion.config for suggestion in left] == [{"micro_batch_size": 4}]
 
-    def test_a_thousand_failures_later_there_is_still_something_to_launch(self) -> None:
+    def test_a_thousand_failures_still_leave_a_suggestion(self) -> None:
         ran = [replace(launched(CURRENT, noise=0.001 * (each % 7)), ended_at="2026-01-01") for each in range(301)]
         unsharded = {**CURRENT, "sharding_strategy": ("NO_SHARD",) * 4, "micro_batch_size": 16}
         lost = [
@@ -219,7 +217,7 @@ class TestSuggest:
         assert answers[0] == answers[1] == asked(trials[::-1], count=3, seed=5)
         assert trials == before
 
-    def test_later_suggestions_say_what_they_promise_and_what_is_nearest(self) -> None:
+    def test_a_suggestion_names_its_gain_and_nearest_trial(self) -> None:
         (suggestion,) = asked(tuned(14))
         assert suggestion.low < suggestion.throughput < suggestion.high
         ratio = suggestion.throughput / suggestion.baseline_throughput
@@ -228,7 +226,7 @@ class TestSuggest:
         assert "most similar trial: " in suggestion.reason
 
     @pytest.mark.parametrize(("launches", "designed"), [(3, True), (14, False)], ids=["designed", "searched"])
-    def test_what_was_measured_near_by_is_told_with_its_trial(self, launches: int, designed: bool) -> None:
+    def test_a_near_measurement_is_named_with_its_trial(self, launches: int, designed: bool) -> None:
         trials = tuned(launches)
         (suggestion,) = asked(trials)
         assert suggestion.reason.startswith(("baseline: ", "initial design: ")) == designed
@@ -245,7 +243,7 @@ class TestSuggest:
         assert suggestion.to_json()["nearest"][0]["trial_id"] == suggestion.nearest[0].trial_id
         assert "nearest" not in suggestion.promise()
 
-    def test_of_repeats_the_one_in_the_middle_is_near(self) -> None:
+    def test_the_median_of_repeats_is_named_as_nearest(self) -> None:
         again = [launched(CURRENT, noise=noise) for noise in (0.3, 0.0, 0.1)]
         (suggestion,) = asked(again)
         assert [near.trial_id for near in suggestion.nearest] == [again[2].trial_id]
@@ -287,7 +285,7 @@ class TestBestKnown:
     def known(self, trials: list[Trial], **config: object) -> Suggestion | None:
         return best_known(SPACE, workload=WORKLOAD, current={**CURRENT, **config}, trials=trials)
 
-    def test_with_nothing_measured_there_is_none(self) -> None:
+    def test_no_measurement_gives_no_best(self) -> None:
         assert self.known([]) is None
         assert self.known([Trial.infeasible(workload=WORKLOAD, config=CURRENT)]) is None
 
@@ -299,7 +297,7 @@ class TestBestKnown:
         assert best.gain_low < best.gain == pytest.approx(1.25, rel=0.05)
         assert best.baseline_throughput == pytest.approx(800.0, rel=0.05)
 
-    def test_the_own_config_stays_where_the_gain_is_under_a_per_cent(self) -> None:
+    def test_the_users_config_stays_for_a_gain_under_a_per_cent(self) -> None:
         twin = {**CURRENT, "micro_batch_size": 4, "gradient_accumulation_steps": 4}
         trials = [
             Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=speed)
@@ -323,27 +321,27 @@ class TestBestKnown:
         assert best is not None
         assert best.config == steady
 
-    def test_what_ran_out_of_memory_once_is_never_run(self) -> None:
+    def test_a_config_once_out_of_memory_is_never_run(self) -> None:
         fast = {**CURRENT, "micro_batch_size": 8, "gradient_accumulation_steps": 2}
         trials = [launched(CURRENT), launched(fast), Trial.infeasible(workload=WORKLOAD, config=fast)]
         best = self.known(trials)
         assert best is not None
         assert best.config == CURRENT
 
-    def test_an_own_config_that_does_not_fit_has_no_baseline(self) -> None:
+    def test_a_user_config_out_of_memory_has_no_baseline(self) -> None:
         other = {**CURRENT, "micro_batch_size": 1, "gradient_accumulation_steps": 16}
         best = self.known([launched(other), Trial.infeasible(workload=WORKLOAD, config=CURRENT)])
         assert best is not None
         assert best.config == other
         assert best.gain is best.baseline_throughput is None
 
-    def test_few_trials_never_lead_to_a_config_that_was_not_run(self) -> None:
+    def test_few_trials_never_choose_an_untried_config(self) -> None:
         for count in range(1, 8):
             trials = tuned(count)
             best = self.known(trials)
             assert best is None or best.config in [trial.config for trial in trials]
 
-    def test_many_trials_may_lead_to_one_whose_low_end_is_above_all_that_was_measured(self) -> None:
+    def test_an_untried_config_wins_by_its_low_end(self) -> None:
         space = SearchSpace(
             parameters=(
                 Parameter(name="micro_batch_size", choices=(1, 2, 4, 8)),
@@ -374,7 +372,7 @@ class TestBestKnown:
         assert best.probability_to_fit >= 0.95
         assert "not run yet" in best.reason
 
-    def test_what_ran_outside_the_space_is_not_known_to_it(self) -> None:
+    def test_trials_outside_the_space_are_ignored(self) -> None:
         assert self.known([launched({**CURRENT, "micro_batch_size": 4, "gradient_accumulation_steps": 1})]) is None
 
     def test_literals_come_from_the_space(self) -> None:
@@ -395,7 +393,7 @@ class TestBestKnown:
         )
 
 
-def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_ordinary_launch_scores_few_untried_configs(monkeypatch: pytest.MonkeyPatch) -> None:
     layers = Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer="n_layers")
     space = SearchSpace(parameters=(layers, Parameter(name="n_workers", choices=tuple(range(1, 26)))))
     workload = {"program": "big.py", "world_size": 8, "n_layers": 24}
@@ -418,7 +416,7 @@ def test_an_ordinary_launch_looks_at_few_configs_that_were_not_run(monkeypatch: 
     assert 200 < sum(seen) < 2000
 
 
-def test_repeat_noise_is_to_be_had_here() -> None:
+def test_repeat_noise_without_trials_is_plausible() -> None:
     assert 0.02 < repeat_noise([]) < 0.1
 
 
@@ -449,6 +447,6 @@ def test_ten_thousand_trials_and_a_huge_space_take_seconds() -> None:
     assert len(found) == 5
 
 
-def test_where_every_config_of_the_space_is_doubted_one_is_known_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_uncertain_space_still_has_a_best_config(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Posterior, "outliers", lambda posterior, configs: np.ones(len(configs), dtype=np.bool_))
     assert best_known(SPACE, workload=WORKLOAD, current=CURRENT, trials=tuned(9)) is not None

@@ -52,7 +52,7 @@ def at_the_median(speed: float, seconds: tuple[float, float, float], drift: floa
     )
 
 
-def test_a_run_that_sped_up_all_along_promises_no_more_than_it_knows() -> None:
+def test_a_run_that_speeds_up_promises_little() -> None:
     """Of a real pair: 3.59 times as fast by the records, 1.39 times by the launches that followed."""
     slow = trial(OWN, at_the_median(100.0, (0.49, 0.70, 0.94), -0.49))
     fast = trial(OTHER, at_the_median(359.0, (0.190, 0.195, 0.200), 0.01))
@@ -69,7 +69,7 @@ def test_two_launches_of_a_noisy_job_promise_little(doubt: float | None) -> None
     assert choice.rejection_reason == "no recorded launch suggests a faster config"
 
 
-def test_what_many_quiet_runs_show_is_claimed() -> None:
+def test_many_quiet_runs_support_a_claim() -> None:
     trials = [run(OWN, 100.0 + 0.1 * number, 0.003) for number in range(4)]
     trials += [run(OTHER, 110.0 + 0.1 * number, 0.003) for number in range(4)]
     choice = chosen(*trials)
@@ -88,7 +88,7 @@ def test_the_doubt_of_either_side_widens_a_gain() -> None:
     assert width(0.001, 0.2) > sure + 0.05
 
 
-def test_repeats_of_other_workloads_say_how_quiet_the_machines_are() -> None:
+def test_repeats_of_other_workloads_narrow_the_noise() -> None:
     elsewhere = [
         replace(run(OWN, speed, 0.003), workload={"program": program, "world_size": 2}, trial_id=f"{program}-{speed}")
         for program in ("b.py", "c.py", "d.py")
@@ -112,7 +112,7 @@ def sized(doubts: dict[int, float], speeds: dict[int, float]) -> History:
 
 
 @pytest.mark.parametrize("name", sorted(PREDICTORS))
-def test_what_a_run_doubted_teaches_less(name: str) -> None:
+def test_an_uncertain_run_teaches_less(name: str) -> None:
     """A size measured at a third of its speed pulls less where its run said that it may be off so far."""
     truth = np.log(100.0 * 4**0.5)
     errors = []

@@ -48,7 +48,7 @@ def configs(trials: list[Trial]) -> list[dict[str, Value]]:
     return [dict(trial.config) for trial in with_observed_configs(trials, workload=WORKLOAD, space=SPACE)]
 
 
-def test_what_was_seen_stands_for_what_nobody_asked_of_us() -> None:
+def test_observed_values_make_the_config_of_a_bare_launch() -> None:
     assert configs([asked(2), bare(8)]) == [config(2), config(8)]
 
 
@@ -68,14 +68,14 @@ def test_in_doubt_a_launch_has_no_config(others: list[Trial], told: Trial) -> No
     assert configs([*others, told])[-1] == {}
 
 
-def test_a_space_with_a_parameter_that_nobody_observes_takes_no_bare_launch() -> None:
+def test_an_unobserved_parameter_excludes_bare_launches() -> None:
     text = "[parameters.micro_batch_size]\nchoices = [1, 8]\nflag = '-b'\n[parameters.own_knob]\nchoices = [1, 2]\n"
     space = parse_space(f"{text}flag = '--knob'\n", where="space.toml")
     known = replace(asked(1), config={"micro_batch_size": 1, "own_knob": 1}, observed={"micro_batch_size": 1})
     assert [dict(t.config) for t in with_observed_configs([known, bare(8)], workload={}, space=space)][-1] == {}
 
 
-def test_launches_from_before_the_space_file_are_known_to_be_fastest() -> None:
+def test_the_fastest_launch_may_predate_the_space_file() -> None:
     current = config(2)
     trials = [asked(2), asked(2), asked(2), *(bare(8, speed=3000.0) for _ in range(3))]
     best = best_known(SPACE, workload=WORKLOAD, current=current, trials=trials)
@@ -87,7 +87,7 @@ def test_launches_from_before_the_space_file_are_known_to_be_fastest() -> None:
     assert alone.config == current
 
 
-def test_what_was_seen_is_never_a_word_of_a_command() -> None:
+def test_observed_values_never_enter_a_command() -> None:
     """It must be one of the space's own choices."""
     hostile = replace(bare(8, speed=9e9), observed={**bare(8).observed, "micro_batch_size": "$(id)"})
     best = best_known(SPACE, workload=WORKLOAD, current=config(2), trials=[asked(2), hostile])

@@ -96,7 +96,7 @@ def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> Non
     assert json.loads(done.stdout)["n_test"] > 0
 
 
-def test_what_no_training_can_have_is_named_and_not_graded(tmp_path: Path) -> None:
+def test_impossible_throughputs_are_named_and_not_graded(tmp_path: Path) -> None:
     trials = TrialStore(str(tmp_path))
     speeds = [100.0 * size for size in range(1, 12)] + [1e300, 1e-300, 1e300]
     for size, speed in enumerate(speeds):
@@ -127,7 +127,7 @@ def test_suggest_prints_command_and_reason(tmp_path: Path) -> None:
     assert found["sensitivity"] == []  # nothing was measured yet
 
 
-def test_suggest_tells_what_was_measured_near_by(tmp_path: Path) -> None:
+def test_suggest_shows_the_nearest_measurement(tmp_path: Path) -> None:
     component = ComponentLaunch.parse(GPT[0], GPT[1:])
     workload, current = read_config(component.launch, load_space("examples/gpt.toml"))
     trial = Trial.completed(workload=workload, config=current, tokens_per_second=41_000.0, samples_per_second=40.0)
@@ -172,7 +172,7 @@ def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
     assert torchx("init", "--", *GPT).stdout == space.read_text()
 
 
-def test_tune_wants_yes_before_it_writes_where_the_user_does(tmp_path: Path) -> None:
+def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path) -> None:
     space = tmp_path / "space.toml"
     space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
     for words in (GPT, (*GPT, "--out_dir", "precious")):  # the script has a destination whether it is typed or not
@@ -243,7 +243,7 @@ BAD = {
 
 
 @pytest.mark.parametrize("case", BAD)
-def test_bad_input_is_told_in_words(case: str) -> None:
+def test_bad_input_gives_a_plain_message(case: str) -> None:
     words, expected = BAD[case]
     done = torchx(*words)
     assert done.returncode not in {0, 1}
@@ -263,7 +263,7 @@ BAD_SPACES = {
 
 
 @pytest.mark.parametrize("case", BAD_SPACES)
-def test_a_bad_space_is_told_with_place_and_legal_values(case: str, tmp_path: Path) -> None:
+def test_a_bad_space_is_reported_with_place_and_legal_values(case: str, tmp_path: Path) -> None:
     text, expected = BAD_SPACES[case]
     space = tmp_path / "space.toml"
     space.write_text(text)
@@ -304,7 +304,7 @@ def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> No
     assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
 
 
-def test_letters_that_the_terminal_has_not_are_told_by_their_numbers(tmp_path: Path) -> None:
+def test_unprintable_letters_are_escaped(tmp_path: Path) -> None:
     """A file name that is no UTF-8 is half a surrogate, which no encoding has; some terminals have ASCII alone."""
     trial = Trial.completed(workload={"program": "tr\udcffin.py"}, config={"größe": "🙂"}, tokens_per_second=1.0)
     TrialStore(str(tmp_path)).add(trial)

@@ -54,7 +54,7 @@ def test_good_rows_become_trials_of_the_whole_job(table: Path) -> None:
     assert [trial.state for trial in (first, second, third)] == [State.COMPLETED, State.OUT_OF_MEMORY, State.UNKNOWN]
 
 
-def test_what_a_table_leaves_out_is_no_value(table: Path) -> None:
+def test_an_empty_cell_is_no_value(table: Path) -> None:
     table.write_text("n_gpus,tp,mbs,recompute,speed\n8,NaN,4,none,10\n8,2,n/a,full,20\n")
     parameters = named_columns(["tp", "mbs", "recompute"])
     given = mapping(
@@ -98,7 +98,7 @@ def test_ids_follow_from_what_rows_say(table: Path) -> None:
     ],
     ids=["unit", "throughput", "status", "column"],
 )
-def test_what_is_not_legal_is_refused(table: Path, changes: dict[str, object], words: str) -> None:
+def test_illegal_input_is_refused(table: Path, changes: dict[str, object], words: str) -> None:
     with pytest.raises(RecordError, match=words):
         read_table(table, mapping(**changes))
 
@@ -133,14 +133,14 @@ def test_two_columns_of_one_name_are_refused() -> None:
         named_columns(["tp", "tp_degree"])
 
 
-def test_how_a_status_is_capitalised_does_not_matter_and_others_are_counted(table: Path) -> None:
+def test_a_status_is_read_in_any_case(table: Path) -> None:
     read = read_table(table, mapping(completed=("Done",), out_of_memory=("OOM",)))
     assert [trial.state for trial in read.trials] == [State.COMPLETED, State.OUT_OF_MEMORY, State.UNKNOWN]
     assert read.other_statuses == {"crash": 1}
 
 
 @pytest.mark.parametrize("time", ["yesterday", "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00"])
-def test_a_time_that_is_none_is_a_bad_row(table: Path, time: str) -> None:
+def test_an_illegal_time_makes_a_bad_row(table: Path, time: str) -> None:
     table.write_text(TABLE.replace("2026-01-01T00:00:00Z", time))
     assert "the time must be ISO 8601" in read_table(table, mapping()).problems[0]
 

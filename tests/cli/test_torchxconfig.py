@@ -38,7 +38,7 @@ changes_training = true
     [("missing/defaults", "4"), (".", "4"), ("broken", "4"), ("binary", "4"), ("defaults", "four five")],
     ids=["no-folder", "a-folder", "no-ini", "no-text", "a-word-with-a-space"],
 )
-def test_what_cannot_be_written_is_told_before(tmp_path: Path, path: str, word: str) -> None:
+def test_an_unwritable_file_is_reported_first(tmp_path: Path, path: str, word: str) -> None:
     (tmp_path / "broken").write_text("scheduler = local_cwd\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     command = (*COMMAND[:-1], word)

@@ -50,7 +50,7 @@ def test_the_component_is_there_and_torchx_keeps_its_own() -> None:
     assert ours == {"cubicml", "cubicml.megatron_lm.pretrain_gpt", "cubicml.torchtitan.train"}
 
 
-def test_help_tells_usage_and_options(tmp_path: Path) -> None:
+def test_help_shows_usage_and_options(tmp_path: Path) -> None:
     done = torchx("run", "cubicml", "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "torchx run cubicml --space gpt.toml dist.ddp -j 1x2 --script train.py -- --batch_size 4" in done.stdout
@@ -79,7 +79,7 @@ def test_components_of_torchx_run_as_before(tmp_path: Path) -> None:
     assert "torchrun" in app[0]
 
 
-def test_options_of_the_inner_component_reach_it_where_names_collide(tmp_path: Path) -> None:
+def test_the_inner_component_keeps_colliding_options(tmp_path: Path) -> None:
     body = "import torchx.specs as specs\n\ndef train(store: str) -> specs.AppDef:\n"
     body += "    role = specs.Role(name='r', image='', entrypoint='python', args=['t.py', '--store', store])\n"
     (tmp_path / "mine.py").write_text(f"{body}    return specs.AppDef(name='a', roles=[role])\n")
@@ -102,9 +102,7 @@ def test_options_of_the_inner_component_reach_it_where_names_collide(tmp_path: P
     ],
     ids=["size", "script", "component", "file", "nothing", "option"],
 )
-def test_what_torchx_refuses_is_told_without_a_traceback(
-    tmp_path: Path, words: list[str], reason: str, status: int
-) -> None:
+def test_a_refusal_of_torchx_shows_no_traceback(tmp_path: Path, words: list[str], reason: str, status: int) -> None:
     done = dry_run("cubicml", "--store", "s", *words, cwd=tmp_path)
     assert done.returncode == status
     assert re.search(reason, done.stderr)
@@ -112,7 +110,7 @@ def test_what_torchx_refuses_is_told_without_a_traceback(
 
 
 @pytest.mark.launch
-def test_a_store_that_never_answers_delays_a_launch_by_its_deadline_alone(tmp_path: Path) -> None:
+def test_a_silent_store_delays_a_launch_by_its_deadline(tmp_path: Path) -> None:
     (tmp_path / "space.toml").write_text('[parameters.a]\nchoices = [1, 2]\nflag = "--a"\n')
     with socket.create_server(("127.0.0.1", 0)) as silent:
         store = f"ftp://127.0.0.1:{silent.getsockname()[1]}/x"

@@ -213,9 +213,7 @@ def test_what_is_recorded_and_not_rewritten_says_why(
         assert not recorded or "torchx_cubicml.recorder" in shown
 
 
-def test_without_a_space_file_a_trainer_that_is_not_known_is_recorded_as_typed(
-    folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_trainer_is_recorded_as_typed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(folder / "team")
     contract, shown = component(command_of(), store="team", mode="rewrite")
     stderr = capsys.readouterr().err
@@ -225,7 +223,7 @@ def test_without_a_space_file_a_trainer_that_is_not_known_is_recorded_as_typed(
     assert "train.py --batch_size 2 --accumulate 8" in shown
 
 
-def test_what_a_contract_cannot_carry_is_recorded_without_it(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_launch_too_large_for_a_contract_is_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f'{index} = "{os.urandom(60).hex()}"\n' for index in range(120))
     facts = re.sub(r"^", "f", text, flags=re.MULTILINE).rstrip("f")
     (folder / "gpt.toml").write_text(f"[workload]\n{facts}\n{SPACE}")
@@ -237,7 +235,7 @@ def test_what_a_contract_cannot_carry_is_recorded_without_it(folder: Path, capsy
     assert "recorder -- train.py --batch_size 2 --accumulate 8" in shown
 
 
-def test_repeated_script_flags_are_refused_by_torchx_and_work_through_cubicrun(folder: Path) -> None:
+def test_repeated_flags_work_through_cubicrun_only(folder: Path) -> None:
     (folder / "gpt.toml").write_text(SPACE)
     repeated = [*SCRIPT[1:], "--layer", "1", "--layer", "2"]
     words = [*command_of(), "--layer", "1", "--layer", "2"]

@@ -120,7 +120,7 @@ def test_megatrons_variable_is_the_users_to_set() -> None:
 
 @pytest.mark.launch
 @pytest.mark.parametrize("case", CASES)
-def test_a_trainer_is_recorded_and_started_with_what_history_knows_best(tmp_path: Path, case: Case) -> None:
+def test_a_trainer_starts_with_the_best_known_config(tmp_path: Path, case: Case) -> None:
     prepare(tmp_path, case)
     for name in ("torchtitan", "pretrain_gpt.py"):
         (tmp_path / name).symlink_to(JOBS / name)

@@ -83,7 +83,7 @@ class TestEverySearcher:
         found = search(make, SMALL, count=1000)
         assert len(found) == SMALL.size() == len({identity(config) for config in found})
 
-    def test_so_does_one_that_is_larger_than_what_is_listed_unasked(self, make: Callable[[], Searcher]) -> None:
+    def test_a_space_over_the_listing_limit_gives_all_its_configs(self, make: Callable[[], Searcher]) -> None:
         found = make().search(MEDIUM, lambda configs: np.zeros(len(configs)), count=3000, rng=np.random.default_rng(0))
         assert len(found) == MEDIUM.size() == len({identity(config) for config in found})
 
@@ -91,7 +91,7 @@ class TestEverySearcher:
         best = max(SMALL.configs(), key=lambda config: toy([config])[0])
         assert search(make, SMALL, count=1) == [best]
 
-    def test_what_scores_minus_infinity_is_never_proposed(self, make: Callable[[], Searcher]) -> None:
+    def test_a_score_of_minus_infinity_is_never_proposed(self, make: Callable[[], Searcher]) -> None:
         def picky(configs: Sequence[Config]) -> NDArray[np.float64]:
             large = np.array([config["micro_batch_size"] > 2 for config in configs])
             return np.where(large, [(-np.inf, np.nan)[index % 2] for index in range(len(configs))], toy(configs))
@@ -100,7 +100,7 @@ class TestEverySearcher:
         assert len(found) == sum(config["micro_batch_size"] <= 2 for config in SMALL.configs())
         assert all(config["micro_batch_size"] <= 2 for config in found)
 
-    def test_nothing_legal_under_the_score_gives_nothing(self, make: Callable[[], Searcher]) -> None:
+    def test_scores_of_minus_infinity_alone_give_no_proposal(self, make: Callable[[], Searcher]) -> None:
         found = make().search(
             SMALL, lambda configs: np.full(len(configs), -np.inf), count=3, rng=np.random.default_rng(0)
         )
@@ -108,7 +108,7 @@ class TestEverySearcher:
 
 
 @OF_LARGE_SPACES
-def test_where_few_are_legal_of_too_many_to_count_a_search_ends(make: Callable[[], Searcher]) -> None:
+def test_a_search_ends_where_few_configs_are_legal(make: Callable[[], Searcher]) -> None:
     space = COUNTLESS.bind(workload={"world_size": 1}, current={})
     assert space.size(limit=10_000) == 10_000
     found = make().search(space, lambda configs: np.zeros(len(configs)), count=40, rng=np.random.default_rng(0))

@@ -128,7 +128,7 @@ class TestEveryStore:
             store.append(Event(kind=EventKind.STARTED, trial_id="a", sequence=sequence))
         assert [event.sequence for event in TrialStore(url).events()] == list(range(20))
 
-    def test_nothing_is_ever_rewritten(self, url: str) -> None:
+    def test_objects_are_never_rewritten(self, url: str) -> None:
         store = TrialStore(url)
         store.add(trial_of(1))
         before = objects(url)
@@ -160,7 +160,7 @@ class TestEveryStore:
             writer.join()
         assert by_id(list(TrialStore(url))) == by_id(written[0] + written[1])
 
-    def test_what_cannot_be_read_is_named_in_one_warning_and_skipped(self, url: str) -> None:
+    def test_unreadable_objects_give_one_warning(self, url: str) -> None:
         store = TrialStore(url)
         store.add(trial_of(1))
         whole = next(iter(objects(url).values()))
@@ -206,7 +206,7 @@ class TestEveryStore:
     @pytest.mark.parametrize(
         "name", [".20260301-ab.json.tmp", ".20260301-ab.json", "notes.txt", "20260301-ab.json.tmp"]
     )
-    def test_what_is_being_written_is_not_seen(self, url: str, name: str) -> None:
+    def test_a_half_written_object_is_not_seen(self, url: str, name: str) -> None:
         put(url, name, b'{"schema": 1, "event": "started", "trial_id": "b"}')
         store = TrialStore(url)
         assert list(store) == []

@@ -80,15 +80,13 @@ class TestHuggingFaceTrainer:
         model = ("n_params", "n_layers", "activation_checkpointing", "optimizer")
         assert facts(trial, *model) == (told["n_params"], 2, "full", "AdamW")
 
-    def test_sharding_that_was_asked_for_and_not_done_is_recorded_as_done(
-        self, hugging_face: tuple[Trial, dict[str, object]]
-    ) -> None:
+    def test_sharding_is_recorded_as_it_was_applied(self, hugging_face: tuple[Trial, dict[str, object]]) -> None:
         trial, told = hugging_face
         assert (told["wrapped"], told["fsdp"]) == ("DistributedDataParallel", False)
         assert trial.config["sharding_strategy"] == "FULL_SHARD"
         assert trial.observed["sharding_strategy"] == "DDP"
 
-    def test_throughput_is_of_the_steps_alone_and_no_slower_than_what_the_trainer_prints(
+    def test_throughput_is_at_least_what_the_trainer_prints(
         self, hugging_face: tuple[Trial, dict[str, object]]
     ) -> None:
         trial, told = hugging_face

@@ -42,7 +42,7 @@ def test_ddp_is_read() -> None:
     assert parsed.why_not_recorded == launch.why_not_rewritten == ""
 
 
-def test_the_recorded_app_differs_in_the_command_and_the_contract_alone() -> None:
+def test_the_recorded_app_changes_command_and_contract_only() -> None:
     parsed = parse("dist.ddp", f"--name exp/run {DDP}")
     typed, recorded = asdict(parsed.build()), asdict(parsed.build(parsed.launch, CONTRACT))
     (typed_role,), (role,) = typed["roles"], recorded["roles"]
@@ -112,7 +112,7 @@ def test_components_in_a_file_are_launched(tmp_path: Path) -> None:
         parsed.arguments(replace(parsed.launch, script_args=("--lr", "2", "--cluster", "b")))
 
 
-def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rewritten(tmp_path: Path) -> None:
+def test_the_first_of_several_roles_is_recorded(tmp_path: Path) -> None:
     name = write_component(
         tmp_path,
         "def train() -> specs.AppDef:\n"
@@ -127,7 +127,7 @@ def test_of_several_roles_that_train_the_first_torchrun_is_recorded_and_none_rew
     assert recorded == [False, True, False]
 
 
-def test_what_is_no_training_is_launched_as_typed() -> None:
+def test_other_programs_are_launched_as_typed() -> None:
     parsed = parse("utils.echo", "--msg hi")
     assert parsed.why_not_recorded == "role echo: echo is neither torchrun nor python"
     assert parsed.build(parsed.launch, CONTRACT) == parsed.source.app
@@ -144,7 +144,7 @@ def test_what_is_no_training_is_launched_as_typed() -> None:
     ],
     ids=["component", "file", "size", "script", "host"],
 )
-def test_what_torchx_refuses_is_told_in_one_line(component: str, args: str, reason: str) -> None:
+def test_a_refusal_of_torchx_is_one_line(component: str, args: str, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason) as told:
         parse(component, args)
     assert "\n" not in str(told.value)

@@ -121,7 +121,7 @@ def test_writing_back_what_was_read_changes_nothing(
 
 @settings(max_examples=1000)
 @given(commands())
-def test_what_is_written_is_read_back_and_nothing_else_moves(
+def test_written_values_are_read_back_and_others_stay(
     case: tuple[Launch, SearchSpace, dict[str, Value], list[str]],
 ) -> None:
     before, declared, wanted, unknown = case
@@ -149,9 +149,7 @@ def test_what_is_written_is_read_back_and_nothing_else_moves(
     ],
     ids=["absent", "abbreviated", "no value", "no number", "wrong count", "no layer count"],
 )
-def test_a_command_that_cannot_be_read_is_told_with_flag_and_reason(
-    args: list[str], declared: SearchSpace, reason: str
-) -> None:
+def test_an_unreadable_command_names_flag_and_reason(args: list[str], declared: SearchSpace, reason: str) -> None:
     with pytest.raises(LaunchError, match=reason):
         read_config(launch(*args), declared)
 
@@ -170,7 +168,7 @@ def test_the_last_of_repeated_flags_counts_and_is_not_rewritten() -> None:
         write_config(before, BATCH, {"batch_size": 8})
 
 
-def test_a_flag_of_another_parameter_is_no_abbreviation() -> None:
+def test_another_parameters_flag_is_no_abbreviation() -> None:
     declared = space(parameter("batch", (1, 2)), parameter("batch_size", (1, 2), default=1))
     assert read_config(launch("--batch", "2"), declared)[1] == {"batch": 2, "batch_size": 1}
 
@@ -211,7 +209,7 @@ def test_an_absent_variable_names_those_that_are_there() -> None:
         read_config(launch(B="1", A="2"), declared)
 
 
-def test_a_value_that_cannot_be_told_apart_is_refused() -> None:
+def test_an_ambiguous_value_is_refused() -> None:
     declared = space(parameter("s", ("a", "b,c"), per_layer=2))
     with pytest.raises(LaunchError, match=r"entries|cannot be set to"):
         write_config(launch("--s", "a,a"), declared, {"s": ("a", "b,c")})
@@ -226,13 +224,13 @@ def test_a_profiling_launch_changes_what_the_space_says() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 300, "x" * 5000], ids=["number", "text"])
-def test_what_no_record_can_hold_is_told(text: str) -> None:
+def test_an_unrecordable_value_is_reported(text: str) -> None:
     facts = (WorkloadFact(name="vocab", binding=flag("--vocab")),)
     with pytest.raises(RecordError, match=r"^workload\.vocab"):
         read_config(launch("--vocab", text), space(facts=facts))
 
 
-def test_the_spread_over_nodes_is_a_fact_where_an_expression_asks_for_it() -> None:
+def test_an_expression_may_read_the_number_of_nodes() -> None:
     text = '[parameters.workers]\nchoices = [1, 2]\nflag = "--workers"\n'
     constraint = '\n[[constraints]]\nrequire = "workers <= nproc_per_node"\n'
     command = replace(launch("--workers", "2"), world_size=8, nnodes=2, nproc_per_node=4)
@@ -241,7 +239,7 @@ def test_the_spread_over_nodes_is_a_fact_where_an_expression_asks_for_it() -> No
     assert asking == {**plain, "nproc_per_node": 4}
 
 
-def test_a_command_without_a_program_says_why_there_is_none() -> None:
+def test_a_command_without_a_program_says_why() -> None:
     with pytest.raises(LaunchError, match="starts no training: echo is neither torchrun nor python"):
         read_config(Launch(program="", why_not_rewritten="echo is neither torchrun nor python"), BATCH)
 
@@ -259,7 +257,7 @@ def test_one_default_stands_for_every_layer() -> None:
     assert write_config(launch(), declared, {"sharding": ("F", "N", "F")}).script_args == ("--sharding", "F,N,F")
 
 
-def test_what_would_not_be_read_back_is_not_written() -> None:
+def test_an_unreadable_value_is_not_written() -> None:
     declared = space(parameter("a", ("x", "y"), "-a"))
     with pytest.raises(LaunchError, match="parameter a cannot be set to '9'"):
         write_config(launch("-a", "x"), declared, {"a": 9})
@@ -276,7 +274,7 @@ def test_entries_are_bounded() -> None:
 
 
 @pytest.mark.parametrize("spelling", ["--x_y=", "x.y=", "+x.y=", "++x.y="])
-def test_what_must_follow_at_once_is_added_so(spelling: str) -> None:
+def test_a_joined_value_is_added_joined(spelling: str) -> None:
     declared = spaced(f'[parameters.p]\nchoices = [1, 2]\ndefault = 1\nflag = "{spelling.lstrip("+")}"\n')
     assert write_config(launch("a", "--b", "1"), declared, {"p": 2}).script_args == (
         "a",
@@ -287,14 +285,14 @@ def test_what_must_follow_at_once_is_added_so(spelling: str) -> None:
     assert write_config(launch(f"{spelling}1", "c"), declared, {"p": 2}).script_args == (f"{spelling}2", "c")
 
 
-def test_a_key_is_no_positional_and_no_flag() -> None:
+def test_a_key_is_neither_positional_nor_flag() -> None:
     declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "p="\n')
     assert read_config(launch("p", "pp=3", "--p=4", "p=2"), declared)[1] == {"p": 2}
     with pytest.raises(LaunchError, match=r"flag p= of parameter p is not in the command .*; flags there: --p, q="):
         read_config(launch("--p=4", "q=2"), declared)
 
 
-def test_a_flag_typed_without_the_equals_that_it_wants_is_told() -> None:
+def test_a_missing_equals_sign_is_reported() -> None:
     declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "--batch="\ndefault = 1\n')
     with pytest.raises(LaunchError, match="--batch in the command may be short for --batch="):
         read_config(launch("--batch", "2"), declared)
@@ -375,7 +373,7 @@ def test_a_default_is_not_believed_beside_a_file_of_others() -> None:
             read_config(launch(*args), declared)
 
 
-def test_an_optional_fact_is_left_out_where_the_command_does_not_say_it() -> None:
+def test_an_unstated_optional_fact_is_left_out() -> None:
     facts = (WorkloadFact(name="n", binding=flag("--n"), optional=True),)
     env = (WorkloadFact(name="e", binding=Binding(kind=BindingKind.ENV, name="E"), optional=True),)
     declared = space(facts=(*facts, *env))
@@ -388,7 +386,7 @@ def test_an_optional_fact_is_left_out_where_the_command_does_not_say_it() -> Non
     }
 
 
-def test_what_has_no_place_follows_from_the_others() -> None:
+def test_an_unbound_parameter_follows_from_the_others() -> None:
     derive = parse_expression("global_batch_size / (micro_batch_size * dp_degree)", where="x")
     declared = space(
         parameter("micro_batch_size", (1, 2, 4)),

@@ -63,7 +63,7 @@ def test_one_value_is_set_and_all_others_stay(
     ],
     ids=["yaml", "toml"],
 )
-def test_all_else_stays_byte_for_byte(path: str, text: str, after: str) -> None:
+def test_other_bytes_stay(path: str, text: str, after: str) -> None:
     changed = with_values(text, {("fsdp_config", "strategy"): "NO_SHARD"}, path=path)
     assert changed.replace('"NO_SHARD" #', "NO_SHARD #") == after.replace('"NO_SHARD" #', "NO_SHARD #")
 
@@ -154,7 +154,7 @@ SET = [1, 2.5, 1e-7, True, "a: b # c", "é\n\"'", (1, 2), "", "no", "1e5", "~"]
     key=st.sampled_from(PLACES),
     value=st.sampled_from(SET),
 )
-def test_a_damaged_file_is_set_or_told_in_one_line(
+def test_a_damaged_file_is_set_or_reported_in_one_line(
     path: str, damage: list[tuple[float, str, int]], key: tuple[str, ...], value: object
 ) -> None:
     text = DAMAGED[path]

@@ -11,7 +11,7 @@ def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
     assert line.endswith("...")
 
 
-def test_changes_are_told_with_old_new_and_place() -> None:
+def test_changes_are_shown_with_old_new_and_place() -> None:
     place = Binding(kind=BindingKind.FLAG, name="--sharding")
     space = SearchSpace(
         parameters=(
@@ -38,6 +38,6 @@ def test_a_gain_without_a_baseline_says_why() -> None:
     assert gain_text({"gain": None}) == "unknown: your own config ran out of memory"
 
 
-def test_only_the_first_lines_of_many_are_told() -> None:
+def test_only_the_first_lines_of_many_are_shown() -> None:
     assert first_few(["a", "b"]) == ["a", "b"]
     assert first_few("abcde") == ["a", "b", "c", "and 2 more of this kind"]

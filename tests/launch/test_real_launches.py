@@ -71,7 +71,7 @@ def as_seen(text: str) -> list[dict[str, object]]:
     return [one, one]
 
 
-def test_hostile_values_reach_the_script_unharmed_and_the_launch_is_recorded(folder: Path) -> None:
+def test_hostile_values_reach_the_script_unharmed(folder: Path) -> None:
     launch_rewritten(folder)
     assert shown(folder) == as_seen(HOSTILE)
     (trial,) = TrialStore(str(folder / "store"))

@@ -57,7 +57,7 @@ def test_the_wrapped_command_runs_where_the_python_can_record(shell: str, flags:
     assert (done.stdout, done.returncode, done.stderr) == ("wrapped it's $$5\n", 7, "")
 
 
-def test_a_python_without_the_package_runs_the_command_as_typed_with_one_warning() -> None:
+def test_a_python_without_the_package_runs_as_typed() -> None:
     done = run(line_for(probe_condition(python=f"{sys.executable} -I -S"), NCCL_PROTO="LL"), NCCL_PROTO="mine")
     assert (done.stdout, done.returncode) == ("typed\n", 7)
     assert done.stderr == (
@@ -79,7 +79,7 @@ def test_a_python_that_is_not_there_runs_the_command_as_typed() -> None:
     assert "/nowhere/python" in done.stderr
 
 
-def test_without_a_torchrun_the_command_runs_as_typed_with_one_warning() -> None:
+def test_without_a_torchrun_the_command_runs_as_typed() -> None:
     done = run(line_for(probe_condition(torchrun="/nowhere/torchrun")))
     assert (done.stdout, done.returncode, done.stderr.count("\n")) == ("typed\n", 7, 1)
 

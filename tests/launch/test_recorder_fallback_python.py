@@ -88,7 +88,7 @@ def test_the_python_that_torchrun_will_pick_is_asked(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["raise SystemExit(3)", "import os; os._exit(0)", "1 / 0"])
-def test_modules_in_the_working_directory_change_nothing_in_the_guard(tmp_path: Path, text: str) -> None:
+def test_modules_in_the_working_directory_are_not_imported(tmp_path: Path, text: str) -> None:
     for name in ("os", "sys", "subprocess", "json", "re", "signal"):
         (tmp_path / f"{name}.py").write_text(text)
     process = start(tmp_path, python=[sys.executable, "-I", "-S"])
@@ -98,7 +98,7 @@ def test_modules_in_the_working_directory_change_nothing_in_the_guard(tmp_path: 
     assert "wrapped" not in stdout
 
 
-def test_a_wrapped_command_that_cannot_start_leaves_the_one_as_typed(tmp_path: Path) -> None:
+def test_a_failing_wrapped_command_falls_back_to_the_typed_one(tmp_path: Path) -> None:
     arguments = fallback_arguments(
         python=[sys.executable],
         picks_python=False,

@@ -61,7 +61,7 @@ def without_shell(arguments: list[str]) -> tuple[list[str], list[str]]:
     return arguments[:guard], arguments[guard + 2 :]
 
 
-def test_a_role_of_python_without_a_shell_gets_none_and_keeps_its_arguments() -> None:
+def test_a_python_role_without_a_shell_keeps_its_arguments() -> None:
     typed = ["/opt/my venv/bin/python", "-u", "-m", "pkg.train", "a b", "${app_id}", "$$5"]
     command = read_role(role(*typed))
     entrypoint, arguments = command.wrapped([word.value for word in command.script_words], {"X": "$1"})
@@ -72,7 +72,7 @@ def test_a_role_of_python_without_a_shell_gets_none_and_keeps_its_arguments() ->
     assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["10", *wrapped, "7", *typed, "named"]
 
 
-def test_torchrun_as_a_module_without_a_shell_asks_the_python_that_it_picks() -> None:
+def test_torchrun_as_a_module_asks_the_python_it_picks() -> None:
     typed = ["python", "-m", "torch.distributed.run", "--nproc_per_node", "2", "t.py", "--x", "1"]
     command = read_role(role(*typed))
     _, arguments = command.wrapped(["--x", "a$b"], {})
@@ -81,14 +81,14 @@ def test_torchrun_as_a_module_without_a_shell_asks_the_python_that_it_picks() ->
     assert words[-len(typed) - 2 - len(wrapped) - 1 :] == ["11", *wrapped, "8", *typed, "picked"]
 
 
-def test_torchrun_without_a_shell_gets_one_to_find_its_python() -> None:
+def test_torchrun_without_a_shell_gets_one() -> None:
     command = read_role(role("torchrun", "t.py", "a b"))
     entrypoint, (option, line) = command.wrapped([word.value for word in command.script_words], {})
     assert (entrypoint, option) == ("sh", "-c")
     assert shlex.split(commands_in(line)[1]) == ["torchrun", "t.py", "a b"]
 
 
-def test_rewritten_words_are_quoted_and_only_the_wrapped_command_has_them() -> None:
+def test_rewritten_words_are_quoted_in_the_wrapped_command() -> None:
     command = read_role(role("bash", "-c", "torchrun t.py --x 1 --y $Y"))
     _, (_, line) = command.wrapped(["--x", "a'b $c\n", "--y", "$Y"], {"NCCL_PROTO": "$1"})
     wrapped, typed = commands_in(line)
@@ -121,7 +121,7 @@ def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> 
     ],
     ids=["elastic", "elastic role", "processes", "expansion"],
 )
-def test_what_is_decided_in_the_job_is_recorded_and_not_rewritten(made: Role, reason: str) -> None:
+def test_a_decision_in_the_job_leaves_the_command_as_typed(made: Role, reason: str) -> None:
     launch = read_role(made).launch(env={}, device="", obstacle="")
     assert launch.program == "t.py"
     assert re.search(reason, launch.why_not_rewritten)

@@ -42,7 +42,7 @@ def test_a_project_names_its_scheduler(project_settings: Path) -> None:
     assert scheduler_of(["-s", "local_cwd", "cubicml", "dist.ddp"]) == "local_cwd"
 
 
-def test_elsewhere_than_in_torchx_run_nothing_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outside_of_torchx_run_the_scheduler_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     words = ["mine.py", "run", "-s", "slurm", "cubicml"]
     monkeypatch.setattr(sys, "argv", words)
     monkeypatch.delitem(sys.modules, "torchx.cli.cmd_run", raising=False)

@@ -171,7 +171,7 @@ def test_each_scheduler_gets_the_request_that_is_kept(requests: dict[str, str], 
     assert requests[name] == kept.read_text()
 
 
-def test_a_folder_of_this_machine_is_warned_of_where_a_container_does_not_have_it(requests: dict[str, str]) -> None:
+def test_a_store_outside_the_container_gives_a_warning(requests: dict[str, str]) -> None:
     warned = {name for name, request in requests.items() if "may not be visible to jobs on" in request}
     assert warned == {name for name in requests if name in {"local_docker", "kubernetes"}}
 
@@ -194,7 +194,7 @@ def test_a_mount_that_a_store_can_be_in_is_known(mount: str, kept: tuple[str, ..
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning")
-def test_store_and_values_reach_a_slurm_job_whose_variables_end_at_commas() -> None:
+def test_slurm_variables_keep_their_commas() -> None:
     component = ComponentLaunch.parse(TORCHRUN, ARGS)
     space = parse_space(SPACE, where="space.toml")
     config = {"micro_batch_size": 4, "algorithms": "ring,tree"}

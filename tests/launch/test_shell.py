@@ -31,13 +31,13 @@ def test_quoted_values_come_back_through_macros_and_shell_rules(values: list[str
 
 
 @given(st.lists(TEXT))
-def test_arguments_without_a_shell_keep_their_value_when_a_shell_runs_them(values: list[str]) -> None:
+def test_plain_arguments_keep_their_value_under_a_shell(values: list[str]) -> None:
     words = [word_of_argument(value) for value in values]
     assert shlex.split(after_torchx(join(words))) == [after_torchx(value) for value in values]
 
 
 @given(st.text("ab \"'\\$\t;|&<>()#`*~{}\n", max_size=14))
-def test_what_is_split_is_split_as_the_shell_does(line: str) -> None:
+def test_words_are_split_as_the_shell_splits_them(line: str) -> None:
     try:
         words = split_line(line)
     except LaunchError:

@@ -55,7 +55,7 @@ def test_arguments_pass_through_byte_for_byte(arguments: list[str]) -> None:
 
 
 @given(arguments=ARGUMENTS, wanted=ARGUMENTS)
-def test_what_is_written_is_what_is_read_back(arguments: list[str], wanted: list[str]) -> None:
+def test_a_written_command_is_read_back(arguments: list[str], wanted: list[str]) -> None:
     words = TorchrunLaunch.parse(["--", "train.py", *arguments], env={}).wrapped(wanted, recorder="pkg.other")
     assert words[:4] == ["-m", "pkg.other", "--", "train.py"]
     assert TorchrunLaunch.parse(["--", *words[3:]], env={}).launch.script_args == tuple(wanted)

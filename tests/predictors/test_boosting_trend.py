@@ -22,7 +22,7 @@ def test_a_few_wild_values_do_not_bend_it() -> None:
     assert Trend.fit(inputs, values).weights == pytest.approx([3.0, 2.0, -1.0], abs=0.1)
 
 
-def test_one_value_is_its_own_trend() -> None:
+def test_one_value_is_the_trend() -> None:
     trend = Trend.fit(np.zeros((1, 3)), np.array([7.0]))
     assert trend.predict(np.ones((1, 3))) == pytest.approx([7.0])
 

@@ -41,7 +41,7 @@ def card_of(**fields: object) -> ReportCard:
 
 
 @pytest.mark.parametrize("split", ["random", "time", "scale", "workload"])
-def test_what_can_be_learned_is_graded_well(split: str) -> None:
+def test_learnable_trials_are_graded_well(split: str) -> None:
     card = evaluate(TRIALS, split=split)
     assert card.tau > 0.8
     assert card.pearson > 0.8
@@ -57,7 +57,7 @@ def test_what_can_be_learned_is_graded_well(split: str) -> None:
         assert card.n_train + card.n_test == measured
 
 
-def test_what_cannot_be_learned_is_graded_badly() -> None:
+def test_random_trials_are_graded_badly() -> None:
     rng = np.random.default_rng(1)
     noise = [
         Trial.completed(workload={"world_size": 1}, config={"x": index}, tokens_per_second=float(rng.lognormal()))
@@ -120,7 +120,7 @@ def test_same_seed_same_card_in_any_order() -> None:
     ],
     ids=["split", "predictor", "objective", "nothing left"],
 )
-def test_what_is_not_legal_is_refused(fields: dict[str, object], words: str) -> None:
+def test_illegal_input_is_refused(fields: dict[str, object], words: str) -> None:
     with pytest.raises(RecordError, match=words):
         evaluate(TRIALS, **fields)
 
@@ -138,7 +138,7 @@ def test_trials_that_do_not_say_when_have_no_time_split() -> None:
     assert "(3 without a start time ignored)" in evaluate([*TRIALS, *undated], split="time").split
 
 
-def test_trials_of_unknown_size_are_left_aside_by_the_scale_split() -> None:
+def test_the_scale_split_skips_trials_of_unknown_size() -> None:
     unsized = Trial.completed(workload={"program": "a.py"}, config={"micro_batch_size": 4}, tokens_per_second=1.0)
     assert "(1 without a world_size ignored)" in evaluate([*TRIALS, unsized], split="scale").split
 
@@ -190,7 +190,7 @@ def _fields(trial: Trial) -> dict[str, object]:
     return {name: getattr(trial, name) for name in Trial.__dataclass_fields__}
 
 
-def test_a_card_on_few_trials_says_so_and_one_on_equal_trials_that_there_is_no_order() -> None:
+def test_a_card_says_where_trials_are_few_or_equal() -> None:
     rows = [{"program": "a.py", "world_size": 2 ** (n % 4)} for n in range(30)]
     speeds = ([100.0 + n for n in range(30)], [100.0] * 30)
     several, equal = (
@@ -204,7 +204,7 @@ def test_a_card_on_few_trials_says_so_and_one_on_equal_trials_that_there_is_no_o
     assert "too few, or equally fast" in str(evaluate(equal, predictor="boosting"))
 
 
-def test_a_workload_measured_in_another_unit_is_left_out_of_the_workload_split() -> None:
+def test_the_workload_split_skips_other_units() -> None:
     strange = [
         Trial.completed(workload={"program": "b.py"}, config={"x": place}, samples_per_second=9.0 + place)
         for place in range(4)

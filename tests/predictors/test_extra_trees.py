@@ -69,7 +69,7 @@ def test_out_of_bag_asks_the_trees_that_never_saw_a_row() -> None:
         pytest.param([[1e-9 * step] for step in range(5)], [4.0] * 5, id="values alike"),
     ],
 )
-def test_nothing_to_part_leaves_one_leaf(inputs: list[list[float]], values: list[float]) -> None:
+def test_equal_rows_make_one_leaf(inputs: list[list[float]], values: list[float]) -> None:
     forest = ExtraTrees(np.array(inputs), np.array(values), n_trees=3, seed=0)
     assert len(forest.trees.value) == 3
     assert forest.predict(np.array([inputs[0], [np.nan] * len(inputs[0])]))[0].tolist() == [4.0, 4.0]
@@ -97,7 +97,7 @@ def test_the_same_seed_grows_the_same_forest() -> None:
     assert first.tolist() == again.tolist() != other.tolist()
 
 
-def test_the_formulas_and_their_trees_are_learned_without_scikit_learn_and_scipy() -> None:
+def test_the_greybox_needs_no_scikit_learn_or_scipy() -> None:
     script = """
 import sys
 import numpy as np

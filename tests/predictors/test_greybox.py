@@ -74,7 +74,7 @@ def test_far_outside_the_formulas_stand_alone() -> None:
     assert with_trees.predict(far).throughput == pytest.approx(without.predict(far).throughput, rel=0.01)
 
 
-def test_rows_that_the_formulas_do_not_cover_are_left_to_boosting() -> None:
+def test_rows_outside_the_formulas_go_to_boosting() -> None:
     strangers = [
         Trial.completed(workload={"program": "a.py"}, config={"micro_batch_size": size}, tokens_per_second=100.0 * size)
         for size in (1, 2, 4, 8)
@@ -116,7 +116,7 @@ def test_without_its_trees_it_is_the_calibrated_formulas() -> None:
     assert (whole.predict(history.features).throughput != bare.predict(history.features).throughput).any()
 
 
-def test_a_workload_that_names_no_layout_is_predicted_as_by_boosting() -> None:
+def test_a_workload_without_a_layout_goes_to_boosting() -> None:
     rng = np.random.default_rng(0)
     trials = [
         Trial.completed(

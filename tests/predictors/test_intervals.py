@@ -16,7 +16,7 @@ def novelty(among: float) -> tuple[Novelty, Columns]:
 
 
 @pytest.mark.parametrize("row", ROWS[:4], ids=str)
-def test_what_was_seen_is_not_new(row: dict[str, object]) -> None:
+def test_seen_values_are_not_new(row: dict[str, object]) -> None:
     known, columns = novelty(0.0)
     features = columns.encode([row])
     assert known.of_categories(features).tolist() == [0.0]

@@ -58,7 +58,7 @@ def test_too_few_trials_choose_nothing() -> None:
     assert choose_predictor(trials(19)) is None
 
 
-def test_the_latest_choice_is_read_back_and_is_no_trial(tmp_path: Path) -> None:
+def test_the_latest_choice_is_read_back(tmp_path: Path) -> None:
     url = str(tmp_path)
     TrialStore(url).add(trials(1)[0])
     assert load_choice(url) == DEFAULT_PREDICTOR
@@ -81,7 +81,7 @@ def test_the_latest_choice_is_read_back_and_is_no_trial(tmp_path: Path) -> None:
     ],
     ids=["empty", "list", "number", "dotted", "unknown", "tuple", "deep"],
 )
-def test_what_is_no_name_of_ours_is_the_default(tmp_path: Path, content: str) -> None:
+def test_an_unknown_name_means_the_default(tmp_path: Path, content: str) -> None:
     append_choice(str(tmp_path), "boosting", why={})
     (kept,) = (tmp_path / "choices").rglob("*.json")
     assert json.loads(kept.read_text())["predictor"] == "boosting"

@@ -10,7 +10,7 @@ from threadpoolctl import threadpool_info
 from torchx_cubicml.predictors.threads import map_parallel, one_thread
 
 
-def test_every_library_works_with_one_thread_inside_and_as_before_outside() -> None:
+def test_every_library_has_one_thread_inside_only() -> None:
     import sklearn.ensemble  # noqa: F401 - brings libraries of its own
 
     before = {library["filepath"]: library["num_threads"] for library in threadpool_info()}
@@ -42,7 +42,7 @@ print(2 in after.values(), before.items() <= after.items())
 """
 
 
-def test_what_is_loaded_meanwhile_is_limited_by_the_next_context_until_the_outermost_is_left() -> None:
+def test_a_library_loaded_inside_is_limited_by_the_next_context() -> None:
     told = subprocess.run(
         [sys.executable, "-c", _LOADED_MEANWHILE],
         env={"OMP_NUM_THREADS": "2"},
@@ -96,7 +96,7 @@ print(*told)
 """
 
 
-def test_contexts_of_two_threads_that_overlap_hold_until_each_is_left() -> None:
+def test_overlapping_contexts_hold_until_both_are_left() -> None:
     told = subprocess.run(
         [sys.executable, "-c", _TWO_AT_ONCE],
         env={"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
@@ -107,7 +107,7 @@ def test_contexts_of_two_threads_that_overlap_hold_until_each_is_left() -> None:
     assert told.stdout.split() == ["True"] * 4
 
 
-def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_threads_work_with_one_library_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda process: {0, 1})
     both = threading.Barrier(2)
 
@@ -124,11 +124,11 @@ def test_many_items_are_worked_on_by_several_threads_each_limited_to_one(monkeyp
     assert threadpool_info() == before
 
 
-def test_cores_are_counted_where_no_affinity_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cores_are_counted_without_an_affinity(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr("os.sched_getaffinity")
     assert map_parallel(lambda item: item + 1, range(5)) == [1, 2, 3, 4, 5]
 
 
-def test_what_fails_on_another_core_is_raised_here() -> None:
+def test_an_error_of_another_thread_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError):
         map_parallel(lambda item: 1 / (item - 3), range(5))

@@ -94,9 +94,7 @@ def hooks_of(model: nn.Module) -> list[object]:
     ]
 
 
-def test_without_a_failure_the_training_is_seen_and_told_nothing(
-    session: Session, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_sound_training_gives_no_warning(session: Session, capsys: pytest.CaptureFixture[str]) -> None:
     _, plain = train()
     session.guarded(session._on_torch)()
     model, loss = train()
@@ -163,7 +161,7 @@ def test_without_a_failure_the_training_is_seen_and_told_nothing(
         "model.batch:BatchReader.sizes",
     ],
 )
-def test_one_warning_and_nothing_else(
+def test_a_failing_hook_gives_one_warning_only(
     broken: str, session: Session, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, plain = train()

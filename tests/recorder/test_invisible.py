@@ -20,7 +20,7 @@ MOMENTS = ("1", "-2", "14")
 
 
 @pytest.mark.launch
-def test_whatever_a_script_does_to_its_model_comes_to_the_same(tmp_path: Path) -> None:
+def test_a_script_sees_its_model_unchanged(tmp_path: Path) -> None:
     environment = {**os.environ, "TORCHX_CUBICML_STORE": str(tmp_path / "store"), "OMP_NUM_THREADS": "1"}
     started = [
         subprocess.Popen(
@@ -43,7 +43,7 @@ def test_whatever_a_script_does_to_its_model_comes_to_the_same(tmp_path: Path) -
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 14
 
 
-def test_hooks_are_back_in_their_order_after_a_script_was_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hooks_keep_their_order_after_compilation(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.jit._recursive, "get_hook_stubs", torch.jit._recursive.get_hook_stubs)  # pins the name
     scripting.hide_hooks_from_torchscript()
     model = nn.Linear(2, 1)

@@ -242,7 +242,7 @@ def test_a_sequence_in_parts_counts_once(tmp_path: Path) -> None:
     check_throughput(ended, samples=2, steps=10)
 
 
-def test_a_script_that_never_steps_is_recorded_without_a_throughput(tmp_path: Path) -> None:
+def test_a_script_without_steps_has_no_throughput(tmp_path: Path) -> None:
     ended = start("never_steps.py", folder=tmp_path).end()
     assert (ended.code, ended.warnings()) == (0, []), ended.stderr
     trial = ended.trial()
@@ -284,7 +284,7 @@ def test_fsdp2_resharding_in_some_layers(tmp_path: Path) -> None:
         ("os_exit7", "0", State.UNKNOWN, "sent no end event"),
     ],
 )
-def test_a_launch_ends_as_without_us(how: str, rank: str, state: State, reason: str, tmp_path: Path) -> None:
+def test_a_recorded_launch_ends_as_before(how: str, rank: str, state: State, reason: str, tmp_path: Path) -> None:
     # TorchX names its jobs, so that a rank knows its trial without asking.
     kept = {"PET_REDIRECTS": "2", "PET_LOG_DIR": str(tmp_path / "logs")} if how == "SIGABRT" else {}
     settings = {"TORCHX_JOB_ID": "local_cwd://torchx/ends-1", **kept}
@@ -374,7 +374,7 @@ def test_a_contract_of_another_version(tmp_path: Path) -> None:
     assert not ended.store.exists()
 
 
-def test_a_profiling_launch_ends_at_its_step_without_a_checkpoint(tmp_path: Path) -> None:
+def test_a_profiling_launch_ends_at_its_step(tmp_path: Path) -> None:
     contract = Contract(store=str(tmp_path / "store"), workload={"program": "train.py"}, launch_id="l-1", step_limit=9)
     checkpoint = tmp_path / "checkpoint"
     ended = start(
@@ -498,7 +498,7 @@ def test_compiled_with_checkpoints_and_not_as_requested(tmp_path: Path) -> None:
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16
 
 
-def test_what_a_trainer_prints_counts_where_no_step_is_seen(tmp_path: Path) -> None:
+def test_printed_throughput_counts_without_visible_steps(tmp_path: Path) -> None:
     both = [
         start("train_unhooked.py", folder=tmp_path / str(recorded), recorded=recorded) for recorded in (False, True)
     ]

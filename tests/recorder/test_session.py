@@ -81,7 +81,7 @@ def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
         "events.sender:_start_writer",
     ],
 )
-def test_a_failure_of_ours_changes_nothing_but_one_warning(broken: str, tmp_path: Path) -> None:
+def test_an_internal_failure_gives_one_warning_only(broken: str, tmp_path: Path) -> None:
     module, _, path = broken.partition(":")
     write(
         tmp_path,
@@ -117,7 +117,7 @@ def test_a_line_that_cannot_be_read_is_printed_all_the_same(tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize("version", [0, 999])
-def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int, tmp_path: Path) -> None:
+def test_another_contract_version_runs_unrecorded(version: int, tmp_path: Path) -> None:
     payload = zlib.compress(json.dumps({"version": version, "store": str(tmp_path / "store")}).encode())
     contract = {CONTRACT_VARIABLE: base64.urlsafe_b64encode(payload).decode()}
     done = run(*RECORDED, write(tmp_path, "print('trained')\n"), folder=tmp_path, **contract)
@@ -138,9 +138,7 @@ def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int,
     ],
     ids=["signal at the limit", "signal before it", "long after one that was extended", "handled", "own error"],
 )
-def test_what_the_schedulers_time_limit_ends_is_told_as_such(
-    program: str, ends_in_s: int, state: State, tmp_path: Path
-) -> None:
+def test_a_scheduler_time_limit_is_recorded_as_such(program: str, ends_in_s: int, state: State, tmp_path: Path) -> None:
     name = write(tmp_path, f"import os, signal, sys\n{program}\n")
     run(*RECORDED, name, folder=tmp_path, SLURM_JOB_END_TIME=str(int(time.time()) + ends_in_s))
     wait_for_its_end(tmp_path)
@@ -150,7 +148,7 @@ def test_what_the_schedulers_time_limit_ends_is_told_as_such(
 
 
 @pytest.mark.parametrize("how", ["SIGKILL", "SIGTERM", "SIGABRT", "SIGSEGV", "os._exit"])
-def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) -> None:
+def test_a_silent_end_is_closed(how: str, tmp_path: Path) -> None:
     leave = "os._exit(7)" if how == "os._exit" else f"os.kill(os.getpid(), signal.{how})"
     # The child that it leaves behind holds everything that a fork hands down.
     program = "import os, signal, time\nif (child := os.fork()) == 0:\n    time.sleep(300)\n    os._exit(0)\n"
@@ -184,7 +182,7 @@ def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) 
     ],
     ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork"],
 )
-def test_how_a_program_ended_is_told(program: str, state: State, reason: str, tmp_path: Path) -> None:
+def test_the_end_of_a_program_is_recorded(program: str, state: State, reason: str, tmp_path: Path) -> None:
     done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)
     trial = only_trial(tmp_path)
     assert (trial.state, trial.reason) == (state, reason)
@@ -192,7 +190,7 @@ def test_how_a_program_ended_is_told(program: str, state: State, reason: str, tm
     assert done.stderr.count("CUBICML_TRIAL") == 1
 
 
-def test_a_program_that_waits_for_all_of_its_children_does_not_meet_ours(tmp_path: Path) -> None:
+def test_a_program_waits_only_for_its_own_children(tmp_path: Path) -> None:
     program = "import os\ntry:\n    os.wait()\nexcept ChildProcessError:\n    print('no children')\n"
     assert run(*RECORDED, write(tmp_path, program), folder=tmp_path).stdout == "no children\n"
 

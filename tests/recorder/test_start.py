@@ -27,7 +27,7 @@ def run(arguments: list[str], folder: Path, **changes: str) -> str:
     return done.stdout
 
 
-def test_the_program_finds_nothing_heavy_loaded(tmp_path: Path) -> None:
+def test_the_program_starts_without_heavy_packages(tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text(f"import sys\nprint([name for name in {HEAVY} if name in sys.modules])\n")
     assert run(["-m", "torchx_cubicml.recorder", "--", "train.py"], tmp_path) == "[]\n"
 
@@ -57,7 +57,7 @@ OWN_MODULE = "print('its own')\n"
 
 
 @pytest.mark.parametrize("name", ["resource", "traceback", "statistics", "socket", "weakref"])
-def test_a_program_with_modules_named_like_the_librarys_runs_as_without_us(name: str, tmp_path: Path) -> None:
+def test_a_program_keeps_modules_named_like_the_librarys(name: str, tmp_path: Path) -> None:
     (tmp_path / f"{name}.py").write_text(OWN_MODULE)
     (tmp_path / "train.py").write_text(f"print('begins')\nimport {name}\nprint({name}.__file__)\n")
     plain, recorded = (run([*how, "train.py"], tmp_path) for how in ([], ["-m", "torchx_cubicml.recorder", "--"]))
@@ -65,14 +65,14 @@ def test_a_program_with_modules_named_like_the_librarys_runs_as_without_us(name:
     assert plain.startswith("begins\nits own\n")
 
 
-def test_a_module_of_the_programs_that_ends_the_process_is_not_run_by_us(tmp_path: Path) -> None:
+def test_a_module_of_the_program_is_not_run_early(tmp_path: Path) -> None:
     (tmp_path / "resource.py").write_text("import sys\nsys.exit('usage: ...')\n")
     (tmp_path / "train.py").write_text("print('trained')\n")
     assert run(["-m", "torchx_cubicml.recorder", "--", "train.py"], tmp_path) == "trained\n"
 
 
 @pytest.mark.parametrize("entry", ["recorder", "rewrite.in_job"])
-def test_modules_on_the_path_that_are_named_like_the_librarys_cost_no_record(entry: str, tmp_path: Path) -> None:
+def test_modules_named_like_the_librarys_cost_no_record(entry: str, tmp_path: Path) -> None:
     (tmp_path / "store").mkdir()
     theirs = tmp_path / "theirs"
     theirs.mkdir()

@@ -16,7 +16,7 @@ pytestmark = pytest.mark.launch
 
 
 @pytest.mark.parametrize("evaluates", ["wrapped", "inner", "no_grad"])
-def test_uneven_batches_of_all_ranks_over_the_time_they_took(evaluates: str, tmp_path: Path) -> None:
+def test_uneven_batches_of_all_ranks_give_the_throughput(evaluates: str, tmp_path: Path) -> None:
     done = start("train_uneven.py", evaluates, folder=tmp_path / "job").end()
     assert done.code == 0, done.stderr
     told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]

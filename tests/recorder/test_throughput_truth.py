@@ -35,7 +35,7 @@ flag = "--loader"
 """
 
 
-def test_the_truth_of_a_log_leaves_out_evaluation_and_saving() -> None:
+def test_the_true_rate_excludes_evaluation_and_saving() -> None:
     log = [
         ("begin", 0.0),
         *(("work", 0.1, 8, 80), ("step", 1.0, 0), ("work", 1.1, 8, 80), ("step", 2.0, 0)),
@@ -49,7 +49,7 @@ def test_the_truth_of_a_log_leaves_out_evaluation_and_saving() -> None:
 
 
 @pytest.mark.parametrize("family", [family for family in FAMILIES if family not in {"warm_up", "short"}])
-def test_the_rate_that_a_family_states_is_the_one_of_its_steps(family: str) -> None:
+def test_a_family_states_the_rate_of_its_steps(family: str) -> None:
     """The false-alarm rate of each family is one in 16,000 (4 standard errors), and the seeds are fixed."""
     schedules = [drawn(family, 1, number) for number in range(400)]
     excess = np.array([sum(each.seconds) * each.rate / sum(each.work()) - 1 for each in schedules])
@@ -57,7 +57,7 @@ def test_the_rate_that_a_family_states_is_the_one_of_its_steps(family: str) -> N
 
 
 @pytest.mark.launch
-def test_the_recorded_throughput_is_that_of_the_steps_it_counts(tmp_path: Path) -> None:
+def test_recorded_throughput_is_true(tmp_path: Path) -> None:
     with ThreadPoolExecutor(len(TRAININGS)) as pool:
         verdicts = [*pool.map(partial(launched, folder=tmp_path), TRAININGS)]
     assert [each for each in verdicts if not each.is_right] == []

@@ -51,7 +51,7 @@ def test_a_pattern_as_people_write_them_is_searched(text: str, found: tuple[str,
     ],
     ids=lambda value: str(value)[:16],
 )
-def test_a_pattern_whose_search_may_never_end_is_refused_with_the_rule(text: str, rule: str) -> None:
+def test_an_unbounded_pattern_is_refused_with_the_rule(text: str, rule: str) -> None:
     if text.startswith("((("):  # depth alone is no harm where Python itself takes it
         assert BoundedPattern(text).search(LINE) is not None
         return
@@ -59,7 +59,7 @@ def test_a_pattern_whose_search_may_never_end_is_refused_with_the_rule(text: str
         BoundedPattern(text)
 
 
-def test_a_line_that_could_take_long_is_not_searched() -> None:
+def test_a_costly_line_is_not_searched() -> None:
     pattern = BoundedPattern(r"\d+.*\d+.*\d+.*(\d+)x")
     assert pattern.search("1 2 3 4x") is not None
     hostile = "1" * 8192
@@ -84,7 +84,7 @@ TIMES = st.sampled_from(["", "*", "+", "?", "*?", "{1,3}", "{2}"])
     st.text("ab1 xé", max_size=60) | st.sampled_from(["a" * 500, "ab1 " * 300]),
 )
 @settings(max_examples=300)
-def test_whatever_is_searched_is_found_as_python_finds_it(parts: list[tuple[str, str]], line: str) -> None:
+def test_a_search_finds_what_python_finds(parts: list[tuple[str, str]], line: str) -> None:
     text = "".join(f"{atom}{times}" for atom, times in parts)
     try:
         pattern = BoundedPattern(text)

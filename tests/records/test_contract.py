@@ -45,11 +45,11 @@ def packed(payload: object) -> str:
 
 
 @pytest.mark.parametrize("contract", [FULL, Contract(store="/data/cubicml")], ids=["full", "least"])
-def test_what_travels_arrives(contract: Contract) -> None:
+def test_a_contract_survives_the_round_trip(contract: Contract) -> None:
     assert decode_contract(encode_contract(contract)) == contract
 
 
-def test_the_way_back_is_the_same_launch_with_the_own_command() -> None:
+def test_the_typed_contract_keeps_the_launch() -> None:
     typed = FULL.typed()
     assert (typed.config, typed.origin, typed.suggestion) == ({"micro_batch_size": 2}, Origin.USER, None)
     assert (typed.files, typed.hooks, typed.as_typed) == ((), {}, None)
@@ -102,7 +102,7 @@ def test_another_version_is_refused_with_both_named(version: object) -> None:
 
 
 @pytest.mark.parametrize("suggestion", [{"throughput": float("nan")}, {"throughput": object()}], ids=["nan", "object"])
-def test_what_json_has_no_word_for_is_refused(suggestion: dict[str, object]) -> None:
+def test_a_value_outside_of_json_is_refused(suggestion: dict[str, object]) -> None:
     with pytest.raises(ContractError, match="JSON"):
         encode_contract(Contract(store="/data", suggestion=suggestion))
 
@@ -130,7 +130,7 @@ DAMAGED = {
 
 
 @pytest.mark.parametrize("value", DAMAGED.values(), ids=DAMAGED.keys())
-def test_a_damaged_contract_is_refused_and_nothing_else_is_raised(value: str) -> None:
+def test_a_damaged_contract_raises_only_our_error(value: str) -> None:
     with pytest.raises(ContractError, match="damaged"):
         decode_contract(value)
 

@@ -134,7 +134,7 @@ class TestJson:
             "origin": "user",
         }
 
-    def test_what_a_user_really_runs_is_unharmed(self) -> None:
+    def test_ordinary_values_are_unchanged(self) -> None:
         workload = {
             "program": "-m pkg.train",
             "world_size": 8,
@@ -180,7 +180,7 @@ class TestJson:
         assert len(reason) == MAX_REASON
         assert "hun" not in reason
 
-    def test_a_prediction_that_is_not_finite_is_no_hindrance(self) -> None:
+    def test_an_infinite_prediction_is_dropped(self) -> None:
         suggestion = {"throughput": float("nan"), "range": (1.0, float("inf"))}
         assert through_json(started(suggestion=suggestion)).suggestion == {"throughput": None, "range": [1.0, None]}
 
@@ -194,7 +194,7 @@ class TestJson:
         ],
         ids=["nameless", "end without state", "state without end", "end that is none"],
     )
-    def test_an_event_that_says_nothing_is_refused(self, fields: dict[str, object]) -> None:
+    def test_an_empty_event_is_refused(self, fields: dict[str, object]) -> None:
         with pytest.raises(RecordError):
             Event(**fields)
 
@@ -250,12 +250,12 @@ class TestHostileJson:
             or next(iter(change))
         ),
     )
-    def test_what_is_not_legal_is_a_record_error(self, change: dict[str, object]) -> None:
+    def test_illegal_json_is_a_record_error(self, change: dict[str, object]) -> None:
         with pytest.raises(RecordError):
             Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **change})
 
     @pytest.mark.parametrize("field", ["config", "measurement", "attempt", "suggestion", "trial_id", "schema", "event"])
-    def test_what_is_nested_without_end_is_a_record_error_or_kept(self, field: str) -> None:
+    def test_deeply_nested_json_is_a_record_error_or_kept(self, field: str) -> None:
         deep: object = 1
         for _ in range(20_000):
             deep = [deep]
@@ -263,7 +263,7 @@ class TestHostileJson:
             Event.from_json({"schema": 1, "event": "started", "trial_id": "a", field: deep})
 
     @pytest.mark.parametrize("payload", [None, [], "x", 1, float("nan")], ids=repr)
-    def test_what_is_no_object_is_a_record_error(self, payload: object) -> None:
+    def test_a_json_value_that_is_no_object_is_a_record_error(self, payload: object) -> None:
         with pytest.raises(RecordError, match="object"):
             Event.from_json(payload)
 
@@ -312,7 +312,7 @@ class TestFold:
     def test_an_object_copied_twice_counts_once(self, told: list[Event]) -> None:
         assert fold_events(told + told) == fold_events(told)
 
-    def test_later_facts_go_before_earlier_ones_by_attempt_and_sequence_and_not_by_clock(self) -> None:
+    def test_attempt_and_sequence_order_the_facts(self) -> None:
         told = [
             started(attempt=(0, 1), sequence=0, time="2020-01-01", observed={"x": 3}),
             started(attempt=(0, 0), sequence=1, time="2030-01-01", observed={"x": 2, "y": 2}),
@@ -322,7 +322,7 @@ class TestFold:
         assert trial.observed == {"x": 3, "y": 2, "z": 1}
         assert (trial.attempts, trial.started_at, trial.ended_at) == (2, "2020-01-01", "")
 
-    def test_the_measurement_is_that_of_the_last_attempt_that_has_one(self) -> None:
+    def test_the_last_measured_attempt_counts(self) -> None:
         early, late = Measurement(tokens_per_second=1.0), Measurement(tokens_per_second=2.0)
         told = [
             started(kind=EventKind.MEASURED, attempt=(0, 1), sequence=3, measurement=late),
@@ -342,7 +342,7 @@ class TestFold:
         ],
         ids=["memory", "raise", "connection", "stop"],
     )
-    def test_of_several_ends_the_most_specific_is_believed(self, states: list[State], believed: State) -> None:
+    def test_the_most_specific_of_several_ends_counts(self, states: list[State], believed: State) -> None:
         told = [ended(state, writer=f"rank{rank}", reason=state) for rank, state in enumerate(states)]
         [trial] = fold_events(told)
         assert (trial.state, trial.reason) == (believed, believed)
@@ -350,7 +350,7 @@ class TestFold:
     def test_every_end_has_its_place_in_the_order_of_belief(self) -> None:
         assert [fold_events([ended(state)])[0].state for state in ENDS] == ENDS
 
-    def test_an_end_of_an_earlier_attempt_is_no_end(self) -> None:
+    def test_the_end_of_an_earlier_attempt_does_not_count(self) -> None:
         [trial] = fold_events([ended(State.INFRASTRUCTURE, time="2020"), started(attempt=(0, 1))])
         assert (trial.state, trial.reason, trial.ended_at) == (State.RUNNING, "", "")
 
@@ -362,11 +362,11 @@ class TestFold:
         assert (trial.trial_id, trial.config, trial.suggestion) == ("a", {"x": 1}, {"why": "fast"})
         assert (trial.origin, trial.state) == (Origin.TUNE, State.RUNNING)
 
-    def test_a_plan_alone_is_a_planned_trial_of_its_own_name(self) -> None:
+    def test_a_plan_alone_is_a_planned_trial(self) -> None:
         [trial] = fold_events([Event(kind=EventKind.PLANNED, launch_id="l")])
         assert (trial.trial_id, trial.state, trial.attempts) == ("l", State.PLANNED, 1)
 
-    def test_a_job_that_ended_before_it_could_speak_is_known_by_its_launch(self) -> None:
+    def test_a_job_without_events_is_known_by_its_launch(self) -> None:
         plan = Event(kind=EventKind.PLANNED, launch_id="l", config={"x": 1})
         [trial] = fold_events([ended(State.UNKNOWN, trial_id="", launch_id="l", writer="tune"), plan])
         assert (trial.trial_id, trial.state, trial.config) == ("l", State.UNKNOWN, {"x": 1})
@@ -380,7 +380,7 @@ class TestFold:
         for order in (told, told[::-1]):
             assert {trial.trial_id: trial.config["x"] for trial in fold_events(order)} == {"a": 1, "b": 1}
 
-    def test_a_late_rank_without_an_origin_does_not_change_who_chose(self) -> None:
+    def test_a_late_rank_without_an_origin_keeps_the_origin(self) -> None:
         [trial] = fold_events([ended(State.COMPLETED, sequence=0), started(origin=Origin.REWRITE, sequence=1)])
         assert trial.origin is Origin.REWRITE
 
@@ -398,7 +398,7 @@ class TestGoldenRecords:
             payload["measurement"].setdefault("statistic", "p50" if "step_time_s" in payload["measurement"] else "")
         assert {name: again[name] for name in payload} == payload
 
-    def test_they_fold_to_the_trials_that_they_tell_of(self) -> None:
+    def test_they_fold_to_their_trials(self) -> None:
         told = [Event.from_json(json.loads(path.read_text())) for path in sorted(GOLDEN.glob("*.json"))]
         folded = {trial.trial_id: trial for trial in fold_events(told)}
         assert set(folded) == {

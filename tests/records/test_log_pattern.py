@@ -94,7 +94,7 @@ def test_what_is_wrong_is_told_in_one_sentence_with_key_and_rule(log: str, told:
     assert "\n" not in str(raised.value)
 
 
-def test_a_file_without_a_log_declares_none(tmp_path: Path) -> None:
+def test_a_file_without_a_log_section_declares_no_log(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(REST.removesuffix("[log]\n"))
     assert load_space(tmp_path / "s.toml").log is None
 

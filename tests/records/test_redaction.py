@@ -115,7 +115,7 @@ def test_only_the_secret_goes() -> None:
     assert masked == f"train.py --lr 0.1 --api_key {MASK} --seed 3, user=me password='{MASK}', rank=1"
 
 
-def test_a_flag_without_a_value_hides_nothing_else() -> None:
+def test_a_flag_without_a_value_hides_no_other_word() -> None:
     assert mask("train.py --token --lr 0.1") == "train.py --token --lr 0.1"
 
 

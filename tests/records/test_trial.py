@@ -50,7 +50,7 @@ class TestMeasurement:
         assert measurement.throughput("tokens_per_second") == 10.0
         assert measurement.throughput("samples_per_second") is None
 
-    def test_an_unknown_objective_is_told_with_the_legal_ones(self) -> None:
+    def test_an_unknown_objective_names_the_legal_ones(self) -> None:
         with pytest.raises(RecordError, match=r"'speed'.*tokens_per_second, samples_per_second"):
             Measurement(tokens_per_second=10.0).throughput("speed")
 
@@ -74,7 +74,7 @@ class TestMeasurement:
         ],
         ids=lambda fields: next(iter(fields)) if isinstance(fields, dict) else None,
     )
-    def test_what_cannot_have_been_measured_is_refused(self, fields: dict[str, object]) -> None:
+    def test_impossible_measurements_are_refused(self, fields: dict[str, object]) -> None:
         with pytest.raises(RecordError, match=next(iter(fields))):
             Measurement(**fields)
 
@@ -89,7 +89,7 @@ class TestMeasurement:
         ],
         ids=lambda fields: next(reversed(fields)),
     )
-    def test_its_doubt_is_finite_whatever_was_recorded(self, fields: dict[str, object]) -> None:
+    def test_uncertainty_is_finite_for_any_record(self, fields: dict[str, object]) -> None:
         assert 0.0 < Measurement(tokens_per_second=1.0, **fields).uncertainty <= 10.0
 
 
@@ -115,11 +115,11 @@ class TestTrial:
         assert Trial.infeasible(workload={}, config={}, reason="timeout").state is State.TIMEOUT
 
     @pytest.mark.parametrize("reason", ["completed", "running", "planned", "tired"])
-    def test_what_is_no_failure_is_refused(self, reason: str) -> None:
+    def test_a_state_other_than_a_failure_is_refused(self, reason: str) -> None:
         with pytest.raises(RecordError, match=rf"'{reason}'.*out_of_memory"):
             Trial.infeasible(workload={}, config={}, reason=reason)
 
-    def test_a_declared_fact_goes_before_an_observed_and_a_requested_one(self) -> None:
+    def test_a_declared_fact_replaces_observed_and_requested_ones(self) -> None:
         trial = Trial(
             trial_id="a",
             workload={"x": 1},
@@ -142,23 +142,23 @@ class TestTrial:
         with pytest.raises(RecordError, match="trial_id"):
             Trial(trial_id="", workload={}, config={}, state=State.RUNNING)
 
-    def test_states_tell_whether_they_are_an_end(self) -> None:
+    def test_states_know_whether_they_are_an_end(self) -> None:
         assert [state for state in State if not state.ended] == [State.PLANNED, State.RUNNING]
 
 
 class TestFreezing:
     @pytest.mark.parametrize("value", HOSTILE.values(), ids=HOSTILE.keys())
-    def test_what_is_no_value_is_refused_by_name(self, value: object) -> None:
+    def test_an_illegal_value_is_refused_by_name(self, value: object) -> None:
         with pytest.raises(RecordError, match=r"config\.x"):
             freeze_values({"x": value}, where="config")
 
     @pytest.mark.parametrize("name", ["", "x" * 129, 1, None, ("a",)], ids=repr)
-    def test_what_is_no_name_is_refused(self, name: object) -> None:
+    def test_an_illegal_name_is_refused(self, name: object) -> None:
         with pytest.raises(RecordError, match="config: names must be"):
             freeze_values({name: 1}, where="config")
 
     @pytest.mark.parametrize("values", [None, [], "x", 1], ids=repr)
-    def test_what_is_no_mapping_is_refused(self, values: object) -> None:
+    def test_other_types_than_mappings_are_refused(self, values: object) -> None:
         with pytest.raises(RecordError, match="config must map"):
             freeze_values(values, where="config")
 
@@ -197,12 +197,12 @@ class TestFreezing:
     ],
     ids=str,
 )
-def test_what_a_measurement_holds_besides_is_checked(fields: dict[str, object]) -> None:
+def test_other_fields_of_a_measurement_are_checked(fields: dict[str, object]) -> None:
     with pytest.raises(RecordError, match=next(iter(fields))):
         Measurement(**fields)
 
 
-def test_throughput_per_device_is_computed_by_who_asks() -> None:
+def test_throughput_per_device_is_computed() -> None:
     trial = Trial.completed(workload={"world_size": 8}, config={}, tokens_per_second=4000.0)
     assert trial.per_device("tokens_per_second") == 500.0
     assert trial.per_device("samples_per_second") is None
@@ -224,41 +224,41 @@ class TestStatistics:
     @pytest.mark.parametrize(
         ("statistic", "expected"), [("mean", 80.0), ("p50", 100.0), ("p90", 125.0), ("p10", 62.5)], ids=str
     )
-    def test_a_mean_is_told_at_each_of_them(self, statistic: str, expected: float) -> None:
+    def test_a_mean_converts_to_each_statistic(self, statistic: str, expected: float) -> None:
         told = RUN.at(statistic)
         assert (told.tokens_per_second, told.samples_per_second) == (expected, expected / 10)
         assert (told.statistic, told.uncertainty) == (statistic, 0.02)
         assert told.at(statistic) == told
 
-    def test_what_is_unknown_stays(self) -> None:
+    def test_an_unconvertible_measurement_stays(self) -> None:
         bare = Measurement(tokens_per_second=80.0, statistic="mean")
         imported = Measurement(tokens_per_second=80.0)
         assert [each.at("p50") for each in (bare, imported)] == [bare, imported]
         assert OLD.at("mean") == OLD
         assert OLD.at("p90") == OLD
 
-    def test_a_median_may_be_off_the_mean_but_not_off_the_median(self) -> None:
+    def test_only_a_conversion_to_the_mean_adds_error(self) -> None:
         assert OLD.uncertainty == pytest.approx(math.log(1.25))
         assert OLD.at("p50").uncertainty == 0.0
         assert OLD.at("p50").throughput("tokens_per_second") == 100.0
         drifting = replace(OLD, mean_step_time_s=1.0, drift=0.1)
         assert drifting.uncertainty == drifting.at("p50").uncertainty == pytest.approx(math.log(1.1) * 1.25**0.5)
 
-    def test_doubt_that_nobody_told_does_not_come_of_telling_it_otherwise(self) -> None:
+    def test_a_change_of_statistic_adds_no_error(self) -> None:
         unsure = replace(RUN, relative_error=None)
         assert unsure.uncertainty == unsure.at("p50").uncertainty == 0.0
 
-    def test_without_a_mean_the_time_outside_steps_is_in_doubt(self) -> None:
+    def test_time_outside_of_steps_adds_error_without_a_mean(self) -> None:
         assert replace(OLD, mean_step_time_s=None, share_outside_steps=0.2).uncertainty == pytest.approx(math.log(1.25))
         assert math.isfinite(replace(OLD, mean_step_time_s=None, share_outside_steps=1.0).uncertainty)
 
-    def test_a_trial_is_told_with_its_measurement(self) -> None:
+    def test_a_trial_converts_its_measurement(self) -> None:
         trial = Trial(trial_id="t", workload={}, config={}, state=State.COMPLETED, measurement=RUN)
         assert trial.at("mean") is trial
         assert trial.at("p50") == replace(trial, measurement=RUN.at("p50"))
         running = replace(trial, measurement=None, state=State.RUNNING)
         assert running.at("p50") is running
 
-    def test_another_is_no_statistic(self) -> None:
+    def test_an_unknown_statistic_is_refused(self) -> None:
         with pytest.raises(RecordError, match="unknown statistic 'max'; choose from mean, p50, p10, p90"):
             RUN.at("max")

@@ -45,35 +45,35 @@ def best_of(*trials: Trial) -> Suggestion | None:
 
 class TestSameGround:
     @pytest.mark.parametrize("fact", ["device", "n_params"])
-    def test_no_gain_is_told_from_other_ground(self, fact: str) -> None:
+    def test_no_gain_is_claimed_across_devices_or_models(self, fact: str) -> None:
         old, new = {"device": ("NVIDIA A100", "NVIDIA H100"), "n_params": (1_000_000_000, 100_000_000)}[fact]
         best = best_of(ran(1, **{fact: old}), ran(2, batch=2, speed=30_000.0, **{fact: new}))
         assert best is not None
         assert (best.gain or 0.0) < 1.5
         assert f"1 launch left out: the latest had {fact}" in best.reason
 
-    def test_on_one_ground_nothing_is_left_out(self) -> None:
+    def test_trials_on_one_device_all_count(self) -> None:
         best = best_of(ran(1, device="H100"), ran(2, batch=2, speed=30_000.0, device="H100"))
         assert best is not None
         assert best.gain == pytest.approx(3.0, rel=0.1)
         assert "left out" not in best.reason
 
-    def test_the_latest_says_what_the_ground_is(self) -> None:
+    def test_the_latest_trial_decides_the_device(self) -> None:
         assert kept_ids(ran(2, device="H100"), ran(3, device="A100"), ran(1, device="A100")) == ["day-3", "day-1"]
 
-    def test_a_launch_that_failed_by_its_own_error_says_nothing(self) -> None:
+    def test_a_user_error_does_not_decide_the_device(self) -> None:
         laptop = replace(open_trial(9, State.USER_ERROR), observed={"device": "cpu"})
         assert kept_ids(ran(1, device="H100"), laptop) == ["day-1"]
 
-    def test_what_observed_nothing_and_what_is_of_another_workload_stays(self) -> None:
+    def test_unobserved_and_foreign_trials_stay(self) -> None:
         elsewhere = Trial.completed(workload={"program": "b.py", "world_size": 1}, config={}, tokens_per_second=1.0)
         assert kept_ids(ran(1), ran(2, device="H100"), elsewhere) == ["day-1", "day-2", elsewhere.trial_id]
         assert comparable_trials([], WORKLOAD) == ([], ())
 
-    def test_padding_to_shards_is_no_other_model(self) -> None:
+    def test_padding_to_shards_is_the_same_model(self) -> None:
         assert kept_ids(ran(1, n_params=1_000_000), ran(2, n_params=1_009_000)) == ["day-1", "day-2"]
 
-    def test_another_model_is_told_with_what_to_do(self) -> None:
+    def test_another_model_is_reported_with_advice(self) -> None:
         kept, lines = comparable_trials([ran(1, n_params=10**9), ran(2, n_params=10**8)], WORKLOAD)
         assert [trial.trial_id for trial in kept] == ["day-2"]
         assert lines == (
@@ -85,13 +85,13 @@ class TestSameGround:
         _, (line,) = comparable_trials([ran(day, device=f"device {day}") for day in range(1, 7)], WORKLOAD)
         assert line.endswith("had device device 6, not device 1 or device 2 or device 3 and 2 more")
 
-    def test_memory_of_another_device_rules_nothing_out(self) -> None:
+    def test_memory_of_another_device_excludes_no_config(self) -> None:
         trials = [ran(1, batch=2, speed=None, device="V100"), ran(2, device="H100")]
         (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=trials)
         assert found.config == {"micro_batch_size": 2}
 
     @pytest.mark.parametrize("speed", [5e-324, 1e-300, 1e300, 1.7e308])
-    def test_a_throughput_that_no_training_can_have_is_left_out_and_told(self, speed: float) -> None:
+    def test_an_impossible_throughput_is_left_out_and_reported(self, speed: float) -> None:
         odd = [ran(day, batch=2, speed=speed, device="H100") for day in (2, 3)]
         best = best_of(ran(1, device="H100"), *odd)
         assert best is not None
@@ -101,7 +101,7 @@ class TestSameGround:
         (found,) = suggest(SPACE, workload=WORKLOAD, current=CURRENT, trials=[ran(1), *odd])
         assert found.config == {"micro_batch_size": 2}  # which may be launched again
 
-    def test_nor_is_one_of_another_workload_learned_from(self) -> None:
+    def test_an_impossible_throughput_of_another_workload_is_ignored(self) -> None:
         elsewhere = [
             replace(ran(day, speed=1e300), workload={"program": "b.py", "world_size": 1}) for day in range(1, 28)
         ]
@@ -115,7 +115,7 @@ class TestUnderWay:
 
     @pytest.mark.parametrize("state", [State.PLANNED, State.RUNNING])
     @pytest.mark.parametrize(("day", "again"), [(1, True), (9, False), (10, False), (0, False)])
-    def test_what_is_open_for_long_blocks_no_config(self, state: State, day: int, again: bool) -> None:
+    def test_an_old_open_trial_blocks_no_config(self, state: State, day: int, again: bool) -> None:
         assert self.is_suggested_again(ran(10), open_trial(day, state, hours="02")) is again
 
     def test_a_workload_whose_launches_take_long_is_waited_for(self) -> None:
@@ -124,7 +124,7 @@ class TestUnderWay:
         assert not self.is_suggested_again(week, late, open_trial(9, State.RUNNING))
         assert self.is_suggested_again(week, late, open_trial(1, State.RUNNING))
 
-    def test_a_config_whose_launches_are_lost_again_and_again_is_not_blocked(self) -> None:
+    def test_a_config_with_lost_launches_is_not_blocked(self) -> None:
         lost = [open_trial(day, State.RUNNING, name=f"lost-{day}") for day in (1, 2)]
         assert self.is_suggested_again(*lost, ran(10))
 
@@ -137,7 +137,7 @@ class TestUnderWay:
         assert expire_lost_trials([odd, ran(10)], WORKLOAD) == [odd, ran(10)]
 
 
-def test_the_outlook_is_of_one_ground() -> None:
+def test_the_posterior_uses_one_device() -> None:
     trials = [ran(1, device="A100"), ran(2, device="H100"), open_trial(1, State.PLANNED)]
     space = SPACE.bind(workload=WORKLOAD, current=CURRENT)
     rng = np.random.default_rng(0)

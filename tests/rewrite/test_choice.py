@@ -73,7 +73,7 @@ def exploring(*, budget: float = 100.0, share: float = 1.0) -> SearchSpace:
     return replace(SPACE, rewrite=RewriteRules(explore=share, explore_budget_device_hours=budget))
 
 
-def test_nothing_is_chosen_before_anything_was_measured() -> None:
+def test_no_measurement_chooses_no_config() -> None:
     case = DecisionContext(space=SPACE, workload={**WORKLOAD, "program": "other.py"}, current=CURRENT, trials=TRIALS)
     assert choose(case, now=NOW) is None
 
@@ -88,24 +88,24 @@ def test_precision_changes_where_the_space_file_permits_it() -> None:
     assert chosen(permitting(SPACE, "precision")).config == config(8, "bf16")
 
 
-def test_what_is_frozen_stays_and_the_rest_changes() -> None:
+def test_frozen_parameters_stay_and_others_change() -> None:
     rules = RewriteRules(freeze=("micro_batch_size",))
     choice = chosen(replace(permitting(SPACE, "precision"), rewrite=rules))
     assert choice.config == config(2, "bf16")
 
 
-def test_where_all_is_frozen_the_users_own_config_runs() -> None:
+def test_all_frozen_runs_the_users_config() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",))))
     assert choice.config == CURRENT
     assert choice.rejection_reason == "no recorded launch suggests a faster config"
 
 
-def test_a_gain_under_the_one_that_is_wanted_changes_nothing() -> None:
+def test_a_gain_under_the_limit_changes_nothing() -> None:
     choice = chosen(replace(SPACE, rewrite=RewriteRules(min_gain=50.0)))
     assert choice.rejection_reason.endswith("is below min_gain, 5000.0%")
 
 
-def test_among_free_configs_the_fastest_of_the_same_batch_is_chosen() -> None:
+def test_the_fastest_config_of_the_same_batch_is_chosen() -> None:
     text = "[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = '-b'\n"
     text += "[parameters.gradient_accumulation_steps]\nchoices = [1, 2, 4]\nflag = '-a'\n"
     space = parse_space(text, where="space.toml")

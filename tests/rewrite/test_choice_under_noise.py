@@ -47,7 +47,7 @@ def launched(seed: int, *, noise: float, n_configs: int, repeats: int, gain: flo
     [(0.02, 12, 1), (0.05, 12, 1), (0.1, 4, 4)],
     ids=["quiet, each once", "noisy, each once", "loud, four times"],
 )
-def test_where_nothing_is_faster_nine_launches_in_ten_stay_as_typed(noise: float, n_configs: int, repeats: int) -> None:
+def test_without_gains_nine_launches_in_ten_stay_as_typed(noise: float, n_configs: int, repeats: int) -> None:
     """Six or more of 20 happen to a rule of one in ten once in 90 times (binomial), and the seeds are fixed."""
     changed = sum(
         not launched(seed, noise=noise, n_configs=n_configs, repeats=repeats)[0].rejection_reason
@@ -61,9 +61,7 @@ def test_where_nothing_is_faster_nine_launches_in_ten_stay_as_typed(noise: float
     [(0.02, 6, 1, 1.6), (0.05, 6, 4, 1.25)],
     ids=["quiet, each once", "noisy, four times"],
 )
-def test_a_real_gain_is_found_and_told_within_its_interval(
-    noise: float, n_configs: int, repeats: int, gain: float
-) -> None:
+def test_a_real_gain_is_found_within_its_interval(noise: float, n_configs: int, repeats: int, gain: float) -> None:
     """A rule that finds nine in ten misses six or more of 20 once in 90 times."""
     found = [launched(seed, noise=noise, n_configs=n_configs, repeats=repeats, gain=gain) for seed in range(STORES)]
     assert sum(not choice.rejection_reason and choice.config == faster for choice, faster in found) >= 15

@@ -104,7 +104,7 @@ def filled(place: Place) -> Place:
     return place
 
 
-def test_a_second_launch_of_the_same_command_works_nothing_out(filled: Place) -> None:
+def test_a_second_launch_of_a_command_reuses_the_decision(filled: Place) -> None:
     first, second = filled.decide(), filled.decide()
     assert first == second
     assert first.choice is not None
@@ -180,7 +180,7 @@ def test_only_what_can_matter_is_learned_from(filled: Place, news: list[Trial], 
     assert filled.n_learned == 1 + learned
 
 
-def test_a_launch_under_way_changes_nothing_until_it_has_shown_something(filled: Place) -> None:
+def test_a_launch_under_way_counts_once_it_has_observed(filled: Place) -> None:
     """So that a decision kept and one worked out anew are the same."""
     filled.add(replace(ran(8, "a"), state=State.RUNNING, measurement=None))
     with_it = chosen(replace(CASE, trials=list(filled.store)))
@@ -239,12 +239,12 @@ def test_a_remote_store_is_listed_once_for_a_launch(tmp_path: Path, monkeypatch:
     assert len([url for url in listed if not url.endswith("choices")]) == 1
 
 
-def test_one_is_neither_true_nor_a_text(filled: Place) -> None:
+def test_values_of_different_types_are_distinct(filled: Place) -> None:
     values: list[Value] = [1, True, "1", (1,)]
     assert len({filled.kept(replace(CASE, workload={**WORKLOAD, "n": value})) for value in values}) == 4
 
 
-def test_without_a_measurement_nothing_is_kept_for_good(place: Place) -> None:
+def test_no_measurement_keeps_no_decision(place: Place) -> None:
     assert place.decide().choice is None
     assert place.decide().choice is None
     assert place.n_learned == 0
@@ -252,7 +252,7 @@ def test_without_a_measurement_nothing_is_kept_for_good(place: Place) -> None:
     assert place.decide().choice is not None
 
 
-def test_without_a_folder_for_it_nothing_is_kept(filled: Place) -> None:
+def test_without_a_folder_no_decision_is_kept(filled: Place) -> None:
     filled.limits = replace(filled.limits, cache=None)
     assert filled.decide() == filled.decide()
     assert filled.n_learned == 2
@@ -271,7 +271,7 @@ def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.Monk
     assert filled.n_learned <= 2
 
 
-def test_warnings_of_the_store_are_told_with_a_kept_decision_too(filled: Place) -> None:
+def test_store_warnings_are_repeated_with_a_kept_decision(filled: Place) -> None:
     (Path(filled.store.url) / "events" / "bad.json").write_text("{")
     first, second = filled.decide(), filled.decide()
     assert first == second
@@ -299,7 +299,7 @@ def test_a_full_budget_leaves_the_kept_decision(filled: Place) -> None:
     assert filled.n_learned == 1
 
 
-def test_a_store_that_cannot_be_listed_is_told(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unlistable_store_is_reported(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
 
     def refuse(*_: object, **__: object) -> None:
@@ -320,7 +320,7 @@ def places_of(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[ob
         yield from places_of(item, (*path, key))
 
 
-def test_whatever_a_kept_decision_says_every_word_is_the_users(filled: Place) -> None:
+def test_a_kept_decision_adds_no_foreign_word(filled: Place) -> None:
     """Any one or two values of it replaced by any others: a legal config of the user's space, or learned anew."""
     filled.add(ran(8, "b"))
     filled.decide()

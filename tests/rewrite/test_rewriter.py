@@ -117,9 +117,7 @@ def test_a_launch_is_recorded_without_a_space(tmp_path: Path) -> None:
         ("", "/data/store", False),
     ],
 )
-def test_a_local_store_that_means_another_place_in_a_container_is_told(
-    scheduler: str, store: str, warned: bool
-) -> None:
+def test_a_local_store_outside_the_container_is_reported(scheduler: str, store: str, warned: bool) -> None:
     rewritten = rewrite(replace(LAUNCH, scheduler=scheduler), Options(store=store))
     assert rewritten.contract is not None
     assert rewritten.contract.scheduler == scheduler
@@ -182,7 +180,7 @@ def test_rewriting_is_repeatable(options: Options) -> None:
     assert rewrite(LAUNCH, options) == rewrite(LAUNCH, options)
 
 
-def test_with_nothing_known_a_launch_stays_as_typed(options: Options) -> None:
+def test_an_empty_store_leaves_the_launch_as_typed(options: Options) -> None:
     assert_as_typed(rewrite(LAUNCH, options), "no measured launch matches this workload yet")
 
 
@@ -212,9 +210,7 @@ def test_a_suggestion_that_is_not_good_enough_is_not_used(
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
 
-def test_where_the_own_config_does_not_fit_one_that_fits_is_used(
-    options: Options, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_user_config_out_of_memory_is_replaced(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(options)
     suggestion = promise(gain=None, gain_low=None, gain_high=None)
     monkeypatch.setattr(advisor, "best_known", lambda *_, **__: suggestion)
@@ -230,13 +226,13 @@ def test_a_config_that_is_not_of_the_space_is_refused(options: Options, monkeypa
     assert_as_typed(rewrite(LAUNCH, options), "64")
 
 
-def test_a_space_that_states_another_global_batch_size_rewrites_nothing(options: Options) -> None:
+def test_a_space_of_another_batch_size_rewrites_nothing(options: Options) -> None:
     fill(options)
     Path(options.space).write_text(SPACE.replace("[workload]", "[workload]\nglobal_batch_size = 64"))
     assert_as_typed(rewrite(LAUNCH, options), "global batch size of 64, but the command has 32")
 
 
-def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Options) -> None:
+def test_a_suggestion_of_another_batch_size_is_not_used(options: Options) -> None:
     store = TrialStore(options.store)
     for batch in (1, 2, 4, 8):
         config: dict[str, Value] = {"micro_batch_size": batch}
@@ -245,7 +241,7 @@ def test_a_suggestion_that_changes_the_global_batch_size_is_not_used(options: Op
     assert_as_typed(rewrite(LAUNCH, options), "the global batch size from 4 to 16; derive gradient_accumulation")
 
 
-def test_what_changes_the_training_stays_and_a_line_says_so(options: Options) -> None:
+def test_parameters_that_change_the_training_stay(options: Options) -> None:
     fill(options)
     precision = '[parameters.precision]\nchoices = ["fp32", "bf16"]\nflag = "--precision"\ndefault = "fp32"\n[tune]'
     Path(options.space).write_text(SPACE.replace("[tune]", precision))
@@ -272,7 +268,7 @@ def test_a_launch_that_explores_says_so_and_is_recorded_as_such(options: Options
     assert text.endswith("    to switch this off           --mode record")
 
 
-def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options) -> None:
+def test_a_config_decided_in_the_job_is_recorded(options: Options) -> None:
     fill(options)
     elastic = replace(LAUNCH, world_size=None, why_not_rewritten="the number of nodes (1:4) is decided later")
     rewritten = rewrite(elastic, options)
@@ -291,29 +287,27 @@ def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options
     ],
     ids=["unknown key", "absent flag", "impossible", "no TOML"],
 )
-def test_a_space_that_cannot_be_used_is_told_with_its_place(
-    options: Options, change: tuple[str, str], reason: str
-) -> None:
+def test_an_unusable_space_is_reported_with_its_place(options: Options, change: tuple[str, str], reason: str) -> None:
     fill(options)
     Path(options.space).write_text(SPACE.replace(*change))
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
 
-def test_a_space_that_is_not_there_is_told(options: Options, tmp_path: Path) -> None:
+def test_a_missing_space_is_reported(options: Options, tmp_path: Path) -> None:
     assert_as_typed(rewrite(LAUNCH, replace(options, space=str(tmp_path / "nope.toml"))), "nope.toml")
 
 
-def test_an_unknown_mode_is_told_with_the_legal_ones(options: Options) -> None:
+def test_an_unknown_mode_names_the_legal_ones(options: Options) -> None:
     fill(options)
     assert_as_typed(rewrite(LAUNCH, replace(options, mode="of")), "unknown mode 'of'; choose from rewrite, record, off")
 
 
-def test_the_mode_rewrite_wants_a_space(tmp_path: Path) -> None:
+def test_the_mode_rewrite_needs_a_space(tmp_path: Path) -> None:
     assert_as_typed(rewrite(LAUNCH, Options(store=str(tmp_path), mode="rewrite")), "no space file was given")
 
 
 @pytest.mark.parametrize("store", ["foo://x", "memory://x", "s3://"])
-def test_a_store_that_no_job_can_reach_leaves_the_launch_as_typed(options: Options, store: str) -> None:
+def test_an_unreachable_store_leaves_the_launch_as_typed(options: Options, store: str) -> None:
     rewritten = rewrite(LAUNCH, replace(options, store=store))
     assert (rewritten.launch, rewritten.contract) == (LAUNCH, None)
     assert len(rewritten.lines) == 1
@@ -331,7 +325,7 @@ def test_a_store_that_no_job_can_reach_leaves_the_launch_as_typed(options: Optio
     ],
     ids=["store", "defect", "deep"],
 )
-def test_our_own_failure_is_one_line_and_changes_nothing(
+def test_an_internal_failure_is_one_line_and_changes_nothing(
     options: Options, monkeypatch: pytest.MonkeyPatch, error: Exception, reason: str
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -346,7 +340,7 @@ def test_our_own_failure_is_one_line_and_changes_nothing(
     ("step", "reached"),
     [("_contract_with_config", {}), ("check_batch_size", CURRENT), ("_decide", CURRENT), ("_with_choice", CURRENT)],
 )
-def test_a_failure_keeps_the_launch_of_the_last_step_that_succeeded(
+def test_a_failure_keeps_the_last_sound_launch(
     options: Options, monkeypatch: pytest.MonkeyPatch, step: str, reached: dict[str, Value]
 ) -> None:
     def fail(*_: object, **__: object) -> None:
@@ -364,7 +358,7 @@ def test_a_failure_keeps_the_launch_of_the_last_step_that_succeeded(
 HOSTILE: list[Value] = ["; rm -rf /", "$(touch /tmp/x)", "`id`", "a\nb", "' \" \\", "x" * 4000, -1, 2**62, True, 0.5]
 
 
-def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_slow_decision_leaves_the_launch_as_typed(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(options)
     asked, released = threading.Event(), threading.Event()
 
@@ -379,7 +373,7 @@ def test_a_launch_waits_for_no_thought_that_takes_too_long(options: Options, mon
     released.set()
 
 
-def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Options) -> None:
+def test_trials_on_another_device_are_left_out_and_reported(options: Options) -> None:
     fill(options, gain=3.0)
     store = TrialStore(options.store)
     times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
@@ -393,7 +387,7 @@ def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Opti
     assert rewritten.suggestion.config["micro_batch_size"] == 8
 
 
-def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
+def test_no_text_of_a_store_enters_a_command(options: Options) -> None:
     """Whatever a store claims of the fastest configs, every word comes from the user's command or space file."""
     config = dict(trial(8, "NO_SHARD", 1.0).config)
     lies = [
@@ -461,7 +455,7 @@ def test_place_config_writes_what_a_profiling_launch_needs(options: Options, tmp
     assert made.workload == WORKLOAD
 
 
-def test_without_scratch_the_users_own_outputs_stay(options: Options) -> None:
+def test_without_scratch_the_users_outputs_stay(options: Options) -> None:
     placed = place_config(LAUNCH, load_space(options.space), CURRENT, store=options.store, origin=Origin.USER)
     assert placed.launch == LAUNCH
 
@@ -499,7 +493,7 @@ def test_a_component_that_does_not_train_runs_as_typed(capsys: pytest.CaptureFix
     )
 
 
-def test_a_component_in_mode_off_is_as_without_us(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_component_in_mode_off_is_unchanged(options: Options, capsys: pytest.CaptureFixture[str]) -> None:
     (role,) = rewrite_component(DDP, replace(options, mode="off")).roles
     assert role.args[1].startswith("torchrun ")
     assert CONTRACT_VARIABLE not in role.env
@@ -515,14 +509,12 @@ def test_a_carrier_over_its_limit_leaves_the_launch_as_typed(
     assert "without recording it: the launch contract has" in capsys.readouterr().err
 
 
-def test_a_component_is_wanted() -> None:
+def test_a_missing_component_is_refused() -> None:
     with pytest.raises(LaunchError, match="give a component to run"):
         rewrite_component([], Options())
 
 
-def test_options_come_from_the_command_then_torchxconfig_then_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_options_have_three_sources_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = tmp_path / ".torchxconfig"
     config.write_text("[component:cubicml]\nspace = config.toml\nstore = config-store\n")
     monkeypatch.setenv("TORCHXCONFIG", str(config))

@@ -86,16 +86,16 @@ def one(name: str, flag: str = "--knob", **more: object) -> Parameter:
         ("num_workers", "--num_workers", False),
     ],
 )
-def test_what_changes_the_training_is_known_by_name_or_flag(name: str, flag: str, expected: bool) -> None:
+def test_training_parameters_are_known_by_name_or_flag(name: str, flag: str, expected: bool) -> None:
     assert changes_training(one(name, flag)) is expected
 
 
-def test_another_spelling_of_a_flag_tells_as_much() -> None:
+def test_another_spelling_of_a_flag_counts_too() -> None:
     binding = Binding(kind=BindingKind.FLAG, name="-p", aliases=("--dtype",))
     assert changes_training(Parameter(name="knob", choices=(1, 2), binding=binding))
 
 
-def test_what_changes_the_training_is_held_unless_it_says_that_it_may_change() -> None:
+def test_parameters_that_change_the_training_are_held() -> None:
     space = SearchSpace(
         parameters=(one("precision", "--a"), one("lr", "--b", changes_training=True), one("tp_degree", "--c")),
         rewrite=RewriteRules(freeze=("tp_degree",)),
@@ -106,7 +106,7 @@ def test_what_changes_the_training_is_held_unless_it_says_that_it_may_change() -
 
 @settings(max_examples=60)
 @given(frozen=st.sets(st.sampled_from(NAMES)), choice=st.integers(0, 10**6), seed=st.integers(0, 99))
-def test_no_legal_config_of_a_held_space_moves_a_frozen_parameter(frozen: set[str], choice: int, seed: int) -> None:
+def test_a_held_space_keeps_frozen_parameters(frozen: set[str], choice: int, seed: int) -> None:
     configs = list(SPACE.bind(workload=WORKLOAD, current=CURRENT).configs())
     current = configs[choice % len(configs)]
     bound = hold(SPACE, current, frozen).bind(workload=WORKLOAD, current=current)
@@ -117,7 +117,7 @@ def test_no_legal_config_of_a_held_space_moves_a_frozen_parameter(frozen: set[st
         assert batch[0] == batch[1]
 
 
-def test_a_frozen_parameter_stays_where_another_would_make_it_idle() -> None:
+def test_a_frozen_parameter_is_not_made_idle() -> None:
     text = '[parameters.tp_degree]\nchoices = [1, 2]\nflag = "--tp"\n'
     text += '[parameters.overlap]\nchoices = [0, 1]\nflag = "--overlap"\ndefault = 0\nwhen = "tp_degree > 1"\n'
     space = parse_space(text, where="space.toml")
@@ -132,7 +132,7 @@ def test_a_frozen_value_outside_of_the_space_stays() -> None:
     assert {config["gradient_accumulation_steps"] for config in bound.configs()} == {32, 16, 8, 4}
 
 
-def test_what_is_frozen_can_leave_no_legal_config() -> None:
+def test_frozen_values_can_leave_no_legal_config() -> None:
     current: Config = {**CURRENT, "gradient_accumulation_steps": 3}
     with pytest.raises(SpaceError, match="gradient_accumulation_steps keeps its value"):
         hold(SPACE, current, {"gradient_accumulation_steps"}).bind(
@@ -140,7 +140,7 @@ def test_what_is_frozen_can_leave_no_legal_config() -> None:
         )
 
 
-def test_launches_with_another_value_of_what_no_choice_can_say_are_left_out() -> None:
+def test_launches_with_another_frozen_value_are_left_out() -> None:
     narrow = hold(SPACE, CURRENT, {"sharding_strategy"})
     alike = Trial.completed(workload=WORKLOAD, config=CURRENT, tokens_per_second=1.0)
     other = replace(alike, trial_id="other", config={**CURRENT, "sharding_strategy": ("NO_SHARD",) * 3})
@@ -150,7 +150,7 @@ def test_launches_with_another_value_of_what_no_choice_can_say_are_left_out() ->
     assert comparable([other], SPACE, workload=WORKLOAD, current=CURRENT) == [other]
 
 
-def test_the_global_batch_size_is_kept_where_nothing_says_that_it_may_change() -> None:
+def test_the_global_batch_size_is_kept_by_default() -> None:
     free = SearchSpace(parameters=(one("micro_batch_size"), one("tp_degree", "--tp")))
     current: Config = {"micro_batch_size": 1, "tp_degree": 1}
     assert can_change_batch(free, workload=WORKLOAD, current=current)
@@ -206,7 +206,7 @@ def test_a_suggestion_clears_the_rules_of_the_user(
     assert bool(rejection_reason(suggestion, rules)) is bool(reason)
 
 
-def test_about_one_launch_in_ten_explores_and_a_dry_run_tells_which() -> None:
+def test_one_launch_in_ten_explores_as_its_dry_run_shows() -> None:
     space = replace(SPACE, rewrite=RewriteRules(explore=0.1, explore_budget_device_hours=1.0))
     drawn = [explores(space, workload=WORKLOAD, n_trials=number) for number in range(2000)]
     assert drawn == [explores(space, workload=dict(WORKLOAD), n_trials=number) for number in range(2000)]
@@ -229,7 +229,7 @@ def explored(started: str, ended: str = "", **changes: object) -> Trial:
     return replace(trial, **changes)
 
 
-def test_the_budget_counts_what_explored_and_nothing_else() -> None:
+def test_the_budget_counts_exploring_launches_only() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     ended = explored("2026-01-01T00:00:00+00:00", "2026-01-01T00:30:00+00:00")
     trials = [
@@ -244,7 +244,7 @@ def test_the_budget_counts_what_explored_and_nothing_else() -> None:
     assert expected_device_hours([], WORKLOAD) == 0.0
 
 
-def test_a_lost_launch_takes_no_more_of_the_budget_than_the_longest_that_ended() -> None:
+def test_a_lost_launch_costs_at_most_the_longest_one() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     lost = explored("2026-01-01T00:00:00+00:00")
     ended = replace(explored("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00"), origin=Origin.USER)

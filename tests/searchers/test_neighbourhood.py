@@ -58,7 +58,7 @@ def test_some_mutations_change_a_run_and_some_every_layer(rng: np.random.Generat
     assert {1, 2, 4, 8} <= set(counts.tolist())
 
 
-def test_a_child_holds_nothing_that_its_parents_lack(rng: np.random.Generator) -> None:
+def test_a_child_takes_all_values_from_its_parents(rng: np.random.Generator) -> None:
     moves, one, other = Neighbourhood(DIMENSIONS), HOME, (1,) * 8 + (4, 1, 0)
     children = moves.crossed(many(one, 100), many(other, 100), rng)
     assert ((children == one) | (children == other)).all()

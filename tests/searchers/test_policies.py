@@ -50,7 +50,7 @@ def test_uniform_policies_draw_every_legal_config_alike(space: SearchSpace, rng:
         assert chisquare(list(counts.values())).pvalue > FALSE_ALARM
 
 
-def test_draws_follow_the_policies_under_the_condition_that_they_are_legal(rng: np.random.Generator) -> None:
+def test_legal_draws_follow_the_policies(rng: np.random.Generator) -> None:
     space = space_of("batch * degree <= 8")
     policies = policies_of(space, n_searches=1)
     policies.logits = policies.logits + rng.normal(size=policies.logits.shape)
@@ -61,14 +61,14 @@ def test_draws_follow_the_policies_under_the_condition_that_they_are_legal(rng: 
     assert chisquare(seen, 20_000 * chances / chances.sum()).pvalue > FALSE_ALARM
 
 
-def test_policies_settled_on_what_is_illegal_still_draw_what_is_legal(rng: np.random.Generator) -> None:
+def test_policies_settled_on_illegal_values_draw_legal_configs(rng: np.random.Generator) -> None:
     space = space_of("batch * degree <= 8")
     policies = policies_of(space)
     policies.logits[:, -2, 3] = policies.logits[:, -1, 2] = 2000.0  # batch 8 and degree 4
     assert legal_rows(space, policies.draw(50, rng).reshape(100, -1)).all()
 
 
-def test_what_is_tied_beyond_counting_is_legal_too(rng: np.random.Generator) -> None:
+def test_uncountable_constraints_hold_too(rng: np.random.Generator) -> None:
     space = SearchSpace(
         parameters=(Parameter(name="sizes", choices=tuple(range(1, 40)), per_layer=30),),
         constraints=(parse_expression("max(sizes) < 39", where="constraints"),),
@@ -130,7 +130,7 @@ def test_entropy_keeps_policies_from_settling(rng: np.random.Generator) -> None:
     assert np.isneginf(policies.logits[:, 0, 2]).all()  # a choice that a layer lacks
 
 
-def test_each_of_several_groups_beyond_counting_follows_its_policy(rng: np.random.Generator) -> None:
+def test_uncountable_groups_follow_their_policies(rng: np.random.Generator) -> None:
     space = SearchSpace(
         parameters=tuple(Parameter(name=name, choices=tuple(range(1, 801))) for name in "abcd"),
         constraints=tuple(parse_expression(text, where="constraints") for text in ("a + b >= 100", "c + d >= 100")),

@@ -75,7 +75,7 @@ def test_no_row_is_scored_twice() -> None:
     assert len(Reinforce(steps=20).search(space, once, count=3, rng=np.random.default_rng(0))) == 3
 
 
-def test_what_must_not_be_proposed_is_led_around() -> None:
+def test_forbidden_configs_are_avoided() -> None:
     space = space_of(n_layers=30)
     score = Likeness(space)
 

@@ -41,7 +41,7 @@ def test_a_choice_for_an_idle_parameter_gives_way() -> None:
     assert sorted(rows.tolist()) == [[0, 0, 3], [1, 1, 1]]  # the third breaks the constraint
 
 
-def test_each_row_is_scored_once_and_the_unscored_never_proposed() -> None:
+def test_rows_are_scored_once_before_they_are_proposed() -> None:
     score = Batches()
     ranking = ScoredRows(SPACE, score)
     for _ in range(2):

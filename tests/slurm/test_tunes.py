@@ -114,7 +114,7 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     assert not (workspace / "out").exists()
 
 
-def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
+def test_a_job_that_runs_too_long_is_cancelled(workspace: Path) -> None:
     words = quick_tune(workspace, "--budget", "3 launches", "--trial-timeout", "3", args=["--seconds", "60"])
     done = run(words)
     assert done.returncode == 2
@@ -126,7 +126,7 @@ def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
     assert [job[1].partition(" ")[0] for job in jobs_of(trials(workspace))] == ["CANCELLED"] * 3
 
 
-def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:
+def test_a_job_that_waits_too_long_is_cancelled(workspace: Path) -> None:
     job = ("--replicas", "3", "--memMB", "15000")
     words = quick_tune(workspace, "--budget", "1 launch", "--queue-timeout", "3", args=[], job=job)
     done = run(words)

@@ -56,7 +56,7 @@ TP = free("tp_degree", 1, 2, 4)
 OVERLAP = free("overlap", False, True, when="tp_degree > 1", default=False)
 
 
-def test_what_is_idle_is_counted_once() -> None:
+def test_idle_values_are_counted_once() -> None:
     space = bound(TP, OVERLAP)
     assert [(config["tp_degree"], config["overlap"]) for config in space.configs()] == [
         (1, False),
@@ -95,7 +95,7 @@ def test_an_idle_value_need_not_be_a_choice() -> None:
     is_exact(space)
 
 
-def test_what_is_not_legal_is_told() -> None:
+def test_illegal_conditions_are_reported() -> None:
     space = bound(TP, OVERLAP)
     told = "overlap = True is not legal; it must be False unless tp_degree > 1"
     assert space.why_illegal({"tp_degree": 1, "overlap": True}) == told
@@ -103,7 +103,7 @@ def test_what_is_not_legal_is_told() -> None:
     assert "choose from False, True" in str(space.why_illegal({"tp_degree": 2, "overlap": 3}))
 
 
-def test_a_choice_for_what_is_idle_does_not_matter() -> None:
+def test_a_choice_for_an_idle_parameter_does_not_matter() -> None:
     space = bound(TP, OVERLAP)
     assert space.decode((0, 1)) == space.decode((0, 0)) == {"tp_degree": 1, "overlap": False}
 
@@ -126,18 +126,18 @@ def test_a_derived_parameter_may_be_idle() -> None:
     is_exact(space)
 
 
-def test_a_condition_may_read_what_is_derived() -> None:
+def test_a_condition_may_read_a_derived_value() -> None:
     space = bound(TP, free("shard", "a", "b", when="dp_degree > 2", default="a"))
     assert space.size() == 2 + 2 + 1
     is_exact(space)
 
 
-def test_circular_conditions_are_told() -> None:
+def test_circular_conditions_are_reported() -> None:
     with pytest.raises(SpaceError, match="circular"):
         bound(free("a", 1, 2, when="b > 1", default=1), free("b", 1, 2, when="a > 1", default=1))
 
 
-def test_a_condition_that_is_no_condition_is_told() -> None:
+def test_an_illegal_condition_is_reported() -> None:
     with pytest.raises(SpaceError, match=r"all break a while tp_degree; .*needs true or false"):
         bound(TP, free("a", 1, 2, when="tp_degree", default=1))
 

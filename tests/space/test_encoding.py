@@ -80,7 +80,7 @@ def test_rows_become_the_features_of_their_configs(space: SearchSpace, rng: np.r
     np.testing.assert_array_equal(VectorColumns(space, columns, facts=facts).encode(rows), wanted)
 
 
-def test_what_was_never_seen_is_missing(rng: np.random.Generator) -> None:
+def test_unseen_values_are_missing(rng: np.random.Generator) -> None:
     space = space_of()
     columns = Columns.from_rows([{"kernel": "triton", "sharding_strategy": ("NO_SHARD",) * 9, "depths": 3}])
     rows = drawn_rows(space, 20, rng=rng)
@@ -88,7 +88,7 @@ def test_what_was_never_seen_is_missing(rng: np.random.Generator) -> None:
     np.testing.assert_array_equal(VectorColumns(space, columns, facts={}).encode(rows), wanted)
 
 
-def test_a_value_instead_stands_for_every_choice(rng: np.random.Generator) -> None:
+def test_an_override_replaces_every_choice(rng: np.random.Generator) -> None:
     space = space_of()
     columns = Columns.from_rows([{"micro_batch_size": 4}, {"micro_batch_size": 3}])
     encoder = VectorColumns(space, columns, facts={}, instead={"micro_batch_size": 3})
@@ -102,7 +102,7 @@ def test_draws_are_legal_and_configs_come_back_as_rows(space: SearchSpace, rng: 
     np.testing.assert_array_equal(vectors_of(space, [config_at(space, row) for row in rows]), rows)
 
 
-def test_no_row_is_no_error() -> None:
+def test_an_empty_table_is_legal() -> None:
     space = space_of("micro_batch_size * tp_degree <= 16")
     none = vectors_of(space, [])
     assert legal_rows(space, none).tolist() == []

@@ -146,7 +146,7 @@ class TestTooLargeToCount:
         choices = LegalChoices([3] * 40, [*tied, check(range(40), lambda v: v[0] > 0)])
         assert {vector[0] for vector in choices.draw(30, np.random.default_rng(0))} == {1, 2}
 
-    def test_none_found_is_told(self) -> None:
+    def test_a_failed_search_is_reported(self) -> None:
         choices = LegalChoices([3] * 40, [check(range(40), lambda v: False)])
         assert choices.size(limit=9) == 9  # not known to be empty, and more than can be counted
         with pytest.raises(SpaceError, match="no legal config found"):
@@ -165,7 +165,7 @@ def test_large_ranks_are_in_range(total: int, count: int) -> None:
     "rule",
     ["max(s) >= 2", "min(s) == 1", "max(s) - min(s) <= 1", "max(s) * a <= 4", "max(s) == 2 or 0 in s"],
 )
-def test_the_largest_and_the_smallest_of_all_layers_are_counted_as_they_are_listed(rule: str) -> None:
+def test_rules_on_largest_and_smallest_layers_are_counted(rule: str) -> None:
     text = (
         '[parameters.s]\nchoices = [0, 1, 2]\nper_layer = 4\nflag = "--s"\n'
         '[parameters.a]\nchoices = [1, 2, 3]\nflag = "--a"\n'

@@ -140,7 +140,7 @@ class TestBoundSpace:
         assert reason in str(gpt.why_illegal(config))
 
     @pytest.mark.parametrize("name", list(GPT_CURRENT))
-    def test_a_missing_parameter_is_told(self, gpt: SearchSpace, name: str) -> None:
+    def test_a_missing_parameter_is_reported(self, gpt: SearchSpace, name: str) -> None:
         config = {key: value for key, value in GPT_CURRENT.items() if key != name}
         assert f"{name} is missing" in str(gpt.why_illegal(config))
 
@@ -151,7 +151,7 @@ class TestBoundSpace:
             gpt.encode({**GPT_CURRENT, "tp_degree": 3})
 
     @pytest.mark.parametrize("choice", [(), (0,) * 5, (0,) * 7, (-1, 0, 0, 0, 0, 0), (0, 0, 0, 0, 0, 2)], ids=str)
-    def test_decode_refuses_what_is_no_choice(self, gpt: SearchSpace, choice: tuple[int, ...]) -> None:
+    def test_decode_refuses_illegal_indices(self, gpt: SearchSpace, choice: tuple[int, ...]) -> None:
         with pytest.raises(SpaceError, match="needs 6 indices"):
             gpt.decode(choice)
 
@@ -332,7 +332,7 @@ class TestBind:
         bound = meshes.bind(workload={"world_size": 8, "tp_degree": 1, "dp_degree": 8}, current={})
         assert [(c["tp_degree"], c["accumulation"]) for c in bound.configs()] == [(1, 8), (2, 4), (4, 2)]
 
-    def test_a_degree_that_does_not_divide_is_illegal_though_nobody_reads_it(self) -> None:
+    def test_an_unread_degree_must_divide(self) -> None:
         bound = space(free("tp_degree", 1, 3)).bind(workload={"world_size": 4}, current={})
         assert bound.size() == 1
         assert "world_size / (tp_degree)" in str(bound.why_illegal({"tp_degree": 3}))

@@ -81,7 +81,7 @@ def test_past_days_become_segments_and_say_the_same(store: TrialStore) -> None:
     assert compact(store, before="2026-01-03") == CompactionResult(n_events=0, n_segments=0)
 
 
-def test_what_comes_later_belongs_to_its_trial(store: TrialStore, tmp_path: Path) -> None:
+def test_later_events_belong_to_their_trial(store: TrialStore, tmp_path: Path) -> None:
     fill(store)
 
     def found() -> list[Trial]:
@@ -96,7 +96,7 @@ def test_what_comes_later_belongs_to_its_trial(store: TrialStore, tmp_path: Path
     assert found() == list(store)
 
 
-def test_whoever_listed_before_reads_it_afterwards(store: TrialStore) -> None:
+def test_an_earlier_listing_is_readable_after_compaction(store: TrialStore) -> None:
     fill(store)
     places = store.folder.list_objects().places()
     compact(TrialStore(store.url), before="2026-01-03")
@@ -130,7 +130,7 @@ def test_an_event_in_two_segments_counts_once(store: TrialStore) -> None:
     ],
     ids=["empty", "no gzip", "cut", "hostile name", "no name", "bomb"],
 )
-def test_a_damaged_segment_is_told_and_the_rest_is_read(store: TrialStore, data: bytes) -> None:
+def test_a_damaged_segment_is_reported_and_the_rest_is_read(store: TrialStore, data: bytes) -> None:
     fill(store)
     before = list(store)
     with pytest.raises(RecordError):
@@ -140,7 +140,7 @@ def test_a_damaged_segment_is_told_and_the_rest_is_read(store: TrialStore, data:
     assert f"2026-01-01-x{SUFFIX} (" in store.warnings[0]
 
 
-def test_segments_that_cannot_be_listed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unlistable_segments_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)
     compact(store, before="2026-01-03")
@@ -156,9 +156,7 @@ def test_segments_that_cannot_be_listed_are_told(tmp_path: Path, monkeypatch: py
     assert "segments (Permission denied)" in store.warnings[0]
 
 
-def test_nothing_is_removed_where_a_segment_does_not_read_back(
-    store: TrialStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_segment_is_checked_before_objects_are_removed(store: TrialStore, monkeypatch: pytest.MonkeyPatch) -> None:
     fill(store)
     before = files(store)
     publish = type(store.folder).publish_segment
@@ -172,7 +170,7 @@ def test_nothing_is_removed_where_a_segment_does_not_read_back(
     assert [path for path in files(store) if path.startswith("/events/")] == before
 
 
-def test_what_another_has_folded_and_not_removed_is_not_folded_again(store: TrialStore) -> None:
+def test_unremoved_objects_are_not_folded_again(store: TrialStore) -> None:
     fill(store)
     before = list(store)
     remove = type(store.folder).remove
@@ -188,7 +186,7 @@ def test_what_another_has_folded_and_not_removed_is_not_folded_again(store: Tria
     assert compact(store, before="2026-01-04").n_events == 0
 
 
-def test_what_is_no_event_stays_where_it_is(store: TrialStore) -> None:
+def test_other_objects_than_events_stay(store: TrialStore) -> None:
     fill(store)
     odd = {"0-odd.json", "0-huge.json"}
     put(store, "2026-01-01", "0-odd.json", b'{"no": "event"}')
@@ -202,7 +200,7 @@ def test_what_is_no_event_stays_where_it_is(store: TrialStore) -> None:
     [b"[" * 100_000 + b"]" * 100_000, b'{"a":' * 5000 + b"1" + b"}" * 5000],
     ids=["lists", "objects"],
 )
-def test_what_is_nested_too_deep_to_be_read_stays_where_it_is(store: TrialStore, content: bytes) -> None:
+def test_deeply_nested_objects_stay(store: TrialStore, content: bytes) -> None:
     fill(store)
     put(store, "2026-01-01", "deep.json", content)
     assert compact(store, before="2026-01-04").n_events == 12
@@ -210,7 +208,7 @@ def test_what_is_nested_too_deep_to_be_read_stays_where_it_is(store: TrialStore,
 
 
 @pytest.mark.parametrize("name", ["a\nb.json", "a\tb.json", "a\rb.json", "a\x0bb.json"], ids=ascii)
-def test_an_object_whose_name_would_break_a_segment_stays_where_it_is(store: TrialStore, name: str) -> None:
+def test_an_object_with_an_odd_name_stays(store: TrialStore, name: str) -> None:
     fill(store)
     put(store, "2026-01-01", name, begun("odd"))
     before = list(store)
@@ -220,7 +218,7 @@ def test_an_object_whose_name_would_break_a_segment_stays_where_it_is(store: Tri
 
 
 @pytest.mark.parametrize("when", ["listed", "read"])
-def test_what_another_folds_after_it_was_seen_is_not_folded_again(store: TrialStore, when: str) -> None:
+def test_objects_folded_meanwhile_are_not_folded_again(store: TrialStore, when: str) -> None:
     fill(store)
     before, kind = list(store), type(store.folder)
     call = {"listed": "list_objects", "read": "read"}[when]
@@ -242,7 +240,7 @@ def test_what_another_folds_after_it_was_seen_is_not_folded_again(store: TrialSt
     assert list(store) == before
 
 
-def test_a_store_that_was_compacted_is_another_to_who_knew_it_and_then_stays_the_same(tmp_path: Path) -> None:
+def test_compaction_changes_the_fingerprint_once(tmp_path: Path) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)
     first = fingerprint_of(store.folder.list_objects().directories)
@@ -312,7 +310,7 @@ def started(script: str, *words: str) -> subprocess.Popen[str]:
     return subprocess.Popen([sys.executable, "-c", script, *words], stdout=subprocess.PIPE, text=True)
 
 
-def test_beside_writers_readers_and_others_that_are_killed_nothing_is_lost(tmp_path: Path) -> None:
+def test_killed_compactions_lose_no_event(tmp_path: Path) -> None:
     url, done = str(tmp_path / "store"), tmp_path / "done"
     writers = [started(WRITES, url, name, "300") for name in ("w1", "w2")]
     folding = [started(COMPACTS, url, str(done)) for _ in range(2)]

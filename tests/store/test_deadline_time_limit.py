@@ -9,12 +9,12 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.store.deadline import within
 
 
-def test_what_a_step_makes_is_returned() -> None:
+def test_the_result_of_a_step_is_returned() -> None:
     assert within(5.0, lambda: 4, what="counting") == 4
 
 
 @pytest.mark.parametrize("error", [ValueError, TimeoutError, SystemExit])
-def test_what_a_step_raises_is_raised(error: type[BaseException]) -> None:
+def test_the_error_of_a_step_is_raised(error: type[BaseException]) -> None:
     def fail() -> None:
         raise error("no")
 
@@ -22,7 +22,7 @@ def test_what_a_step_raises_is_raised(error: type[BaseException]) -> None:
         within(5.0, fail, what="failing")
 
 
-def test_past_the_deadline_nobody_waits() -> None:
+def test_waiting_ends_at_the_deadline() -> None:
     release = threading.Event()
     started = time.monotonic()
     with pytest.raises(LaunchError, match=r"^waiting took longer than 0\.05 s$"):

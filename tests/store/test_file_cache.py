@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 
-def test_what_is_written_is_read(tmp_path: Path) -> None:
+def test_written_files_are_read(tmp_path: Path) -> None:
     path = tmp_path / "new" / "a.json"
     write_cache(path, {"x": [1, "é\udcff"]}, most=3)
     found = read_cache(path)
@@ -34,15 +34,13 @@ def test_the_oldest_files_go(tmp_path: Path) -> None:
     [b"", b"{", b"[]", b'"text"', b"\xff\xfe", b"[" * 100_000, b"x" * 10_000_000],
     ids=["empty", "cut", "list", "text", "no UTF-8", "deep", "10 MB"],
 )
-def test_a_damaged_file_is_none(tmp_path: Path, content: bytes) -> None:
+def test_a_damaged_file_is_ignored(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a.json").write_bytes(content)
     assert read_cache(tmp_path / "a.json") is None
 
 
 @pytest.mark.parametrize("kind", ["writable by others", "link", "pipe", "folder", "absent", "of another user"])
-def test_a_file_that_others_could_have_written_is_none(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str
-) -> None:
+def test_a_file_writable_by_others_is_ignored(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     path = tmp_path / "a.json"
     write_cache(path, {}, most=3)
     assert read_cache(path) is not None
@@ -62,7 +60,7 @@ def test_a_file_that_others_could_have_written_is_none(
 
 
 @pytest.mark.parametrize("payload", [{"x": float("nan")}, {"x": 1}], ids=["no JSON", "a file in place of the folder"])
-def test_what_cannot_be_written_is_left_out(tmp_path: Path, payload: dict[str, object]) -> None:
+def test_unwritable_files_are_left_out(tmp_path: Path, payload: dict[str, object]) -> None:
     (tmp_path / "file").write_text("")
     write_cache(tmp_path / "file" / "a.json", payload, most=3)
     write_cache(tmp_path / "new" / "b.json", {"x": float("nan")}, most=3)

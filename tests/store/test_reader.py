@@ -135,7 +135,7 @@ def filled(tmp_path: Path) -> Path:
 
 
 @pytest.mark.usefixtures("settled")
-def test_what_was_read_is_neither_listed_nor_read_again(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_known_objects_are_neither_listed_nor_read_again(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen, listed = reads_of(monkeypatch), []
     read(filled / "store", filled / "cache")  # the stamps were too young to be kept at first
     write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
@@ -147,7 +147,7 @@ def test_what_was_read_is_neither_listed_nor_read_again(filled: Path, monkeypatc
     assert "2026-01-01" not in listed[:2]
 
 
-def test_an_object_that_is_gone_takes_its_part_of_a_trial_with_it(filled: Path) -> None:
+def test_a_removed_object_is_removed_from_its_trial(filled: Path) -> None:
     (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
     found = {trial.trial_id: trial.state for trial in read(filled / "store", filled / "cache").trials}
     assert found.pop("t3") is State.RUNNING
@@ -157,7 +157,7 @@ def test_an_object_that_is_gone_takes_its_part_of_a_trial_with_it(filled: Path) 
     assert len(read(filled / "store", filled / "cache").trials) == 48
 
 
-def test_what_is_no_event_is_told_each_time_and_read_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_illegal_objects_are_reported_each_time_and_read_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (filled / "store" / "events" / "bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
     seen = reads_of(monkeypatch)
     keep_always(monkeypatch)
@@ -170,7 +170,7 @@ def test_what_is_no_event_is_told_each_time_and_read_once(filled: Path, monkeypa
     assert read(filled / "store", filled / "cache").warnings == ()
 
 
-def test_what_cannot_be_read_today_is_read_tomorrow(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_object_is_read_later(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write(filled / "store", started("new"), "new.json")
     keep_always(monkeypatch)
     monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda _: OSError(5, "Input/output error"))
@@ -185,7 +185,7 @@ def until(n_asked: int) -> Callable[[], bool]:
     return lambda: next(asked) >= n_asked
 
 
-def test_a_reading_that_has_no_time_goes_on_where_it_ended(tmp_path: Path, filled: Path) -> None:
+def test_an_interrupted_reading_continues(tmp_path: Path, filled: Path) -> None:
     store, cache = TrialStore(str(filled / "store")), tmp_path / "other"
     messages = []
     for _ in range(4):
@@ -197,7 +197,7 @@ def test_a_reading_that_has_no_time_goes_on_where_it_ended(tmp_path: Path, fille
     assert read_store(store, cache=cache, out_of_time=until(24)).trials == list(store)
 
 
-def test_without_a_cache_nothing_is_kept_and_nothing_promised(filled: Path) -> None:
+def test_without_a_cache_no_progress_is_kept_or_promised(filled: Path) -> None:
     with pytest.raises(StoreError, match=r"read 50 of 100 objects$"):
         read_store(TrialStore(str(filled / "store")), cache=None, out_of_time=until(50))
     assert len(read_trials(str(filled / "store"))[0]) == 50
@@ -217,7 +217,7 @@ def places(value: object, path: tuple[object, ...] = ()) -> Iterator[tuple[objec
         yield from places(item, (*path, key))
 
 
-def test_a_cache_that_was_tampered_with_is_no_worse_than_a_store_that_was(filled: Path) -> None:
+def test_a_tampered_cache_has_no_more_power_than_a_store(filled: Path) -> None:
     """Any one value of it replaced by any other: trials that are legal, and no exception."""
     path = cache_path(filled / "cache", str(filled / "store"))
     whole = json.loads(path.read_text())
@@ -253,9 +253,7 @@ class TestFingerprint:
         return TrialStore(str(filled / "store")).folder.list_objects().directories
 
     @pytest.mark.parametrize("stamps", ["young", "settled"])
-    def test_it_changes_with_the_objects_and_with_nothing_else(
-        self, filled: Path, stamps: str, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_it_changes_with_the_objects_only(self, filled: Path, stamps: str, monkeypatch: pytest.MonkeyPatch) -> None:
         if stamps == "settled":
             monkeypatch.setattr("torchx_cubicml.store.local._SETTLED_NS", -(10**18))
         events = filled / "store" / "events"

@@ -79,7 +79,7 @@ def failing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TrialSt
     return TrialStore(store.url)
 
 
-def test_a_segment_that_no_client_can_fetch_is_told_and_the_rest_is_read(failing: TrialStore) -> None:
+def test_an_unfetchable_segment_is_reported(failing: TrialStore) -> None:
     assert [trial.trial_id for trial in failing] == ["2026-01-02", "2026-01-09"]
     trials, warnings = read_trials(failing.url)
     assert [trial.trial_id for trial in trials] == ["2026-01-02", "2026-01-09"]
@@ -89,7 +89,7 @@ def test_a_segment_that_no_client_can_fetch_is_told_and_the_rest_is_read(failing
         assert "SECRET" not in told
 
 
-def test_what_a_client_says_of_an_object_in_a_segment_is_masked(failing: TrialStore) -> None:
+def test_client_errors_about_segments_are_masked(failing: TrialStore) -> None:
     (segment,) = [
         place for place in failing.folder._segment_places()[0] if place.rpartition("/")[2].startswith("2026-01-01")
     ]
@@ -105,7 +105,7 @@ def test_segments_whose_events_alternate_are_opened_once(store: TrialStore, open
     assert len(opened) == N_SEGMENTS
 
 
-def test_a_reading_opens_each_segment_once_more_where_memory_holds_none(
+def test_each_segment_is_opened_at_most_twice(
     store: TrialStore, opened: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(segments, "_MOST_BYTES", 1)
@@ -114,9 +114,7 @@ def test_a_reading_opens_each_segment_once_more_where_memory_holds_none(
     assert len(opened) <= 2 * N_SEGMENTS
 
 
-def test_segments_for_which_there_is_no_time_are_opened_at_the_next_launches(
-    store: TrialStore, opened: list[int], tmp_path: Path
-) -> None:
+def test_late_segments_are_opened_at_the_next_launches(store: TrialStore, opened: list[int], tmp_path: Path) -> None:
     ids, cache = merge(store), tmp_path / "cache"
     for launch in range(N_SEGMENTS):
         answers = iter([False])  # there is time for one
@@ -130,7 +128,7 @@ def test_segments_for_which_there_is_no_time_are_opened_at_the_next_launches(
     assert len(opened) == 2 * N_SEGMENTS  # to list, one a launch, and to read
 
 
-def test_whoever_asks_whether_a_store_changed_opens_no_new_segment(store: TrialStore, opened: list[int]) -> None:
+def test_asking_for_changes_opens_no_segment(store: TrialStore, opened: list[int]) -> None:
     for number in range(3):
         store.folder.publish("2026-01-01", f"{number}.json", content_of("t", number))
     before = fingerprint_of(store.folder.list_objects().directories)
@@ -163,9 +161,7 @@ def test_a_file_system_that_cannot_sync_folders_serves(
         assert [trial.trial_id for trial in store] == ids
 
 
-def test_an_object_whose_handle_went_stale_is_read_from_its_segment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stale_object_is_read_from_its_segment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TrialStore(str(tmp_path / "store"))
     for number in range(2):
         store.folder.publish("2026-01-01", f"{number}.json", content_of("t", number))

@@ -73,7 +73,7 @@ class TestWriters:
             sequences = [event.sequence for event in events if event.trial_id == f"t{number}"]
             assert sequences == list(range(len(sequences)))
 
-    def test_a_writer_killed_within_a_write_leaves_nothing_that_is_read(self, tmp_path: Path) -> None:
+    def test_a_writer_killed_within_a_write_leaves_no_object(self, tmp_path: Path) -> None:
         code = """
             import resource, signal
             signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
@@ -86,7 +86,7 @@ class TestWriters:
         assert left.stat().st_size == 65536
         assert read_trials(str(tmp_path)) == ([], ())
 
-    def test_where_a_put_is_seen_half_done_nobody_sees_it(self, tmp_path: Path) -> None:
+    def test_a_half_done_put_is_not_seen(self, tmp_path: Path) -> None:
         seen = []
 
         class Slow(LocalFileSystem):
@@ -106,7 +106,7 @@ class TestWriters:
         assert seen == [([], ())]
         assert [trial.trial_id for trial in read_trials(str(tmp_path))[0]] == ["a"]
 
-    def test_who_may_write_to_the_store_may_write_on_each_new_day(self, tmp_path: Path) -> None:
+    def test_new_days_keep_the_permissions_of_the_store(self, tmp_path: Path) -> None:
         shared = tmp_path / "shared"
         shared.mkdir()
         shared.chmod(0o2775)
@@ -114,7 +114,7 @@ class TestWriters:
         [day] = (shared / "events").iterdir()
         assert day.stat().st_mode & 0o7777 == 0o2775
 
-    def test_a_store_that_is_a_file_is_told(self, tmp_path: Path) -> None:
+    def test_a_store_that_is_a_file_is_refused(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         store = TrialStore(str(tmp_path / "file"))
         with pytest.raises(StoreError, match=r"cannot write to store .*file: "):
@@ -122,7 +122,7 @@ class TestWriters:
         with pytest.raises(StoreError, match=r"cannot read store .*file: "):
             read_trials(store.url)
 
-    def test_a_failed_write_leaves_nothing_behind(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_failed_write_leaves_no_file(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         def no_space(self: Path, target: Path) -> Path:
             raise OSError(28, "No space left on device")
 
@@ -142,7 +142,7 @@ class TestWriters:
         ],
         ids=["long text", "nan", "object", "too large", "long id"],
     )
-    def test_what_no_reader_would_accept_is_not_written(self, tmp_path: Path, fields: dict[str, object]) -> None:
+    def test_an_unreadable_event_is_not_written(self, tmp_path: Path, fields: dict[str, object]) -> None:
         with pytest.raises(RecordError):
             TrialStore(str(tmp_path)).append(Event(**{"kind": EventKind.STARTED, "trial_id": "a", **fields}))
         assert list(tmp_path.iterdir()) == []
@@ -156,12 +156,12 @@ class TestWriters:
 
 
 class TestReaders:
-    def test_a_pipe_in_the_store_is_not_waited_for(self, tmp_path: Path) -> None:
+    def test_a_pipe_in_the_store_is_skipped(self, tmp_path: Path) -> None:
         (tmp_path / "events").mkdir()
         os.mkfifo(tmp_path / "events" / "pipe.json")
         assert read_trials(str(tmp_path)) == ([], ())
 
-    def test_a_day_that_cannot_be_listed_is_told_and_the_rest_is_read(
+    def test_an_unlistable_day_is_reported_and_the_rest_is_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = TrialStore(str(tmp_path))
@@ -200,7 +200,7 @@ class TestReaders:
         assert list(store) == []
         assert store.warnings[0].isprintable()
 
-    def test_a_remote_day_that_cannot_be_listed_is_told_and_the_rest_is_read(self, tmp_path: Path) -> None:
+    def test_an_unlistable_remote_day_is_reported(self, tmp_path: Path) -> None:
         class Closed(LocalFileSystem):
             protocol = "closed"
 
@@ -222,7 +222,7 @@ class TestReaders:
 
 
 class TestDeadline:
-    def test_a_server_that_never_answers_costs_the_deadline_and_the_exit_nothing(self, silent_port: int) -> None:
+    def test_a_silent_server_costs_only_the_deadline(self, silent_port: int) -> None:
         code = """
             import sys, time
             from torchx_cubicml.store import read_trials
@@ -270,13 +270,13 @@ class TestDeadline:
         assert errors == ""
         assert time.perf_counter() - began < 30
 
-    def test_a_server_that_refuses_is_told(self) -> None:
+    def test_a_refusing_server_is_reported(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(StoreError, match=r"cannot read store ftp://127\.0\.0\.1:\d+/store: ConnectionRefusedError"):
             read_trials(f"ftp://127.0.0.1:{port}/store")
 
-    def test_a_writer_is_told_too(self) -> None:
+    def test_a_refusing_server_is_reported_to_a_writer(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(StoreError, match=r"cannot write to store ftp://.*: ConnectionRefusedError"):
@@ -338,12 +338,12 @@ class TestUrl:
         with pytest.raises(StoreError, match=told):
             TrialStore(url)
 
-    def test_memory_is_no_place_for_a_launch(self) -> None:
+    def test_a_launch_refuses_a_memory_store(self) -> None:
         with pytest.raises(StoreError, match="exists only in this process"):
             absolute_url("memory://x", for_launch=True)
         assert absolute_url("/data/x", for_launch=True) == "/data/x"
 
-    def test_a_password_in_a_url_is_not_told(self) -> None:
+    def test_a_password_in_a_url_is_not_shown(self) -> None:
         with pytest.raises(StoreError) as caught:
             absolute_url("nonsense://me:hunter2@host/x")
         assert "hunter2" not in str(caught.value)

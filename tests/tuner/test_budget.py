@@ -80,7 +80,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0 hours", "-1 hours", "2.5 launches", "6 days", "1e9 hours", "nan hours", "hours"]
 )
-def test_what_is_no_budget_is_told(text: str) -> None:
+def test_an_illegal_budget_is_refused(text: str) -> None:
     with pytest.raises(LaunchError, match="gpu-hours"):
         Budget.parse(text)
 
@@ -123,7 +123,7 @@ def test_hours_are_kept(prepared: Prepared, parallel: int, kills: int) -> None:
     assert len(cluster.jobs) > 900 / 200 * parallel / 2
 
 
-def test_a_budget_of_hours_that_are_over_launches_nothing_more(prepared: Prepared) -> None:
+def test_a_spent_budget_of_hours_launches_no_more(prepared: Prepared) -> None:
     asked = asking(prepared, budget=Budget(hours=0.1), parallel=2)
     cluster = SimulatedCluster(seed=2, fates=("done",), run_s=(1000.0, 1000.0))
     steps = go(asked, cluster)
@@ -134,7 +134,7 @@ def test_a_budget_of_hours_that_are_over_launches_nothing_more(prepared: Prepare
     assert steps[-1].comparison is None
 
 
-def test_what_is_left_is_told_as_it_goes_on(prepared: Prepared) -> None:
+def test_the_remaining_budget_is_reported(prepared: Prepared) -> None:
     asked = asking(prepared, budget=Budget(device_hours=0.2), parallel=2)
     steps = go(asked, SimulatedCluster(seed=1, fates=("done",)))
     told = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
@@ -178,7 +178,7 @@ class Gains(Draws):
 
 
 @pytest.mark.parametrize("kills", [0, 4], ids=["one-process", "killed"])
-def test_enough_is_enough_once_it_is_confirmed(prepared: Prepared, kills: int) -> None:
+def test_a_confirmed_target_ends_the_tune(prepared: Prepared, kills: int) -> None:
     own = speed(prepared.current)
     target = 1.0 + 0.6 * ((100.0 + 2 * 96) / own - 1.0)  # of what there is to be had
     asked = asking(prepared, budget=Budget(launches=400), parallel=2, target_gain=target, repeats=2)
@@ -220,7 +220,7 @@ def test_a_tune_stops_where_launches_promise_little(prepared: Prepared, promise:
 
 
 @pytest.mark.parametrize("waits_s", [1e6, 3000.0], ids=["waits", "waits-too-long"])
-def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: float) -> None:
+def test_the_queue_time_of_a_requeued_job_is_not_run_time(prepared: Prepared, waits_s: float) -> None:
     asked = asking(prepared, budget=Budget(launches=6), parallel=2, trial_timeout_s=600.0, queue_timeout_s=waits_s)
     cluster = SimulatedCluster(seed=3, fates=("done",), fates_of={2: "requeued"})
     result = go(asked, cluster)[-1]
@@ -241,7 +241,7 @@ def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: 
 
 
 @pytest.mark.parametrize("kills", [0, 6], ids=["one-process", "killed"])
-def test_what_runs_past_its_deadline_is_cancelled(prepared: Prepared, kills: int) -> None:
+def test_a_job_past_its_deadline_is_cancelled(prepared: Prepared, kills: int) -> None:
     asked = asking(prepared, budget=Budget(launches=60), parallel=4, trial_timeout_s=150.0)
     cluster = SimulatedCluster(seed=3, fates=("done",))
     through_kills(asked, cluster, kills=kills)

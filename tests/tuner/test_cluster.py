@@ -69,7 +69,7 @@ def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, seed: int) -> None:
+def test_repeated_kills_lose_and_double_no_launch(prepared: Prepared, seed: int) -> None:
     prepared = replace(prepared, request=replace(prepared.request, budget=Budget(launches=80)))
     cluster = SimulatedCluster(seed=seed)
     rng = random.Random(seed)
@@ -87,7 +87,7 @@ def test_killed_again_and_again_nothing_is_lost_or_doubled(prepared: Prepared, s
     check(cluster, [trial for trial in stored(prepared) if trial.state is not State.STOPPED_EARLY], 80)
 
 
-def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
+def test_a_job_queued_for_days_is_not_launched_again(prepared: Prepared) -> None:
     asked = replace(prepared.request, budget=Budget(launches=10), parallel=2, queue_timeout_s=1e6, trial_timeout_s=1e6)
     cluster = SimulatedCluster(seed=2, fates=("done",), run_s=(17_000.0, 18_000.0))
     purposes = []
@@ -107,7 +107,7 @@ def test_what_queues_for_days_is_not_launched_again(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("requeued", ["job-1", "job-3"], ids=["own", "search"])
-def test_what_is_requeued_is_not_launched_again(prepared: Prepared, requeued: str) -> None:
+def test_a_requeued_job_is_not_launched_again(prepared: Prepared, requeued: str) -> None:
     asked = replace(prepared.request, budget=Budget(launches=8), parallel=2, queue_timeout_s=1e6, trial_timeout_s=1e6)
     cluster = SimulatedCluster(seed=2, fates=("done",))
     made = []
@@ -129,7 +129,7 @@ def test_what_is_requeued_is_not_launched_again(prepared: Prepared, requeued: st
     assert told[job.contract.launch_id].state is State.COMPLETED
 
 
-def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
+def test_an_unreported_result_is_reported_later(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
     steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
@@ -145,7 +145,7 @@ def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
     assert not begun.resumed
 
 
-def test_a_result_whose_telling_failed_is_told_again(prepared: Prepared) -> None:
+def test_a_failed_report_of_a_result_is_repeated(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
     steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())

@@ -37,14 +37,14 @@ def test_the_interval_narrows_with_repeats() -> None:
     assert math.log(few.gain_high / few.gain_low) > 2 * math.log(many.gain_high / many.gain_low)
 
 
-def test_what_spreads_wider_than_was_believed_counts_as_it_spreads() -> None:
+def test_a_wide_spread_replaces_the_assumed_noise() -> None:
     calm = compare(repeats(100, 101, 99), repeats(120, 121, 119), objective=OBJECTIVE, noise=0.02)
     wild = compare(repeats(60, 100, 160), repeats(80, 120, 180), objective=OBJECTIVE, noise=0.02)
     assert calm.claims_gain
     assert not wild.claims_gain
 
 
-def test_what_the_runs_doubt_of_themselves_is_a_floor_of_the_error() -> None:
+def test_errors_within_runs_bound_the_error_below() -> None:
     sides = (100, 100, 100), (110, 110, 110)
     sure, unsure = (
         compare(*(repeats(*side, doubt=doubt) for side in sides), objective=OBJECTIVE, noise=0.01)
@@ -58,7 +58,7 @@ def test_what_the_runs_doubt_of_themselves_is_a_floor_of_the_error() -> None:
     )
 
 
-def test_each_measurement_has_its_uncertainty_or_none_has() -> None:
+def test_uncertainties_are_given_for_all_or_none() -> None:
     with pytest.raises(RecordError, match="2 measurements have 1 uncertainties"):
         Repeats(config={}, throughputs=(1.0, 2.0), uncertainties=(0.1,))
 
@@ -69,7 +69,7 @@ def test_one_measurement_of_each_claims_nothing() -> None:
     assert "too few" in str(found)
 
 
-def test_equal_configs_are_rarely_told_apart() -> None:
+def test_equal_configs_are_rarely_distinguished() -> None:
     """False alarms: 2.5 % where the noise is guessed far too low; over 4,000 draws above 3.6 % once in 100,000 runs."""
     rng = np.random.default_rng(0)
     draws = np.exp(rng.normal(0, 0.05, size=(4000, 6)))

@@ -49,6 +49,6 @@ def test_evidence_of_memory_stands_before_what_ranks_saw(told: State) -> None:
     assert found[0] is State.OUT_OF_MEMORY
 
 
-def test_what_was_cancelled_is_told_as_it_was_meant_unless_it_was_done_before() -> None:
+def test_a_cancelled_job_has_the_state_of_its_cancellation() -> None:
     assert verdict(JobEnd.CANCELLED, State.INFRASTRUCTURE, cancellation=State.TIMEOUT) == (State.TIMEOUT, "doomed")
     assert verdict(JobEnd.CANCELLED, State.COMPLETED, cancellation=State.TIMEOUT) is None

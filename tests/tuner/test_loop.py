@@ -86,7 +86,7 @@ def test_the_command_is_read(prepared: Prepared) -> None:
     assert prepared.workload["world_size"] == 2
 
 
-def test_the_own_config_comes_first_and_the_last_launches_confirm(prepared: Prepared) -> None:
+def test_the_users_config_comes_first_and_confirmations_last(prepared: Prepared) -> None:
     told = simulate(prepared, 9)
     purposes = [purpose for purpose, _ in told]
     assert purposes[0] == "baseline"
@@ -106,7 +106,7 @@ def test_a_searched_out_space_ends_the_tune_under_budget(prepared: Prepared) -> 
     assert sum(trial.state is State.OUT_OF_MEMORY for _, trial in told) == 1
 
 
-def test_what_others_measured_before_is_not_launched_again(prepared: Prepared) -> None:
+def test_earlier_measurements_are_not_launched_again(prepared: Prepared) -> None:
     known = [
         measured(prepared, {"micro_batch_size": m, "gradient_accumulation_steps": 8 // m}, 100.0 * m) for m in (1, 2)
     ]
@@ -155,14 +155,14 @@ def test_launches_under_way_are_not_proposed_again(prepared: Prepared) -> None:
         "flag-not-in-command",
     ],
 )
-def test_a_bad_request_is_told(
+def test_a_bad_request_is_refused(
     request_: TuneRequest, changes: dict[str, object], error: type[Exception], words: str
 ) -> None:
     with pytest.raises(error, match=words):
         prepare(replace(request_, **changes))
 
 
-def test_launches_of_before_are_no_evidence_of_this_tune(prepared: Prepared) -> None:
+def test_earlier_launches_are_no_evidence_of_this_tune(prepared: Prepared) -> None:
     best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     before = [measured(prepared, prepared.current, 100.0), *(measured(prepared, best, 400.0) for _ in range(5))]
     known = frozenset(trial.trial_id for trial in before)
@@ -185,7 +185,7 @@ def test_the_measurement_that_chose_the_winner_does_not_count(prepared: Prepared
     assert comparison.best.throughputs == (300.0, 300.0)
 
 
-def test_an_own_config_that_fails_does_not_eat_the_launches_that_confirm(prepared: Prepared) -> None:
+def test_a_failing_user_config_takes_no_confirmation(prepared: Prepared) -> None:
     best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     failed = [
         replace(measured(prepared, prepared.current, 1.0), state=State.OUT_OF_MEMORY, measurement=None)
@@ -239,7 +239,7 @@ def test_an_interrupted_own_config_is_launched_again(prepared: Prepared) -> None
     assert planned[0] == "baseline"
 
 
-def test_what_the_machines_break_off_each_time_is_given_up_for_this_tune(prepared: Prepared) -> None:
+def test_a_config_lost_each_time_is_given_up(prepared: Prepared) -> None:
     own, config = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     broken = [
         replace(measured(prepared, config, 1.0), state=State.INFRASTRUCTURE, measurement=None, reason="NCCL")
@@ -344,7 +344,7 @@ def test_questions_on_the_same_trials_share_what_was_learned(
     assert len(studies) == 1
 
 
-def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared: Prepared) -> None:
+def test_the_users_config_is_repeated_while_no_winner_is_known(prepared: Prepared) -> None:
     own, fast = measured(prepared, prepared.current, 100.0), {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     under_way = replace(
         own,
@@ -369,7 +369,7 @@ def test_while_the_winner_is_not_known_the_own_config_is_measured_again(prepared
 @pytest.mark.parametrize(
     "change", [{"method": ProposalMethod(acquisition="mean")}, {"step_limit": 50}, {"scheduler": "slurm"}]
 )
-def test_what_is_measured_or_chosen_otherwise_is_another_tune(request_: TuneRequest, change: dict[str, object]) -> None:
+def test_another_measurement_or_choice_is_another_tune(request_: TuneRequest, change: dict[str, object]) -> None:
     same = replace(request_, budget=Budget(launches=99), parallel=7)
     assert digest(same, space_text="") == digest(request_, space_text="")
     assert digest(replace(request_, **change), space_text="") != digest(request_, space_text="")

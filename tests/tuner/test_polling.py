@@ -81,7 +81,7 @@ def test_a_store_that_fails_for_minutes_is_asked_again(prepared: Prepared, clust
     assert len(settled) == len(set(settled)) == LAUNCHES
 
 
-def test_a_tune_whose_store_is_gone_is_left_to_be_gone_on_with(prepared: Prepared, cluster: SimulatedCluster) -> None:
+def test_a_tune_without_its_store_can_be_continued(prepared: Prepared, cluster: SimulatedCluster) -> None:
     with (
         outage(cluster, begin_s=100.0),
         pytest.raises(StoreError, match=r"503 Slow Down; .*its jobs keep running; run the same command to resume"),
@@ -107,7 +107,7 @@ def test_a_store_that_never_answered_is_not_waited_for(prepared: Prepared, clust
     assert cluster.jobs == {}
 
 
-def test_who_interrupts_does_not_wait_for_the_store(prepared: Prepared, cluster: SimulatedCluster) -> None:
+def test_an_interrupt_does_not_wait_for_the_store(prepared: Prepared, cluster: SimulatedCluster) -> None:
     steps = tune(prepared, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
     first: Step = next(step for step in steps if isinstance(step, Ended))
     assert isinstance(first, Ended)

@@ -75,12 +75,12 @@ def test_no_more_are_in_flight_than_were_asked_for(prepared: Prepared) -> None:
     assert max(sum(job.submitted <= one.submitted < job.ends for job in jobs) for one in jobs) == PARALLEL
 
 
-def test_a_quick_thought_knows_all_results(prepared: Prepared) -> None:
+def test_a_quick_proposal_knows_all_results(prepared: Prepared) -> None:
     _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 0.1)
     assert max(launches - results for launches, results in advisor.known) == PARALLEL - 1
 
 
-def test_a_slow_thought_knows_one_result_less(prepared: Prepared) -> None:
+def test_a_slow_proposal_knows_one_result_less(prepared: Prepared) -> None:
     _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0)
     pending = Counter(launches - results for launches, results in advisor.known[2 * PARALLEL :])
     assert pending.most_common(1)[0][0] == PARALLEL
@@ -88,12 +88,12 @@ def test_a_slow_thought_knows_one_result_less(prepared: Prepared) -> None:
 
 
 @pytest.mark.parametrize("changes", [{"target_gain": 9.0}, {"rounds": True}], ids=["target", "rounds"])
-def test_who_waits_for_results_has_them_all(prepared: Prepared, changes: dict[str, object]) -> None:
+def test_a_waiting_tune_knows_all_results(prepared: Prepared, changes: dict[str, object]) -> None:
     _, advisor = filled(prepared, SimulatedCluster(seed=3, fates=("done",), late_s=0.0), 5.0, **changes)
     assert max(launches - results for launches, results in advisor.known) < PARALLEL
 
 
-def test_a_failure_is_thought_about_before_the_next_launch(prepared: Prepared) -> None:
+def test_a_failure_counts_in_the_next_proposal(prepared: Prepared) -> None:
     cluster = SimulatedCluster(seed=3, fates=("done", "oom"), late_s=0.0)
     _, advisor = filled(prepared, cluster, 5.0)
     failed = sum(trial.state is State.OUT_OF_MEMORY for trial in stored(prepared))

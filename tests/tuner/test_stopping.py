@@ -49,14 +49,14 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     ],
     ids=str,
 )
-def test_the_own_config_tells_that_nothing_can_be_measured(prepared: Prepared, state: State, words: str) -> None:
+def test_a_failing_user_config_ends_a_tune(prepared: Prepared, state: State, words: str) -> None:
     with pytest.raises(LaunchError) as told:
         refuse(prepared, state, own=True)
     assert str(told.value).startswith(words)
 
 
 @pytest.mark.parametrize("state", [State.USER_ERROR, State.UNKNOWN, State.COMPLETED], ids=str)
-def test_a_config_that_the_tune_chose_says_nothing_while_the_own_is_in_flight(prepared: Prepared, state: State) -> None:
+def test_a_chosen_config_cannot_end_a_tune_early(prepared: Prepared, state: State) -> None:
     refuse(prepared, state, own=False, awaits_own=True)
 
 
@@ -68,12 +68,12 @@ def test_a_row_of_chosen_configs_that_fail_ends_a_tune(prepared: Prepared, await
         refuse(prepared, State.USER_ERROR, own=False, awaits_own=awaits_own, row=parallel)
 
 
-def test_what_no_config_can_measure_ends_a_tune_whose_own_config_failed(prepared: Prepared) -> None:
+def test_an_unmeasurable_objective_ends_a_tune(prepared: Prepared) -> None:
     with pytest.raises(LaunchError, match="samples_per_second cannot be measured"):
         refuse(prepared, State.COMPLETED, own=False)
 
 
-def test_a_chosen_config_that_fails_first_leaves_the_tune_to_go_on(prepared: Prepared) -> None:
+def test_a_chosen_config_that_fails_first_ends_no_tune(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=20), parallel=4))
     cluster = SimulatedCluster(seed=4, fates=("done",), fates_of={2: "refuses"})
     steps = go(asked, cluster)

@@ -26,7 +26,7 @@ def told(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None
     return Event(kind=kind, trial_id="t", launch_id=LAUNCH, attempt=(restarts, 0), time=time, state=state)
 
 
-def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_path: Path) -> None:
+def test_a_wait_between_attempts_is_not_run_time(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     trial_log = TrialLog(url)
     for event in (
@@ -46,7 +46,7 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 
-def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
+def test_trials_are_converted_to_the_requested_statistic(tmp_path: Path) -> None:
     measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
     url = str(tmp_path / "store")
     TrialLog(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))

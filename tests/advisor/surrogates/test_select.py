@@ -64,7 +64,7 @@ def row(batch: int, kind: str) -> dict[str, object]:
 ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 8, 16) for kind in "ab"] * 3
 
 
-def test_a_workload_hardly_measured_is_told_by_all() -> None:
+def test_a_new_workload_is_predicted_from_all_others() -> None:
     assert isinstance(knowledge_of([], ELSEWHERE), CrossWorkloadSurrogate)
     assert not isinstance(knowledge_of([], ELSEWHERE), JointSurrogate)
     assert isinstance(knowledge_of([ran(1), ran(2)], []), CrossWorkloadSurrogate)
@@ -78,7 +78,7 @@ def test_three_measurements_speak_for_themselves() -> None:
     assert np.exp(surrogate.forecast([row(2, "a")]).logarithm) == pytest.approx([2**0.5], rel=0.05)
 
 
-def test_what_others_teach_remains_where_it_helps() -> None:
+def test_other_workloads_are_kept_where_they_help() -> None:
     own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
     surrogate = knowledge_of(own, ELSEWHERE)
     assert isinstance(surrogate, PerWorkloadSurrogate)
@@ -87,7 +87,7 @@ def test_what_others_teach_remains_where_it_helps() -> None:
     assert np.exp(surrogate.forecast([row(16, "b")]).logarithm) == pytest.approx([600.0], rel=0.15)
 
 
-def test_what_others_teach_is_dropped_where_it_misleads() -> None:
+def test_other_workloads_are_dropped_where_they_mislead() -> None:
     rng = np.random.default_rng(0)
     misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
     surrogate = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
@@ -103,7 +103,7 @@ def test_believing_takes_the_doubt_of_a_row() -> None:
     assert surrogate.fantasize([]) is surrogate
 
 
-def test_of_many_trials_the_nearest_teach_and_of_these_the_latest() -> None:
+def test_the_nearest_and_latest_trials_teach() -> None:
     workload: dict[str, Value] = {"program": "a.py", "world_size": 8, "n_layers": 4}
     kinds = [workload, {**workload, "n_layers": 2}, {"program": "b.py", "world_size": 8}, {"program": "c.py"}]
     trials = [
@@ -145,7 +145,7 @@ def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: b
     [("b.py", True, 1), ("b.py", False, 1), ("c.py", True, 1), ("c.py", False, 3)],
     ids=["all facts seen", "for a batch", "a fact never seen", "that for a batch"],
 )
-def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: str, one: bool, count: int) -> None:
+def test_predictors_take_turns_on_unseen_facts(program: str, one: bool, count: int) -> None:
     elsewhere = [
         replace(trial, workload={**trial.workload, "world_size": 1 + place % 2})
         for place, trial in enumerate(ELSEWHERE)
@@ -161,7 +161,7 @@ def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: 
     assert (told[0] == alone).all() == (program == "c.py")
 
 
-def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
+def test_agreeing_predictors_give_their_geometric_mean() -> None:
     class Fixed:
         def __init__(self, *throughput: float) -> None:
             self.throughput = np.array(throughput)
@@ -183,7 +183,7 @@ def test_a_chosen_predictor_is_not_outvoted() -> None:
     assert isinstance(told.predictor, Boosting)
 
 
-def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked_before() -> None:
+def test_a_fitted_predictor_is_kept_for_its_history() -> None:
     history, more = (
         History.from_trials(trials, objective="tokens_per_second") for trials in (ELSEWHERE, ELSEWHERE[:25])
     )

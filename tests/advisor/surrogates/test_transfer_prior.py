@@ -60,7 +60,7 @@ def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], told:
 
 
 @pytest.mark.parametrize("n_known", [1, 4])
-def test_without_any_other_workload_formulas_say_what_to_launch_next(n_known: int) -> None:
+def test_formulas_choose_launches_without_other_workloads(n_known: int) -> None:
     slow = [{**OWN, "zero_stage": zero, "micro_batch_size": batch} for batch in (1, 2) for zero in (1, 0)]
     trials = [ran({**each, "gradient_accumulation_steps": 128 // each["micro_batch_size"]}) for each in slow[:n_known]]
     (found,) = suggest(SPACE, workload=WORKLOAD, current=OWN, trials=trials, seed=1)
@@ -68,7 +68,7 @@ def test_without_any_other_workload_formulas_say_what_to_launch_next(n_known: in
     assert found.gain > 1.2
 
 
-def test_before_anything_was_measured_what_formulas_favour_is_among_the_first() -> None:
+def test_the_first_launches_include_what_formulas_favour() -> None:
     found = suggest(SPACE, workload=WORKLOAD, current=OWN, trials=[], count=4)
     assert found[0].config == OWN
     seconds = {
@@ -85,13 +85,13 @@ def test_before_anything_was_measured_what_formulas_favour_is_among_the_first() 
         assert suggestion.probability_to_fit > 0.5
 
 
-def test_a_workload_that_formulas_do_not_cover_has_no_favourites() -> None:
+def test_a_workload_outside_the_formulas_has_no_favourites() -> None:
     workload = {"program": "train.py", "world_size": 64, "global_batch_size": 256}
     for suggestion in suggest(SPACE, workload=workload, current=OWN, trials=[], count=4):
         assert "formulas" not in suggestion.reason
 
 
-def test_an_own_config_that_formulas_favour_is_told_as_the_own() -> None:
+def test_a_favoured_user_config_is_still_named_the_users() -> None:
     pair = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)), SPACE.parameters[-1]))
     workload = {**WORKLOAD, "tp_degree": 2, "zero_stage": 1}
     own, other = ({"micro_batch_size": size, "gradient_accumulation_steps": 8 // size} for size in (1, 2))

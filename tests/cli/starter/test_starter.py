@@ -93,13 +93,13 @@ class TestParameters:
     def test_from_the_help_alone(self) -> None:
         assert choices(started(""))["micro_batch_size"] == (1, 2, 4, 8, 16)
 
-    def test_one_strategy_for_all_where_nothing_says_per_layer(self) -> None:
+    def test_one_strategy_serves_all_layers_by_default(self) -> None:
         assert started("--sharding NO_SHARD --n_layer 4", "").parameters[0].per_layer is None
 
     def test_a_list_of_another_length_than_the_layers(self) -> None:
         assert started("--sharding NO_SHARD,FULL_SHARD --n_layer 4", "").parameters[0].per_layer == 2
 
-    def test_what_changes_the_training_is_not_tuned(self) -> None:
+    def test_parameters_that_change_the_training_are_not_tuned(self) -> None:
         text = starter_space(launch("--compile --precision bf16"), HELP)
         assert "# [parameters.precision] # changes the numerics of the training: uncomment it only on purpose\n" in text
         assert "# [parameters.compile]" in text
@@ -116,7 +116,7 @@ class TestParameters:
         assert choices(space)["compile"] == (False, True)
         assert read_config(launch("--compile --precision bf16"), space)[1]["compile"] is True
 
-    def test_the_micro_batch_is_fixed_where_nothing_makes_up_for_it(self) -> None:
+    def test_the_micro_batch_is_fixed_without_accumulation(self) -> None:
         space = started("--batch_size 4 --tensor-model-parallel-size 2", "")
         assert choices(space) == {"micro_batch_size": (4,), "tp_degree": (2,)}
 
@@ -150,7 +150,7 @@ class TestParameters:
             "",
         ],
     )
-    def test_what_is_not_understood_is_left_alone(self, command: str) -> None:
+    def test_unknown_flags_are_left_alone(self, command: str) -> None:
         space = started(command, "")
         assert choices(space).keys() <= {"omp_num_threads", "gradient_accumulation_steps"}
 
@@ -201,11 +201,11 @@ class TestUnredirectedOutputs:
             ("--activation_checkpointing full --gradient_checkpointing", ()),
         ],
     )
-    def test_what_looks_like_a_destination(self, command: str, flags: tuple[str, ...]) -> None:
+    def test_destinations_are_recognised(self, command: str, flags: tuple[str, ...]) -> None:
         space = parse_space('[parameters.a]\nchoices = [1]\nenv = "A"\n', where="x")
         assert unredirected_outputs(launch(command), space) == flags
 
-    def test_what_is_declared_or_redirected_is_none(self) -> None:
+    def test_declared_and_redirected_outputs_are_skipped(self) -> None:
         space = parse_space(
             '[workload]\nwidth = { flag = "--out_width" }\n[parameters.a]\nchoices = ["x"]\nflag = "--log_to"\n'
             '[tune]\nargs = { "--save" = "x" }\nenv = { WANDB_MODE = "disabled" }\n',
@@ -214,7 +214,7 @@ class TestUnredirectedOutputs:
         command = launch("--out_width wide --log_to x --save y --wandb_project p --resume r")
         assert unredirected_outputs(command, space) == ("--resume",)
 
-    def test_the_starter_leaves_none_but_what_is_read(self) -> None:
+    def test_the_starter_redirects_every_output(self) -> None:
         command = launch("--out_dir runs --logging-dir l --wandb --resume r.pt")
         space = parse_space(starter_space(command, HELP), where="x")
         assert unredirected_outputs(command, space) == ("--resume",)
@@ -226,7 +226,7 @@ class TestScriptHelp:
         path.write_text(textwrap.dedent(text))
         return Launch(program=str(path))
 
-    def test_of_a_script(self, tmp_path: Path) -> None:
+    def test_help_is_read_from_a_script(self, tmp_path: Path) -> None:
         told: list[str] = []
         user = self.script(
             tmp_path,
@@ -241,7 +241,7 @@ class TestScriptHelp:
         assert parse_help(script_help(user, tell=told.append))[1].default == "7"
         assert told == []
 
-    def test_of_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_help_is_read_from_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "pkg").mkdir()
         (tmp_path / "pkg" / "train.py").write_text("import argparse\nargparse.ArgumentParser().parse_args()\n")
         monkeypatch.chdir(tmp_path)
@@ -257,7 +257,9 @@ class TestScriptHelp:
         ],
         ids=["no parser", "raises", "hangs", "asks"],
     )
-    def test_why_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str) -> None:
+    def test_missing_help_has_a_reason(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str
+    ) -> None:
         monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
         monkeypatch.chdir(tmp_path)
         told: list[str] = []
@@ -354,7 +356,7 @@ class TestTrainers:
         assert "[tune] # redirects what profiling launches write" in text
         assert 'args = { "--save" = "{scratch}/{launch_id}" }' in text
 
-    def test_what_the_command_hides_is_told(self) -> None:
+    def test_hidden_settings_are_named(self) -> None:
         user = Launch(
             program="torchtitan.train",
             is_module=True,
@@ -369,7 +371,7 @@ class TestTrainers:
         space = parse_space(text, where="x")
         assert choices(space) == {"activation_checkpointing": ("none", "selective", "full")}
 
-    def test_nothing_fits_so_the_command_is_read_as_any(self) -> None:
+    def test_an_unmatched_command_gets_the_general_starter(self) -> None:
         user = Launch(program="torchtitan.train", is_module=True, script_args=("--module", "llama3"), world_size=8)
         assert choices(parse_space(starter_space(user, ""), where="x")) == {"omp_num_threads": (1, 2, 4)}
 

@@ -46,7 +46,7 @@ def test_every_form_is_found(args: list[str], flag: str, form: FlagForm, texts: 
     assert (found.form, found.texts, found.start) == (form, texts, 1)
 
 
-def test_what_must_follow_at_once_is_not_found_apart() -> None:
+def test_a_joined_value_is_not_found_apart() -> None:
     assert find_flag(["--lr", "1", "lr", "2", "xlr=3", "--no-lr"], "--lr=", is_value=looks_like_value) == []
     assert write_value("lr=", ["-1"], FlagForm.SEPARATE) == ("lr=-1",)
 
@@ -54,7 +54,7 @@ def test_what_must_follow_at_once_is_not_found_apart() -> None:
 @pytest.mark.parametrize(
     "args", [["--lrx", "1"], ["--lr-decay=1"], ["x", "--", "--lr", "1"], ["lr", "1"]], ids=" ".join
 )
-def test_a_flag_is_not_found_where_argparse_would_see_none(args: list[str]) -> None:
+def test_a_flag_is_found_where_argparse_finds_it(args: list[str]) -> None:
     assert find_flag(args, "--lr", is_value=looks_like_value) == []
 
 
@@ -63,7 +63,7 @@ def test_repeated_flags_are_all_found_in_order() -> None:
     assert [occurrence.texts for occurrence in found] == [("1",), ("2",), ()]
 
 
-def test_a_list_of_words_stops_at_the_first_that_is_no_value() -> None:
+def test_a_list_of_words_stops_at_the_first_flag() -> None:
     (found,) = find_flag(["--s", "A", "B", "data.bin"], "--s", is_value={"A", "B"}.__contains__, most_values=4)
     assert (found.texts, found.stop) == (("A", "B"), 3)
 
@@ -72,7 +72,7 @@ def test_flags_are_added_before_the_positional_separator() -> None:
     assert append(["--a", "--", "x"], ["--b", "1"]) == ("--a", "--b", "1", "--", "x")
 
 
-def test_replace_touches_nothing_else() -> None:
+def test_replace_keeps_all_other_words() -> None:
     args = ["a b", "--x", "1", "$HOME"]
     (found,) = find_flag(args, "--x", is_value=looks_like_value)
     assert replace(args, found, ["--x", "2"]) == ("a b", "--x", "2", "$HOME")

@@ -125,7 +125,7 @@ def test_values_are_read_and_written(folder: Path, name: str, place: str, make) 
         {name: st.sampled_from([OWN[name], OTHER[name]]) for name in OWN},
     )
 )
-def test_what_is_written_is_read_back(tmp_path_factory: pytest.TempPathFactory, config: dict[str, object]) -> None:
+def test_written_values_are_read_back(tmp_path_factory: pytest.TempPathFactory, config: dict[str, object]) -> None:
     folder = tmp_path_factory.mktemp("files")
     for name, text in FILES.items():
         (folder / name).write_text(text)

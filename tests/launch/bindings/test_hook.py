@@ -21,7 +21,7 @@ LAUNCH = Launch(program="train.py", script_args=("--layers", "3"), world_size=2)
 MIXED = ("NO_SHARD", "FULL_SHARD", "SHARD_GRAD_OP")
 
 
-def test_a_script_without_a_word_on_it_does_what_torch_does_by_default() -> None:
+def test_an_undeclared_default_is_that_of_torch() -> None:
     _, config = read_config(LAUNCH, parse_space(SPACE, where="space.toml"))
     assert config == {"sharding_strategy": ("FULL_SHARD",) * 3}
 
@@ -31,7 +31,7 @@ def test_the_file_states_what_another_script_does() -> None:
     assert read_config(LAUNCH, space)[1] == {"sharding_strategy": ("SHARD_GRAD_OP",) * 3}
 
 
-def test_what_is_written_is_read_back_and_the_scripts_own_leaves_no_hook() -> None:
+def test_written_values_are_read_back_and_defaults_need_no_hook() -> None:
     space = parse_space(SPACE, where="space.toml")
     written = write_config(LAUNCH, space, {"sharding_strategy": MIXED})
     assert written.script_args == LAUNCH.script_args
@@ -75,6 +75,6 @@ def test_the_contract_takes_it_to_the_job() -> None:
     ],
     ids=["unknown-hook", "mixed-families", "two-places", "a-fact", "derived", "twice"],
 )
-def test_what_the_file_gets_wrong_is_told(before: str, after: str, why: str) -> None:
+def test_mistakes_in_the_file_are_reported(before: str, after: str, why: str) -> None:
     with pytest.raises(SpaceError, match=why):
         parse_space(SPACE.replace(before, after), where="space.toml")

@@ -69,7 +69,7 @@ def test_a_component_is_made_for_another_size(options: tuple[str, ...]) -> None:
     assert text == " ".join([*options, "--script train.py -- --batch 4 --accumulate 1", "a b"]).replace("2x2", "1x8")
 
 
-def test_without_a_recorder_as_many_processes_as_typed_run_what_was_typed() -> None:
+def test_the_fallback_starts_the_typed_processes() -> None:
     typed, sizes = component("-j", "1x2"), space()
     own = read_config(typed.launch, sizes)[1]
     changed = {**own, "nproc_per_node": 8, "world_size": 8, "gradient_accumulation_steps": 1}
@@ -140,13 +140,13 @@ def test_what_cannot_be_resized_is_told(launch: Launch, told: str) -> None:
         write_config(launch, sizes, {"nnodes": 1 if launch.nnodes == 2 else 2})
 
 
-def test_a_size_that_only_the_job_knows_is_told() -> None:
+def test_a_size_known_only_in_the_job_is_reported() -> None:
     launch = TorchrunLaunch.parse(["--nproc_per_node", "gpu", "x.py"], env={}).launch
     with pytest.raises(LaunchError, match="nproc_per_node of parameter nproc_per_node is known only when"):
         read_config(launch, parse_space(SIZES, where="x.toml"))
 
 
-def test_without_derived_accumulation_only_configs_of_the_same_batch_are_left() -> None:
+def test_fixed_accumulation_keeps_the_global_batch() -> None:
     launch, sizes = component("-j", "1x2").launch, space(derived=False)
     workload, own = read_config(launch, sizes)
     assert can_change_batch(sizes, workload=workload, current=own)
@@ -157,7 +157,7 @@ def test_without_derived_accumulation_only_configs_of_the_same_batch_are_left() 
 
 
 @pytest.mark.parametrize("name", ["processes", "nnodes"])
-def test_a_size_has_its_own_name(name: str) -> None:
+def test_a_size_needs_its_standard_name(name: str) -> None:
     text = f'[parameters.{name}]\nchoices = [1]\ntorchrun = "--nproc-per-node"'
     with pytest.raises(SpaceError, match=f"parameters.{name}.torchrun: must be '--nnodes' for the parameter nnodes"):
         parse_space(text, where="x.toml")

@@ -98,7 +98,7 @@ def test_files_and_a_size_are_not_rewritten_together(folder: Path) -> None:
     assert "changes both config files and the job size, which a job cannot undo" in told
 
 
-def test_a_file_that_is_not_at_hand_is_told_in_one_line(folder: Path) -> None:
+def test_a_missing_file_is_reported_in_one_line(folder: Path) -> None:
     (folder / "ds.json").unlink()
     args, contract, told = plan(folder, BATCH, "--nproc_per_node", "1")
     assert args[-len(ARGS) :] == ARGS

@@ -54,7 +54,7 @@ def test_a_category_that_was_never_seen_is_missing(row: dict[str, object]) -> No
 @pytest.mark.parametrize(
     "row", [{}, {"lr": "high"}, {"lr": True}, {"lr": (1.0,)}], ids=["missing", "text", "boolean", "tuple"]
 )
-def test_what_is_no_number_is_missing(row: dict[str, object]) -> None:
+def test_other_values_among_numbers_are_missing(row: dict[str, object]) -> None:
     assert math.isnan(by_name(Columns.from_rows(ROWS), row)["lr"])
 
 
@@ -105,13 +105,13 @@ class TestTuples:
         columns = Columns.from_rows([*LAYERS, {"sharding_strategy": "DDP"}])
         assert by_name(columns, {"sharding_strategy": "DDP"})["sharding_strategy.share(DDP)"] == 1.0
 
-    def test_an_entry_that_was_never_seen_is_missing_and_the_shares_know(self) -> None:
+    def test_an_unseen_entry_is_missing_and_counts_in_the_shares(self) -> None:
         encoded = by_name(Columns.from_rows(LAYERS), {"sharding_strategy": ("HYBRID_SHARD", "NO_SHARD")})
         assert math.isnan(encoded["sharding_strategy[0]"])
         assert encoded["sharding_strategy[1]"] == 1.0
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.5
 
-    def test_more_layers_than_were_seen_are_told_by_their_shares(self) -> None:
+    def test_more_layers_than_were_seen_keep_their_shares(self) -> None:
         encoded = by_name(Columns.from_rows(LAYERS), {"sharding_strategy": ("NO_SHARD",) * 9 + ("FULL_SHARD",)})
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.9
 
@@ -133,11 +133,11 @@ class TestTuples:
         assert Columns.from_rows([{"x": ()}]).encode([{"x": ()}, {"x": "a"}]).shape == (2, 0)
 
 
-def test_what_differs_for_no_reason_is_no_column() -> None:
+def test_volatile_facts_are_no_columns() -> None:
     assert Columns.from_rows([dict.fromkeys(VOLATILE_FACTS, "x") | {"n_layers": 2}]).names == ("n_layers",)
 
 
-def test_rare_categories_go_before_trees_refuse_the_column() -> None:
+def test_rare_categories_beyond_the_limit_are_dropped() -> None:
     rows = [{"x": f"v{number}"} for number in range(1000)] + [{"x": "often"}] * 3
     columns = Columns.from_rows(rows)
     codes = columns.encode(rows)[:, 0]
@@ -179,13 +179,13 @@ def test_any_rows_fit_any_columns(rows, others) -> None:
     ("name", "seen", "asked", "word"),
     [("precision", "bf16", "fp8", "fp8"), ("device", "NVIDIA A100-SXM4-80GB", "NVIDIA GB300", "gb300")],
 )
-def test_a_standard_word_keeps_its_meaning_though_no_trial_had_it(name: str, seen: str, asked: str, word: str) -> None:
+def test_an_unseen_standard_word_keeps_its_meaning(name: str, seen: str, asked: str, word: str) -> None:
     columns = Columns.from_rows([{name: seen}])
     codes = columns.encode([{name: seen}, {name: asked}])[:, columns.names.index(name)]
     assert [unseen_word(name, code) for code in codes] == [None, word]
 
 
-def test_a_known_device_is_told_by_what_it_can_do() -> None:
+def test_a_known_device_is_described_by_its_data_sheet() -> None:
     columns = Columns.from_rows([{"device": "H100"}, {"device": "abacus"}])
     assert columns.names == ("device", "device.tflops", "device.memory_gb")
     assert columns.encode([{"device": "H100"}])[0].tolist() == [0.0, 989.4, 80.0]

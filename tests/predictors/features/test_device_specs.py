@@ -33,7 +33,7 @@ def test_an_unknown_device_has_no_facts(device: str) -> None:
     assert find_hardware(device) is None
 
 
-def test_a_precision_that_is_not_native_runs_as_the_next_wider_one() -> None:
+def test_a_foreign_precision_runs_as_the_next_wider_one() -> None:
     v100, a100 = find_hardware("V100"), find_hardware("A100")
     assert v100 is not None
     assert a100 is not None
@@ -61,7 +61,7 @@ def test_all_devices_have_positive_facts() -> None:
         ("NVIDIA GB300", 2500, 5000, 279, 8000, 900),
     ],
 )
-def test_what_was_checked_stays_so(
+def test_data_sheets_keep_their_checked_values(
     device: str, bf16: float, fp8: float, memory: float, bandwidth: float, link: float
 ) -> None:
     facts = find_hardware(device)

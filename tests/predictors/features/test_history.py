@@ -32,7 +32,7 @@ class TestTrainingRow:
         trial = trial_of({"micro_batch_size": 4}, observed={"n_params": 100})
         assert training_row(trial) == {**WORKLOAD, "micro_batch_size": 4, "n_params": 100}
 
-    def test_what_happened_goes_before_what_was_asked(self) -> None:
+    def test_observations_replace_requests(self) -> None:
         trial = trial_of(
             {"sharding_strategy": ("FULL_SHARD", "FULL_SHARD"), "micro_batch_size": 8, "compile": True},
             observed={"sharding_strategy": "NO_SHARD", "micro_batch_size": 4, "compile": False},
@@ -40,10 +40,10 @@ class TestTrainingRow:
         row = training_row(trial)
         assert (row["sharding_strategy"], row["micro_batch_size"], row["compile"]) == ("NO_SHARD", 4, False)
 
-    def test_a_parameter_of_the_users_own_is_what_was_asked(self) -> None:
+    def test_a_custom_parameter_is_as_requested(self) -> None:
         assert training_row(trial_of({"nccl_proto": "LL"}, observed={"nccl_proto": "Simple"}))["nccl_proto"] == "LL"
 
-    def test_a_declared_fact_is_what_was_declared(self) -> None:
+    def test_a_declared_fact_stays_as_declared(self) -> None:
         assert training_row(trial_of({}, observed={"n_layers": 3}))["n_layers"] == 2
 
     @pytest.mark.parametrize(
@@ -57,12 +57,10 @@ class TestTrainingRow:
         ],
         ids=["precision", "layers", "stage", "back end", "switch"],
     )
-    def test_words_of_the_users_own_stay_comparable_with_candidates(
-        self, name: str, requested: object, observed: object
-    ) -> None:
+    def test_custom_words_stay_comparable_with_candidates(self, name: str, requested: object, observed: object) -> None:
         assert training_row(trial_of({name: requested}, observed={name: observed}))[name] == requested
 
-    def test_a_parameter_of_another_name_is_observed_where_the_space_says_so(self) -> None:
+    def test_a_renamed_parameter_is_observed(self) -> None:
         trial = trial_of({"shard": "FULL_SHARD"}, observed={"sharding_strategy": "NO_SHARD", "n_params": 9})
         row = training_row(trial, observe={"shard": "sharding_strategy"})
         assert row == {**WORKLOAD, "shard": "NO_SHARD", "n_params": 9}
@@ -104,7 +102,7 @@ class TestHistory:
         history = History.from_trials([trial, measured(5.0)], objective="samples_per_second")
         assert history.throughput.tolist() == [3.0]
 
-    def test_an_unknown_objective_is_told(self) -> None:
+    def test_an_unknown_objective_is_refused(self) -> None:
         with pytest.raises(RecordError, match="tokens_per_second"):
             History.from_trials([], objective="speed")
 
@@ -133,7 +131,7 @@ class TestHistory:
         np.testing.assert_array_equal(one.throughput, other.throughput)
         np.testing.assert_array_equal(one.feasible, other.feasible)
 
-    def test_where_it_ran_is_no_feature(self) -> None:
+    def test_the_host_is_no_feature(self) -> None:
         trial = trial_of({}, observed={"host": "n1"}, measurement=Measurement(tokens_per_second=1.0))
         history = History.from_trials([trial], objective="tokens_per_second")
         assert history.rows[0]["host"] == "n1"
@@ -141,7 +139,7 @@ class TestHistory:
 
 
 class TestIneffectiveParameters:
-    def test_asked_twice_and_always_seen_alike(self) -> None:
+    def test_a_request_always_observed_alike_is_ineffective(self) -> None:
         trials = [
             trial_of(
                 {"sharding_strategy": asked, "micro_batch_size": size}, observed={**seen, "micro_batch_size": size}
@@ -153,19 +151,19 @@ class TestIneffectiveParameters:
         ]
         assert ineffective_parameters(trials) == ("sharding_strategy",)
 
-    def test_asking_per_layer_for_the_same_is_asking_once(self) -> None:
+    def test_equal_entries_per_layer_are_one_request(self) -> None:
         trials = [
             trial_of({"sharding_strategy": asked}, observed={"sharding_strategy": ("FULL_SHARD", "FULL_SHARD")})
             for asked in ("FULL_SHARD", ("FULL_SHARD", "FULL_SHARD"))
         ]
         assert ineffective_parameters(trials) == ()
 
-    def test_what_was_not_observed_is_not_judged(self) -> None:
+    def test_unobserved_parameters_are_not_compared(self) -> None:
         trials = [trial_of({"precision": asked}, observed={}) for asked in ("bf16", "fp32")]
         trials.append(trial_of({"precision": "bf16"}, observed={"precision": "bf16"}))
         assert ineffective_parameters(trials) == ()
 
-    def test_words_of_the_users_own_are_judged_too(self) -> None:
+    def test_custom_words_are_compared_too(self) -> None:
         trials = [trial_of({"shard": asked}, observed={"sharding_strategy": "NO_SHARD"}) for asked in ("full", "none")]
         assert ineffective_parameters(trials) == ()
         assert ineffective_parameters(trials, observe={"shard": "sharding_strategy"}) == ("shard",)

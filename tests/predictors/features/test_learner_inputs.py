@@ -22,7 +22,7 @@ def test_dense_is_standardised_without_gaps() -> None:
     assert np.diff(dense[:, 0]) == pytest.approx([np.diff(dense[:, 0])[0]] * 3)  # 2, 4, 8, 16 are even steps
 
 
-def test_a_number_of_zero_or_less_has_a_place_where_all_known_were_positive() -> None:
+def test_a_number_of_zero_or_less_is_placed_below_positive_ones() -> None:
     inputs = Inputs.of(TABLE, CATEGORICAL)
     odd = np.array([[value, 0.0, 5.0, 2.0] for value in (0.0, -3.0, 1.0, 2.0)])
     zero, negative, one, two = inputs.dense(odd)[:, 0]
@@ -49,20 +49,20 @@ def test_an_unseen_code_belongs_to_no_category() -> None:
     assert inputs.dense(unseen)[0, 3:] == pytest.approx(lowest)
 
 
-def test_a_column_of_many_names_is_no_category() -> None:
+def test_a_column_of_many_names_is_dropped() -> None:
     table = np.arange(30.0).reshape(-1, 1)
     inputs = Inputs.of(table, (True,))
     assert (inputs.one_hot, inputs.gapped_categorical) == ((), [False])
 
 
-def test_a_table_of_one_row_has_nothing_to_tell_apart() -> None:
+def test_a_table_of_one_row_has_no_inputs() -> None:
     inputs = Inputs.of(TABLE[:1], CATEGORICAL)
     assert (inputs.width, inputs.dense(TABLE).shape) == (0, (4, 0))
 
 
 @pytest.mark.parametrize("value", [3.0, 0.3, 1e15, 2.0**64])
 @pytest.mark.parametrize("n_rows", [4, 7, 30])
-def test_a_number_that_is_alike_wherever_it_is_known_is_not_scaled_by_its_rounding(value: float, n_rows: int) -> None:
+def test_a_constant_is_not_scaled_by_its_rounding(value: float, n_rows: int) -> None:
     table = np.full((n_rows, 1), value)
     table[::3] = np.nan
     other = Inputs.of(table, (False,)).dense(np.array([[10.0 * value], [value]]))[:, 0]

@@ -40,7 +40,7 @@ def speeds(made: list[Trial]) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_what_a_busy_node_slowed_down_is_doubted_and_noise_stays_small(seed: int) -> None:
+def test_an_outlier_is_doubted_and_noise_stays_small(seed: int) -> None:
     made, find_outliers = trials(slowed=0.3, seed=seed)
     doubted, process = doubted_of(made)
     assert doubted == speeds(find_outliers)
@@ -48,11 +48,11 @@ def test_what_a_busy_node_slowed_down_is_doubted_and_noise_stays_small(seed: int
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_a_config_that_is_slow_and_unlike_all_others_is_believed(seed: int) -> None:
+def test_a_slow_config_far_from_others_is_believed(seed: int) -> None:
     assert doubted_of(trials(seed=seed)[0])[0] == []
 
 
-def test_what_was_slow_each_time_is_believed() -> None:
+def test_a_repeated_slow_result_is_believed() -> None:
     made, find_outliers = trials(slowed=0.3)
     doubted, _ = doubted_of([*made, *3 * find_outliers[:1]])
     assert doubted == speeds(find_outliers[1:])

@@ -64,7 +64,7 @@ def tiled(batch: int) -> Trial:
     )
 
 
-def test_values_of_one_number_that_tiles_divide_stand_out_from_their_neighbours() -> None:
+def test_multiples_of_a_tile_stand_out() -> None:
     process, history = fitted([tiled(batch) for batch in (5, 16, 20, 27, 33, 40, 47)])
     points = process.places_.points(history.features)
     assert process.kernel_.alone(points) == pytest.approx(np.diag(process.kernel_.between(points, points)))
@@ -138,7 +138,7 @@ def test_believing_keeps_the_means_and_takes_the_doubt() -> None:
     assert (after[1] <= before[1] + 1e-9).all()
 
 
-def test_counts_carry_over_to_layers_that_were_not_seen_so() -> None:
+def test_counts_carry_over_to_unseen_layers() -> None:
     words = ["F" * LAYERS, "N" * LAYERS, "F" * 6 + "N" * 6, "N" * 3 + "F" * 9]
     process, history = fitted([trial(word) for word in words])
     turned = history.columns.encode([{"kernel": tuple("N" * 6 + "F" * 6), "batch": 4, "backend": "a"}])
@@ -196,7 +196,7 @@ def test_a_large_layer_may_change_more_where_sizes_are_known() -> None:
     assert of_large > 2.0 * of_small
 
 
-def test_what_each_parameter_does_by_itself_adds_up_in_a_config_never_seen() -> None:
+def test_single_effects_add_up_in_an_unseen_config() -> None:
     """A screening of eight parameters: the two that matter were never on together."""
     rng = np.random.default_rng(0)
     names = [f"p{number}" for number in range(8)]
@@ -216,7 +216,7 @@ def test_what_each_parameter_does_by_itself_adds_up_in_a_config_never_seen() -> 
 
 
 @pytest.mark.parametrize("jump", [0.0, 0.1], ids=["smooth", "jagged"])
-def test_beside_layers_jumps_are_believed_where_measurements_show_them(jump: float) -> None:
+def test_measured_jumps_are_believed_beside_layers(jump: float) -> None:
     rng = np.random.default_rng(1)
     jumps = {batch: float(rng.normal(0.0, jump)) for batch in range(1, 33)}
     trials = []

@@ -30,7 +30,7 @@ def chances(
     return fitted.probability(history.columns.encode(rows), rows).tolist()
 
 
-def test_nothing_known_is_near_one() -> None:
+def test_an_unknown_config_probably_fits() -> None:
     assert chances([], [4]) == pytest.approx([0.95], abs=0.02)
 
 
@@ -81,7 +81,7 @@ def test_many_outcomes_are_learned() -> None:
     assert high < 0.1
 
 
-def test_a_larger_micro_batch_is_never_easier_however_noisy_the_outcomes() -> None:
+def test_a_larger_micro_batch_is_never_likelier_to_fit() -> None:
     rng = np.random.default_rng(1)
     batches = (2 ** rng.integers(0, 8, 200)).tolist()
     trials = [trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches]
@@ -106,7 +106,7 @@ def gpt(width: int, batch: int, *, wall_gib: float = 60.0) -> Trial:
     return Trial.infeasible(workload=facts, config={"micro_batch_size": batch})
 
 
-def test_the_memory_formula_tells_an_unseen_model_apart() -> None:
+def test_the_memory_formula_covers_an_unseen_model() -> None:
     known = [gpt(width, batch) for width in (1024, 1536, 2048) for batch in (1, 2, 4, 8, 16, 32)]
     history = History.from_trials(known, objective="tokens_per_second")
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
@@ -129,7 +129,7 @@ def test_a_measured_peak_says_how_much_more_fits() -> None:
     assert chance(30.0) > chance(70.0)
 
 
-def test_a_row_that_names_its_layout_may_be_asked_where_no_outcome_did() -> None:
+def test_a_row_may_name_a_layout_that_no_outcome_has() -> None:
     history = History.from_trials(
         [trial(batch, "ran" if batch <= 8 else "out_of_memory") for batch in [1, 2, 4, 8, 16, 32, 64, 128] * 6],
         objective="tokens_per_second",

@@ -18,7 +18,7 @@ def verdict(asked: dict[str, object], *outcomes: tuple[int, bool]) -> float:
 @pytest.mark.parametrize(
     ("batch", "expected"), [(2, 1.0), (4, 1.0), (8, math.nan), (16, 0.0), (32, 0.0)], ids=lambda value: f"{value}"
 )
-def test_a_larger_batch_than_failed_fails_and_a_smaller_than_ran_runs(batch: int, expected: float) -> None:
+def test_known_outcomes_decide_larger_and_smaller_batches(batch: int, expected: float) -> None:
     assert verdict({"micro_batch_size": batch}, (4, True), (16, False)) == pytest.approx(expected, nan_ok=True)
 
 
@@ -29,11 +29,11 @@ def test_another_workload_or_config_says_nothing(other: dict[str, object]) -> No
     assert math.isnan(verdict({**other, "micro_batch_size": 64}, (4, True), (16, False)))
 
 
-def test_what_failed_once_stays_out_though_it_ran_too() -> None:
+def test_a_failure_outweighs_a_success() -> None:
     assert verdict({"micro_batch_size": 8}, (8, False), (8, True), (16, True)) == 0.0
 
 
-def test_a_row_that_lacks_a_name_is_compared_with_those_that_lack_it_too() -> None:
+def test_rows_that_lack_a_name_are_compared_with_each_other() -> None:
     bare = {"program": "a.py", "micro_batch_size": 8}
     limits = DominanceRules.of([(bare, False)], names=NAMES)
     assert math.isnan(limits.verdicts([ROW])[0])
@@ -47,7 +47,7 @@ def test_a_config_without_a_micro_batch_is_compared_with_itself() -> None:
     )
 
 
-def test_without_names_nothing_is_known() -> None:
+def test_rows_without_names_are_unknown() -> None:
     assert math.isnan(DominanceRules.of([(ROW, False)], names=()).verdicts([ROW])[0])
 
 
@@ -67,5 +67,5 @@ def test_hunger_knows_what_takes_memory(less: dict[str, object], more: dict[str,
     assert memory_rank_of_row(less) < memory_rank_of_row(more)
 
 
-def test_hunger_says_nothing_of_words_that_it_does_not_know() -> None:
+def test_unknown_words_have_no_hunger() -> None:
     assert memory_rank_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0

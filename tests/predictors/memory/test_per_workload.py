@@ -37,7 +37,7 @@ def chances(trials: list[Trial], *configs: dict[str, object], **given: object) -
     return wall.probability(history.columns.encode(rows), rows).tolist()
 
 
-def test_hungrier_configs_fit_less_from_the_first_outcome_on() -> None:
+def test_hungrier_configs_fit_less_after_one_outcome() -> None:
     little, more, most = chances(
         [outcome("FFFFFFFF", 8)], config("FFFFFFFF", 8), config("SSSSSSSS", 8), config("NNNNNNNN", 16)
     )
@@ -95,7 +95,7 @@ def test_parameters_of_unknown_appetite_are_learned_too() -> None:
     assert good > bad + 0.3
 
 
-def test_one_outcome_tells_of_all_that_are_hungrier_or_more_modest() -> None:
+def test_one_outcome_informs_hungrier_and_smaller_configs() -> None:
     trials = [outcome("SSSSSSSS", 6), outcome("NNFFSSSS", 14)]
     fits = chances(trials, config("SFSSFSFS", 6), config("SSSSSSSS", 5), config("NNNFSSSS", 14), config("NNFFSSSN", 16))
     assert min(fits[:2]) > 0.8
@@ -156,7 +156,7 @@ def test_crowding_rises_over_the_last_tenth_before_the_wall() -> None:
     assert nearer[0] < 0.75 < nearer[-1]
 
 
-def test_the_memory_of_the_device_says_where_the_wall_stands_before_anything_ran_out() -> None:
+def test_device_memory_places_the_wall_before_any_failure() -> None:
     def peak(trial: Trial, device: float | None) -> Trial:
         measured = replace(trial.measurement, peak_memory_gib=need("FFFFFFFF", trial.config["micro_batch_size"]))
         return replace(trial, measurement=measured, observed={} if device is None else {"device_memory_gib": device})
@@ -193,7 +193,7 @@ def asked_of(wall: WorkloadFeasibility, history: History, *configs: dict[str, ob
     return wall.probability(history.columns.encode(rows), rows).tolist()
 
 
-def test_of_unknown_parameters_the_one_that_fills_the_memory_is_found() -> None:
+def test_the_parameter_that_fills_the_memory_is_found() -> None:
     known, fresh = [mixed(seed) for seed in range(30)], [mixed(seed) for seed in range(30, 90)]
     wall, history = wall_of(known, largest=64)
     found = np.array(asked_of(wall, history, *fresh))
@@ -203,7 +203,7 @@ def test_of_unknown_parameters_the_one_that_fills_the_memory_is_found() -> None:
     assert found[~large].mean() > 0.8
 
 
-def test_what_is_feared_to_fail_makes_its_like_risky_too() -> None:
+def test_a_supposed_failure_makes_similar_configs_risky() -> None:
     wall, history = wall_of([mixed(seed) for seed in range(12) if mixed(seed)["batch"] < 128], largest=128)
     first, like = ({"batch": 128, "decode": name, "workers": 2, "pin": False} for name in "ab")
     modest = {**like, "batch": 8}
@@ -216,7 +216,7 @@ def test_what_is_feared_to_fail_makes_its_like_risky_too() -> None:
 
 
 @pytest.mark.parametrize("odd", [0, -1, -4, 5e-324, 2**64, 1e308], ids=str)
-def test_a_number_that_is_no_batch_and_a_device_that_is_none_leave_a_probability(odd: float) -> None:
+def test_odd_batches_and_devices_give_a_probability(odd: float) -> None:
     trials = [
         replace(outcome("FFFFFFFF", 8), config={**config("FFFFFFFF", 8), "micro_batch_size": size})
         for size in (odd, 0, -4, 0)

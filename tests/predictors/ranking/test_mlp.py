@@ -79,7 +79,7 @@ def test_two_ends_are_a_trend_that_goes_on_for_a_while() -> None:
     np.testing.assert_allclose(told, [[0.5, 0.5], [-0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]], atol=1e-6)
 
 
-def test_many_numbers_share_few_indicators_and_finer_ones_weigh_less() -> None:
+def test_many_numbers_share_few_indicators() -> None:
     rows = [{"size": size} for size in range(1, 100)]
     columns = Columns.from_rows(rows)
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(2, 5))
@@ -124,7 +124,7 @@ def test_the_curve_pools_what_falls() -> None:
     assert curve.values.tolist() == [0.0, 1.5, 3.0]
 
 
-def test_scores_that_tell_nothing_give_the_mean() -> None:
+def test_constant_scores_give_the_mean() -> None:
     curve = IsotonicCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
     assert curve(np.array([0.0])).tolist() == pytest.approx([2.5])
     assert curve(np.array([1.0])) > curve(np.array([0.0]))
@@ -149,7 +149,7 @@ def test_every_trial_is_left_out_by_some_network(rng: np.random.Generator) -> No
     assert ((~_bags(RankingSettings(networks=3, bag=1.0), 50, rng)).sum(axis=0) == 1).all()
 
 
-def test_the_order_is_learned_and_the_throughput_told(rng: np.random.Generator) -> None:
+def test_order_and_throughput_are_learned(rng: np.random.Generator) -> None:
     history = history_of({size: 1000.0 * size**0.5 for size in (1, 2, 4, 8, 16, 32, 64)}, repeats=4)
     told = RankingMLP().fit(history, rng=rng).predict(history.features)
     assert (np.diff(told.throughput)[np.diff(history.throughput) > 0] > 0).all()
@@ -158,7 +158,7 @@ def test_the_order_is_learned_and_the_throughput_told(rng: np.random.Generator) 
     assert inside.mean() > 0.7
 
 
-def test_the_programs_own_torch_is_left_as_it_was(rng: np.random.Generator) -> None:
+def test_the_programs_torch_is_left_as_it_was(rng: np.random.Generator) -> None:
     history = history_of({1: 10.0, 2: 20.0, 4: 30.0, 8: 50.0})
     before, state = torch.get_num_threads(), torch.random.get_rng_state()
     with torch.no_grad():

@@ -61,7 +61,7 @@ def test_a_few_wild_rows_do_not_matter() -> None:
     assert fitted(layout, seconds).constants["gemm_efficiency"] == pytest.approx(0.4, rel=0.1)
 
 
-def test_what_no_row_shows_keeps_its_default() -> None:
+def test_constants_without_evidence_keep_their_default() -> None:
     layout = trainings(50, piped=False)
     constants = fitted(layout, 3.0 * step_time(layout, DEFAULTS).total()).constants
     for name in ("pp_latency_s", "low_bit", "plain_attention", "compiled"):
@@ -75,7 +75,7 @@ def test_one_row_moves_the_constants_towards_it() -> None:
     assert 1.3 * default < moved < 2.1 * default
 
 
-def test_a_second_mode_is_found_with_its_stall_and_where_it_comes() -> None:
+def test_a_second_mode_is_found_with_its_stall() -> None:
     layout = trainings(400, seed=3)
     times = step_time(layout, DEFAULTS)
     rng = np.random.default_rng(4)

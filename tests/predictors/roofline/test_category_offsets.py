@@ -25,7 +25,7 @@ def history(speeds: dict[str, float], *, count: int = 60, noise: float = 0.02) -
     return History.from_trials(trials, objective="tokens_per_second")
 
 
-def test_devices_that_no_data_sheet_names_have_levels_of_their_own() -> None:
+def test_unlisted_devices_have_their_own_levels() -> None:
     known = history(SPEEDS)
     fitted = Roofline().fit(known, rng=np.random.default_rng(0))
     assert fitted.category_offsets_ is not None
@@ -38,7 +38,7 @@ def test_without_a_difference_there_are_no_levels() -> None:
 
 
 @pytest.mark.parametrize("device", ["chip-four", "GB300"])
-def test_a_device_that_no_trial_had_is_told_with_more_doubt(device: str) -> None:
+def test_an_unseen_device_has_a_wider_interval(device: str) -> None:
     known = history(SPEEDS)
     fitted = Roofline().fit(known, rng=np.random.default_rng(0))
     row = {**FACTS, "world_size": 8, "micro_batch_size": 4, "tp_degree": 1}
@@ -47,7 +47,7 @@ def test_a_device_that_no_trial_had_is_told_with_more_doubt(device: str) -> None
     assert new > seen + 0.1
 
 
-def test_what_is_known_of_a_device_that_no_trial_had_is_used() -> None:
+def test_the_data_sheet_of_an_unseen_device_is_used() -> None:
     known = history({"A100-SXM4-80GB": 1.0, "H100": 1.0})
     fitted = Roofline().fit(known, rng=np.random.default_rng(0))
     row = {**FACTS, "world_size": 8, "micro_batch_size": 16, "tp_degree": 1}

@@ -29,11 +29,11 @@ class TestFacts:
         assert facts.share("sharding_strategy", ["FULL_SHARD"]).tolist() == [0.0, 0.5, 1.0]
         assert facts.share("sharding_strategy", ["NO_SHARD", "FULL_SHARD"]).tolist() == [1.0, 1.0, 1.0]
 
-    def test_words_and_booleans_are_told_apart(self, facts: Facts) -> None:
+    def test_words_and_booleans_are_distinct(self, facts: Facts) -> None:
         assert facts.share("compile", ["True"]).tolist() == [1.0, 0.0, 0.0]
         assert facts.share("device", ["A100"]).tolist() == [0.0, 0.0, 1.0]
 
-    def test_what_is_missing_is_not_known(self, facts: Facts) -> None:
+    def test_missing_facts_are_not_known(self, facts: Facts) -> None:
         assert facts.known("precision").tolist() == [True, True, False]
         assert not facts.known("pp_schedule").any()
 
@@ -45,5 +45,5 @@ def test_a_category_that_was_never_seen_is_unknown() -> None:
 
 
 @pytest.mark.parametrize("value", [0, -1, 5e-324, 1e300, 2**64, True, "many", (4, 4)], ids=str)
-def test_what_is_no_count_and_no_size_is_not_known(value: object) -> None:
+def test_other_values_than_counts_and_sizes_are_not_known(value: object) -> None:
     assert Facts.from_rows([{"n_layers": value}]).number("n_layers", 7.0).tolist() == [7.0]

@@ -40,7 +40,7 @@ def test_as_low_as_scipys() -> None:
     assert ours @ ours == pytest.approx(best @ best, rel=1e-4)
 
 
-def test_no_step_is_taken_to_where_nothing_is_defined() -> None:
+def test_no_step_leaves_the_domain() -> None:
     def misfit(theta: Array) -> Array:
         with np.errstate(invalid="ignore"):
             return np.array([np.log(theta[0]) + 3.0, 0.1 * theta[0]])
@@ -49,6 +49,6 @@ def test_no_step_is_taken_to_where_nothing_is_defined() -> None:
     assert np.log(found[0]) == pytest.approx(-3.0, abs=0.05)
 
 
-def test_steps_that_help_nothing_leave_the_start() -> None:
+def test_useless_steps_leave_the_start() -> None:
     assert least_squares(lambda theta: theta, np.zeros(2), steps=5).tolist() == [0.0, 0.0]
     assert least_squares(_curved_valley, np.array([5.0, 5.0]), steps=0).tolist() == [5.0, 5.0]

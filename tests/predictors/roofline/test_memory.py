@@ -62,12 +62,12 @@ def test_activations_are_those_of_korthikanti() -> None:
     assert memory_of(tp_degree=8)["activations"] == pytest.approx(24 * 34 * TOKENS * 2048 / 8)
 
 
-def test_recomputation_keeps_the_input_of_each_layer_and_one_whole_layer() -> None:
+def test_recomputation_keeps_layer_inputs_and_one_layer() -> None:
     kept = memory_of(activation_checkpointing="full")["activations"]
     assert kept == pytest.approx((24 * 2 + 34) * TOKENS * 2048)
 
 
-def test_the_first_stage_holds_as_many_micro_batches_as_there_are_stages() -> None:
+def test_the_first_stage_holds_one_micro_batch_per_stage() -> None:
     few, many = (memory_of(pp_degree=4, gradient_accumulation_steps=rounds)["activations"] for rounds in (2, 16))
     assert few == pytest.approx(6 * 2 * 34 * TOKENS * 2048)
     assert many == pytest.approx(6 * 4 * 34 * TOKENS * 2048)

@@ -53,7 +53,7 @@ def activation_factor(memory: MemoryCalibration) -> float:
     return float(np.exp(memory.theta[2]))
 
 
-def test_nothing_seen_leaves_the_defaults() -> None:
+def test_no_trials_leave_the_defaults() -> None:
     layout = layouts(5)
     none = calibrate_memory(
         layout.rows(np.zeros(5, dtype=np.bool_)), **dict.fromkeys(("ran", "certain", "peak_bytes"), np.empty(0))
@@ -93,7 +93,7 @@ def test_failures_far_from_the_wall_are_another_reasons() -> None:
     assert activation_factor(unknown) < activation_factor(labelled)
 
 
-def test_pressure_grows_with_the_micro_batch_and_falls_with_a_larger_device() -> None:
+def test_pressure_follows_batch_and_device_size() -> None:
     rows = [ROW, {**ROW, "micro_batch_size": 8}, {**ROW, "device": "NVIDIA H200"}]
     layout = TrainingLayout.of(Facts.from_rows(rows))
     pressure = MemoryCalibration.default().pressure(layout)[:, 0]

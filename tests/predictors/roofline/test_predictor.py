@@ -74,7 +74,7 @@ def test_without_the_fields_it_steps_aside() -> None:
     assert roofline.explain(partial) == {}
 
 
-def test_without_a_measurement_it_predicts_nothing_and_explains_by_default() -> None:
+def test_an_unfitted_roofline_only_explains() -> None:
     row = rows_of(1)[0]
     roofline, history = fitted([Trial.infeasible(workload={}, config=row)])
     assert np.isnan(roofline.predict(history.features).throughput).all()

@@ -37,7 +37,7 @@ def test_computation_is_six_flops_per_parameter_and_sample() -> None:
     assert seconds()["compute"] == pytest.approx(6 * 400e6 * 300 / FLOPS)
 
 
-def test_what_waits_is_counted_by_hand() -> None:
+def test_exposed_time_is_as_counted_by_hand() -> None:
     gather, forward = 2 * 100e6 * BYTE, [2 * size * 300 / FLOPS for size in (100e6, 300e6)]
     # Gather one, compute both, back through two, reduce two (twice the bytes) while one is to be gathered again.
     clock = gather + sum(forward) + 2 * forward[1]
@@ -46,7 +46,7 @@ def test_what_waits_is_counted_by_hand() -> None:
     assert seconds()["data_parallel"] == pytest.approx(clock + gather - 3 * sum(forward))
 
 
-def test_one_device_waits_for_nobody() -> None:
+def test_one_device_has_no_exposed_time() -> None:
     alone = seconds(world_size=1)
     assert alone["data_parallel"] == pytest.approx(0.0)
     assert alone["embedding_exchange"] == 0.0
@@ -84,7 +84,7 @@ def test_the_dense_part_keeps_to_its_share(share: float, fits: bool) -> None:
     [{"layer_n_params": 5}, {"world_size": "64"}, {"micro_batch_size": 0}, {"sharding_strategy": ("NO_SHARD",) * 3}],
     ids=["sizes", "devices", "batch", "strategies"],
 )
-def test_a_row_that_does_not_name_it_is_none(changes: dict[str, object]) -> None:
+def test_an_incomplete_row_is_no_recommender(changes: dict[str, object]) -> None:
     assert Recommender.of({**ROW, **changes}) is None
 
 
@@ -130,7 +130,7 @@ def test_without_a_history_the_defaults_serve() -> None:
 
 
 @pytest.mark.parametrize("sizes", [("a", "b"), (1e300, 1.0), (-1, 2), (True, 5)], ids=str)
-def test_sizes_that_are_none_name_no_recommender(sizes: tuple[object, ...]) -> None:
+def test_illegal_sizes_are_no_recommender(sizes: tuple[object, ...]) -> None:
     assert Recommender.of({**ROW, "layer_n_params": sizes}) is None
     trial = Trial.completed(workload={**ROW, "layer_n_params": sizes}, config={}, samples_per_second=1.0)
     history = History.from_trials([trial], objective="samples_per_second")

@@ -46,7 +46,7 @@ def test_the_parts_add_up_to_the_step() -> None:
         assert all((value >= 0).all() for value in parts.values())
 
 
-def test_compute_is_six_flops_per_token_and_parameter_and_attention_at_the_efficiency_reached() -> None:
+def test_compute_counts_flops_over_efficiency() -> None:
     seconds = parts_of(world_size=1)["compute"]
     tokens = 8 * 2 * 2048
     flops = tokens * 32 * (6 * 12 * 4096**2 + 6 * 4096 * 2048)
@@ -54,7 +54,7 @@ def test_compute_is_six_flops_per_token_and_parameter_and_attention_at_the_effic
     assert seconds == pytest.approx(flops / reached)
 
 
-def test_doubling_the_peak_halves_the_compute_term_and_nothing_else() -> None:
+def test_doubling_the_peak_halves_the_compute_term_only() -> None:
     layout = layout_of(tp_degree=4)
     once, twice = (step_time(each, FREE).parts() for each in (layout, replace(layout, peak=2 * layout.peak)))
     assert twice["compute"] == pytest.approx(once["compute"] / 2)
@@ -93,7 +93,7 @@ def test_schedules_shrink_the_bubble() -> None:
     assert parts_of(pp_degree=4, pp_schedule="zero_bubble")["bubble"] < 0.2 * plain
 
 
-def test_the_head_makes_the_last_stage_the_slowest_unless_it_gets_fewer_layers() -> None:
+def test_the_head_slows_the_last_stage() -> None:
     layout = layout_of(pp_degree=4)
     block, head = np.array([1.0]), np.array([8.0])
     assert balanced_stage(layout, block, head) == pytest.approx(10.0)  # 2 layers beside the head, 10 in each other
@@ -103,7 +103,7 @@ def test_the_head_makes_the_last_stage_the_slowest_unless_it_gets_fewer_layers()
     assert step_time(vocabulary, even).parts()["compute"] > step_time(vocabulary, FREE).parts()["compute"]
 
 
-def test_gathering_in_each_pass_costs_more_than_once_and_once_more_than_never() -> None:
+def test_gathering_more_often_costs_more() -> None:
     words = ("NO_SHARD", "SHARD_GRAD_OP", "FULL_SHARD")
     seconds = [parts_of(sharding_strategy=word, micro_batch_size=1)["data_parallel"] for word in words]
     assert seconds == sorted(seconds)
@@ -112,7 +112,7 @@ def test_gathering_in_each_pass_costs_more_than_once_and_once_more_than_never() 
     assert seconds[0] < between < seconds[2]
 
 
-def test_one_rank_has_nothing_to_reduce() -> None:
+def test_one_rank_reduces_nothing() -> None:
     assert parts_of(world_size=8, tp_degree=8)["data_parallel"] == 0.0
 
 
@@ -122,7 +122,7 @@ def test_a_small_micro_batch_waits_for_the_host() -> None:
     assert times.total()[0] == pytest.approx(8 * 32 * 1.0, rel=0.01)
 
 
-def test_a_stall_slows_only_pipelines_and_more_the_deeper_they_are() -> None:
+def test_a_stall_slows_deep_pipelines_most() -> None:
     lost = []
     for stages in (1, 2, 8):
         times = step_time(layout_of(pp_degree=stages), FREE)
@@ -131,7 +131,7 @@ def test_a_stall_slows_only_pipelines_and_more_the_deeper_they_are() -> None:
     assert 0.0 < lost[1] < lost[2]
 
 
-def test_context_and_expert_parallelism_cost_only_where_they_are_used() -> None:
+def test_unused_context_and_expert_parallelism_cost_nothing() -> None:
     assert parts_of()["context_parallel"] == parts_of()["expert_parallel"] == 0.0
     assert parts_of(cp_degree=4, seq_len=32768)["context_parallel"] > 0.0
     assert parts_of(ep_degree=8, n_experts=64)["expert_parallel"] > 0.0

@@ -13,7 +13,7 @@ def layout_of(**changes: object) -> TrainingLayout:
     return TrainingLayout.of(Facts.from_rows([row]))
 
 
-def test_what_is_needed_is_enough() -> None:
+def test_the_required_facts_are_enough() -> None:
     layout = layout_of()
     assert layout.covered.all()
     assert layout.layer_params[0] == 12 * 768**2
@@ -21,7 +21,7 @@ def test_what_is_needed_is_enough() -> None:
 
 
 @pytest.mark.parametrize("name", NEEDED)
-def test_without_any_of_it_a_row_is_not_covered(name: str) -> None:
+def test_a_row_without_a_required_fact_is_not_covered(name: str) -> None:
     assert not layout_of(**{name: None}).covered.any()
 
 
@@ -34,7 +34,7 @@ def test_without_any_of_it_a_row_is_not_covered(name: str) -> None:
     ],
     ids=["parameters for the width", "degrees for the devices", "nodes for the devices"],
 )
-def test_what_stands_for_it_is_as_good(instead: dict[str, object]) -> None:
+def test_substitute_facts_serve(instead: dict[str, object]) -> None:
     layout = layout_of(**instead)
     assert layout.covered.all()
     assert layout.width[0] == pytest.approx(768)
@@ -45,7 +45,7 @@ def test_more_parallelism_than_devices_is_not_covered() -> None:
     assert not layout_of(tp_degree=32).covered.any()
 
 
-def test_a_layer_is_sharded_once_even_if_two_facts_disagree_on_how() -> None:
+def test_a_layer_is_sharded_once() -> None:
     layout = layout_of(zero_stage=3, sharding_strategy="SHARD_GRAD_OP")
     assert (layout.states_sharded[0], layout.gathered_each_time[0], layout.gathered_once[0]) == (1, 1, 0)
 
@@ -98,7 +98,7 @@ def test_a_rack_of_fast_links_is_one_node() -> None:
     [[{"device": "a100"}], [{"precision": "BF16"}], [{"device": "a100", "precision": "BF16"}, {"device": "H100"}]],
     ids=["device", "precision", "both"],
 )
-def test_a_row_means_the_same_beside_others_that_are_spelled_otherwise(others: list[dict[str, str]]) -> None:
+def test_a_row_is_read_alike_beside_other_spellings(others: list[dict[str, str]]) -> None:
     row = {"n_layers": 24, "d_model": 1024, "seq_len": 1024, "micro_batch_size": 4, "world_size": 8}
     row |= {"device": "A100", "precision": "bf16"}
     alone = TrainingLayout.of(Facts.from_rows([row]))

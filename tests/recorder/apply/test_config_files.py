@@ -133,7 +133,7 @@ Path("said").write_text(json.dumps([*said, config.read_text(), str(config.parent
 """
 
 
-def test_what_lies_beside_a_config_file_lies_beside_its_copy(folder: Path) -> None:
+def test_neighbours_of_a_config_file_are_beside_its_copy(folder: Path) -> None:
     conf = folder / "conf"
     (conf / "deeper").mkdir(parents=True)
     for place in (folder, conf, conf / "deeper"):
@@ -180,14 +180,14 @@ def test_a_file_named_twice_has_a_copy_of_each_kind(folder: Path) -> None:
     ]
 
 
-def test_a_folder_too_full_to_look_like_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_with_too_many_files_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(beside, "_MAX_LINKS", 3)
     with pytest.raises(LaunchError, match="more than 3 files are beside"):
         copied([patch("c.yaml", "last", 2.5, argument=0)], WANTED, {}, folder=folder / "tmp")
 
 
 @pytest.mark.launch
-def test_all_ranks_read_alike_or_none_does(folder: Path) -> None:
+def test_either_all_ranks_read_the_copies_or_none(folder: Path) -> None:
     done = run(folder, wanted=contract(folder), torchrun=STANDALONE)
     assert done.returncode == 0, done.stderr
     seen = shown(folder)
@@ -210,7 +210,7 @@ def children_of(process: subprocess.Popen) -> list[int]:
 
 @pytest.mark.launch
 @pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs the list of a process's children")
-def test_a_rank_whose_child_is_killed_after_it_came_does_as_the_others(folder: Path) -> None:
+def test_a_rank_with_a_killed_child_follows_the_others(folder: Path) -> None:
     store = TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     env = {
         **os.environ,
@@ -303,7 +303,7 @@ def contract_of_before(folder: Path) -> Contract:
     return wanted
 
 
-def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -> None:
+def test_an_unchangeable_file_runs_as_typed(folder: Path) -> None:
     done = run(folder, wanted=contract_of_before(folder))
     assert done.returncode == 0, done.stderr
     (seen,) = shown(folder)
@@ -321,7 +321,7 @@ def test_what_cannot_be_changed_runs_as_typed_and_is_recorded_so(folder: Path) -
 
 
 @pytest.mark.parametrize("typed", [False, True], ids=["rewritten", "as typed"])
-def test_a_program_that_waits_for_all_of_its_children_has_none_of_ours(
+def test_a_program_waits_only_for_its_own_children(
     folder: Path, monkeypatch: pytest.MonkeyPatch, *, typed: bool
 ) -> None:
     wanted = contract_of_before(folder) if typed else contract(folder)

@@ -102,7 +102,7 @@ def test_one_word_counts_for_every_layer_of_a_hybrid_mesh(tmp_path: Path) -> Non
         ("ranks-differ", MIXED[1:3] * 2, "the ranks do not wrap the same layers in the same way"),
     ],
 )
-def test_what_cannot_be_set_runs_as_written_and_says_so(
+def test_an_unsettable_strategy_runs_as_written(
     how: str, strategies: tuple[str, ...], why: str, tmp_path: Path, unhooked: list[float]
 ) -> None:
     trial, (warning,), seen = hooked(how, strategies, tmp_path)

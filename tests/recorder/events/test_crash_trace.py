@@ -47,7 +47,7 @@ def test_the_end_is_sorted_by_what_was_left(
     assert reason in told[1]
 
 
-def test_without_words_nothing_is_told() -> None:
+def test_an_empty_trace_gives_no_state() -> None:
     assert state_from_crash_trace("", WATCHDOG) is None
 
 
@@ -76,7 +76,7 @@ def outcome(body: str) -> tuple[int, str]:
     return done.returncode, done.stdout
 
 
-def test_signals_end_a_process_as_without_us() -> None:
+def test_signals_end_a_process_as_before() -> None:
     for name in ("SIGTERM", "SIGABRT"):
         assert outcome(f"os.kill(os.getpid(), signal.{name})")[0] == -getattr(signal, name)
 
@@ -88,7 +88,7 @@ def test_a_program_that_ignores_or_handles_the_signal_goes_on() -> None:
         assert told in {"", "mine"}
 
 
-def test_a_forked_child_leaves_no_word_in_its_parents_name() -> None:
+def test_a_forked_child_leaves_no_trace() -> None:
     body = (
         "child = os.fork()\nif child == 0:\n    words.forget()\n    os.kill(os.getpid(), signal.SIGTERM)\n"
         "assert os.waitstatus_to_exitcode(os.wait()[1]) == -signal.SIGTERM"
@@ -96,7 +96,7 @@ def test_a_forked_child_leaves_no_word_in_its_parents_name() -> None:
     assert outcome(body) == (0, "")
 
 
-def test_a_system_without_memory_files_tells_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_system_without_memory_files_leaves_no_trace(monkeypatch: pytest.MonkeyPatch) -> None:
     from torchx_cubicml.recorder.events.crash_trace import CrashTrace
 
     monkeypatch.delattr(os, "memfd_create")

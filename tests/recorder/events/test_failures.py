@@ -122,7 +122,7 @@ def test_state_of_exit(code: object, expected: tuple[State, str]) -> None:
 
 
 @pytest.mark.parametrize("code", [143, -15])
-def test_an_exit_on_sigterm_is_no_fault_of_the_program(code: int) -> None:
+def test_an_exit_on_sigterm_is_no_user_error(code: int) -> None:
     state, reason = state_of_exit(code)
     assert state is State.INFRASTRUCTURE
     assert "SIGTERM" in reason

@@ -13,7 +13,7 @@ def printed(trial: Trial) -> str:
     return f"{PRINTED_MARK} {json.dumps(whole)}"
 
 
-def test_what_was_printed_comes_back_behind_any_prefix() -> None:
+def test_printed_trials_are_read_behind_any_prefix() -> None:
     trial = Trial.completed(workload={"program": "a.py"}, config={"tp_degree": 2}, tokens_per_second=10.0)
     events, problems = printed_events(["step 1\n", f"[rank0]: {printed(trial)}\n", "done\n"])
     assert problems == []

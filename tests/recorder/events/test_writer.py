@@ -33,7 +33,7 @@ def line(event: Event) -> bytes:
     return json.dumps(event.to_json()).encode()
 
 
-def test_what_arrives_is_appended(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_events_are_appended(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     writer = EventWriter(ends[1], str(tmp_path))
     writer.take(line(STARTED))
     writer.take(line(ENDED))
@@ -43,7 +43,7 @@ def test_what_arrives_is_appended(ends: tuple[socket.socket, socket.socket], tmp
     assert ends[0].recv(100) == DONE
 
 
-def test_a_trial_that_nobody_has_closed_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_an_open_trial_is_closed(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     writer = EventWriter(ends[1], str(tmp_path))
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
@@ -56,7 +56,7 @@ def test_the_closing_event_comes_last() -> None:
     assert (closing.sequence, closing.trial_id, closing.workload) == (5, "t-1", STARTED.workload)
 
 
-def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_the_first_problem_is_reported_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(b"{}")
@@ -67,7 +67,7 @@ def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket
     assert "invalid event" in told[0]
 
 
-def test_a_store_that_cannot_be_written_is_told(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_an_unwritable_store_is_reported(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(line(ENDED))
@@ -85,7 +85,7 @@ def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> No
     assert list(read_lines(ends[1])) == [b"one", b"two"]
 
 
-def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
+def test_a_kill_for_memory_is_seen_in_the_kernels_count() -> None:
     last = Event(kind=EventKind.STARTED, trial_id="trial-1")
     assert closing_event(last).state is State.UNKNOWN
     closed = closing_event(last, State.OUT_OF_MEMORY, KILLED_BY_HOST)

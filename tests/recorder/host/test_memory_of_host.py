@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ],
     ids=["of its own", "in a container", "first version", "not counted", "no file", "no group"],
 )
-def test_kills_are_counted_where_the_kernel_tells(
+def test_kills_are_counted_by_the_kernel(
     groups: str, file: str, text: str, expected: int | None, tmp_path: Path
 ) -> None:
     (tmp_path / "groups").write_text(groups)
@@ -31,5 +31,5 @@ def test_kills_are_counted_where_the_kernel_tells(
     assert count_oom_kills(tmp_path / "groups", tmp_path / "root") == expected
 
 
-def test_without_control_groups_nothing_is_known(tmp_path: Path) -> None:
+def test_kills_are_unknown_without_control_groups(tmp_path: Path) -> None:
     assert count_oom_kills(tmp_path / "absent") is None

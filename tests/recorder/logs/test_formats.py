@@ -53,7 +53,7 @@ def test_no_format_takes_the_lines_of_another(log_format: object) -> None:
     assert logs == {log for log, name, *_ in EXCERPTS if name == log_format.name}
 
 
-def test_what_is_no_number_is_no_reading() -> None:
+def test_other_words_than_numbers_are_not_read() -> None:
     assert read_line("step:  1  loss: 1  tps: -  tflops", BY_NAME["torchtitan"], devices=1) is None
     zero = read_line("step:  1  loss: 1  tps: 0  tflops", BY_NAME["torchtitan"], devices=1)
     assert zero == LogReading(step=1.0)

@@ -83,7 +83,7 @@ def test_a_known_batch_turns_step_times_into_throughput() -> None:
         assert (measured.samples_per_second, measured.tokens_per_second) == (16.0, 256.0)
 
 
-def test_a_stream_of_the_programs_own_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replaced_stream_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     class Slotted:
         __slots__ = ()
 
@@ -111,7 +111,7 @@ def test_memory_stays_bounded() -> None:
         assert len(news) == 13
 
 
-def test_what_one_rank_reads_another_can_write() -> None:
+def test_measurements_pass_between_ranks() -> None:
     measured = Measurement(samples_per_second=4.0, step_time_s=(1.0, 2.0, 3.0), source="Megatron-LM")
     assert decode_measurement(encode_measurement(measured)) == measured
     assert decode_measurement("") is None
@@ -128,7 +128,7 @@ def test_what_one_rank_reads_another_can_write() -> None:
     assert (has_throughput(steps), has_throughput(both), has_throughput(None)) == (False, True, False)
 
 
-def test_a_declared_format_is_the_only_one_read_and_a_step_counts_once() -> None:
+def test_a_declared_format_excludes_the_others() -> None:
     declared = LogPattern(pattern=r"it (?P<step>\d+) (?P<tokens_per_second_per_device>\S+) tok")
     with own_stdout():
         lines = LogLines(lambda hook: hook, devices=4, on_news=lambda: None, declared=declared)
@@ -142,7 +142,7 @@ def test_a_declared_format_is_the_only_one_read_and_a_step_counts_once() -> None
     assert (measured.source, measured.steps_counted + measured.warmup_steps) == ("space file", 4)
 
 
-def test_what_lines_and_steps_tell_differently_is_said() -> None:
+def test_a_disagreement_of_lines_and_steps_is_reported() -> None:
     steps = Measurement(tokens_per_second=400.0, samples_per_second=4.0)
     assert disagreement(steps, Measurement(tokens_per_second=430.0)) == ""
     assert disagreement(steps, None) == disagreement(None, steps) == ""
@@ -160,7 +160,7 @@ def test_what_lines_and_steps_tell_differently_is_said() -> None:
     assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), prefer_log=False) == steps
 
 
-def test_a_rate_of_the_whole_run_may_be_lower_than_that_of_its_steps_but_not_higher() -> None:
+def test_the_rate_of_a_run_may_be_below_that_of_its_steps() -> None:
     steps = Measurement(samples_per_second=400.0)
     lower, higher = (Measurement(samples_per_second=rate, source="HF Trainer") for rate in (100.0, 800.0))
     assert disagreement(steps, lower) == ""
@@ -172,7 +172,7 @@ def line(step: int, at_s: float, *, rate: float | None = None, step_s: float | N
     return LogReading(samples_per_second=rate, step_s=step_s, step=float(step), at_s=at_s)
 
 
-def test_lines_count_all_the_time_between_them() -> None:
+def test_lines_count_the_time_between_them() -> None:
     # Steps of 0.1 s as the lines tell, and as long again for what comes between them.
     lines = [line(10 * index, 2.0 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
     found = measure_readings(lines, source="x")
@@ -194,13 +194,13 @@ def test_rates_are_weighed_by_the_time_that_they_were_true_for() -> None:
     assert found.samples_per_second == pytest.approx(18.0, rel=0.06)
 
 
-def test_lines_that_were_held_back_count_for_what_they_tell() -> None:
+def test_late_lines_count_as_printed() -> None:
     lines = [line(index, 7.0 + 1e-6 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
     assert measure_readings(lines, source="x").samples_per_second == pytest.approx(80.0)
 
 
 @pytest.mark.parametrize(("interval", "every"), [(1, 10), (10, 2), (10, 25)])
-def test_a_line_with_evaluation_in_its_step_is_not_taken_for_one_held_back(interval: int, every: int) -> None:
+def test_a_step_with_evaluation_is_not_taken_for_a_late_line(interval: int, every: int) -> None:
     """Lines as nanoGPT prints them: each tells of one step, and of the evaluation before it, which lasts 9 s."""
     lines, pauses, now = [], [], 0.0
     for index in range(1, 101):

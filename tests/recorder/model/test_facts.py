@@ -15,7 +15,7 @@ class Model(nn.Module):
         self.blocks = nn.ModuleList(nn.Linear(4, 4) for _ in range(n_layers))
 
 
-def test_what_is_unknown_is_left_out() -> None:
+def test_unknown_facts_are_left_out() -> None:
     facts = observe(Model(), None, HookObservations(), world_size=1)
     assert not {"micro_batch_size", "seq_len", "global_batch_size", "optimizer", "activation_checkpointing"} & set(
         facts
@@ -37,7 +37,7 @@ def test_the_global_batch_is_that_of_the_whole_job() -> None:
     assert facts["activation_checkpointing"] == "full"
 
 
-def test_checkpoint_wrappers_tell_where_no_probe_was() -> None:
+def test_checkpoint_wrappers_serve_without_a_probe() -> None:
     model = Model()
     model.blocks[0] = checkpoint_wrapper(model.blocks[0])
     assert observe(model, None, HookObservations(), world_size=1)["activation_checkpointing"] == "selective"
@@ -45,7 +45,7 @@ def test_checkpoint_wrappers_tell_where_no_probe_was() -> None:
     assert observe(model, None, HookObservations(), world_size=1)["activation_checkpointing"] == "full"
 
 
-def test_checkpointing_by_operator_is_selective_whatever_the_probe_saw() -> None:
+def test_checkpointing_by_operator_is_selective() -> None:
     def contexts() -> object:
         return create_selective_checkpoint_contexts([])
 

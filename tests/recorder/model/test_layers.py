@@ -48,7 +48,7 @@ def test_a_sequence_of_plain_layers_has_no_blocks() -> None:
     assert repeated_blocks(nested) == list(nested)[:3]
 
 
-def test_of_several_networks_the_first_parameters_is_taken_whatever_the_collector_did() -> None:
+def test_the_network_of_the_first_parameter_is_the_model() -> None:
     for collects in ((), (0,), (1,), (0, 1)):
         networks = []
         for number in range(2):
@@ -59,7 +59,7 @@ def test_of_several_networks_the_first_parameters_is_taken_whatever_the_collecto
             assert modules_around([*first.parameters(), *second.parameters()]) == [first[0], first]
 
 
-def test_a_graph_that_a_compiler_made_of_the_model_is_not_the_model() -> None:
+def test_a_compiled_graph_is_not_the_model() -> None:
     model = nn.Sequential(nn.Linear(2, 2))
     graph = torch.fx.GraphModule({"weight": model[0].weight}, torch.fx.Graph())
     assert graph in live_modules()
@@ -81,7 +81,7 @@ def test_parameters_in_no_module_lead_to_the_largest_model() -> None:
     assert modules_around([torch.zeros(3)]) == [large[0], large]
 
 
-def test_live_modules_ask_no_object_what_it_is() -> None:
+def test_live_modules_call_no_object() -> None:
     class Lazy:
         @property
         def __class__(self) -> type:
@@ -92,7 +92,7 @@ def test_live_modules_ask_no_object_what_it_is() -> None:
     del lazy
 
 
-def test_a_program_without_torch_has_no_modules_and_does_not_get_it() -> None:
+def test_a_program_without_torch_has_no_modules() -> None:
     words = (
         "import sys\nfrom torchx_cubicml.recorder.model.layers import live_modules\n"
         "print(live_modules(), 'torch' in sys.modules)"

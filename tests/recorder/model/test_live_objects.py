@@ -37,7 +37,7 @@ def test_a_class_that_is_absent_has_no_objects() -> None:
     assert live_instances_of("a.module.nobody.imports", "Absent") == []
 
 
-def test_a_survey_stands_in_place_of_walks_and_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_survey_replaces_walks_and_keeps_nothing_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     model, loader = nn.Sequential(nn.Linear(2, 2)), torch.utils.data.DataLoader([0], batch_size=1)
     survey = LiveObjects()
     later = nn.Linear(2, 2)
@@ -61,7 +61,7 @@ class Trainer:
         self.model = nn.Sequential(nn.Linear(2, 2), nn.ReLU())
 
 
-def test_what_is_frozen_is_found_where_the_program_holds_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_objects_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     trainer, loader = Trainer(), torch.utils.data.DataLoader([0], batch_size=1)
     monkeypatch.setitem(globals(), "TRAINER", trainer)
     monkeypatch.setitem(globals(), "LOADER", loader)
@@ -77,7 +77,7 @@ def test_what_is_frozen_is_found_where_the_program_holds_it(monkeypatch: pytest.
     assert around == [trainer.model[0], trainer.model]
 
 
-def test_what_is_surveyed_can_be_held_weakly() -> None:
+def test_surveyed_classes_allow_weak_references() -> None:
     from torch.distributed.pipelining import schedules, stage
 
     kinds = torch.distributed.device_mesh.DeviceMesh, stage._PipelineStageBase, schedules._PipelineSchedule

@@ -31,7 +31,7 @@ def model(mesh: Mesh | None = None, *placements: object) -> nn.Module:
     return made
 
 
-def test_no_mesh_is_no_parallelism_of_tensors() -> None:
+def test_without_a_mesh_all_degrees_are_one() -> None:
     layout = read_layout(model())
     assert layout == MeshLayout()
     assert layout.facts() == {"tp_degree": 1, "cp_degree": 1, "ep_degree": 1}
@@ -64,7 +64,7 @@ def test_the_meshes_of_fully_shard_carry_data() -> None:
     assert (layout.tp_degree, layout.plan) == (2, ("layers.*.weight Shard(1)",))
 
 
-def test_ranks_that_share_a_sequence_consume_no_batches_of_their_own() -> None:
+def test_ranks_that_share_a_sequence_share_a_batch() -> None:
     class FSDPLinear(nn.Linear):
         def _get_fsdp_state(self) -> object:
             return type("State", (), {"_fsdp_param_group": group})
@@ -77,7 +77,7 @@ def test_ranks_that_share_a_sequence_consume_no_batches_of_their_own() -> None:
     assert found.facts()["cp_degree"] == 2
 
 
-def test_a_plan_tells_each_kind_once_and_is_short() -> None:
+def test_a_plan_names_each_kind_once_and_is_short() -> None:
     mesh = Mesh((2,), ("tp",))
     wide = nn.ModuleDict({f"part_{index}": nn.Linear(1, 1, bias=False) for index in range(99)})
     for parameter in wide.parameters():

@@ -46,7 +46,7 @@ def test_the_stages_of_this_rank_are_found() -> None:
     assert read_pipeline() is None
 
 
-def test_without_the_module_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_its_module_there_is_no_pipeline(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(sys.modules, "torch.distributed.pipelining.stage", raising=False)
     assert read_pipeline() is None
 
@@ -67,7 +67,7 @@ def test_stages_add_up() -> None:
     }
 
 
-def test_what_a_stage_does_not_know_the_whole_does_not_know() -> None:
+def test_a_fact_unknown_to_one_stage_is_unknown() -> None:
     assert combine_stages([]) == {}
     assert combine_stages(['{"n_params": 3}', "{}"]) == {}
     assert combine_stages(['{"sharding_strategy": "DDP"}', '{"sharding_strategy": "NONE"}']) == {}

@@ -54,7 +54,7 @@ def test_checkpointing_shows_in_backward(recomputed: set[int], part: bool, expec
 
 
 @pytest.mark.parametrize(("recomputed", "expected"), [(3, "full"), (2, "selective")], ids=["all", "two of three"])
-def test_layers_that_recompute_their_own_forward_count_as_recomputed(recomputed: int, expected: str) -> None:
+def test_layers_with_their_own_recomputation_are_recognised(recomputed: int, expected: str) -> None:
     class Own(Block):  # as layers of transformers do
         own = False
 
@@ -77,7 +77,7 @@ def test_autocast_shows_within_a_layer() -> None:
     assert probe.autocast_type == "torch.bfloat16"
 
 
-def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_older_torch_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = nn.ModuleList(Block() for _ in range(2))
     probe = PrecisionProbe(list(blocks), bare)
     train(blocks, {0, 1})

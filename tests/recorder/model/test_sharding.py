@@ -100,7 +100,7 @@ def test_low_precision_of_a_policy() -> None:
     assert read_sharding(FSDPLinear(**group), world_size=2).low_precision == "bf16"
 
 
-def test_policies_that_differ_are_told_unit_by_unit() -> None:
+def test_different_policies_are_listed_by_unit() -> None:
     units = [
         FSDPLinear(
             mesh_info=mesh(shard_mesh_size=2),
@@ -118,7 +118,7 @@ def test_policies_that_differ_are_told_unit_by_unit() -> None:
     }
 
 
-def test_a_library_of_another_parallelism_leaves_the_degree_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_another_parallel_library_leaves_the_degree_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "deepspeed", ModuleType("deepspeed"))
     assert read_sharding(nn.Linear(2, 2), world_size=4) == Sharding()
     assert read_sharding(DistributedDataParallel(nn.Linear(2, 2), 4), world_size=4).dp_degree == 4

@@ -38,7 +38,7 @@ def test_heads_of_a_configuration() -> None:
     assert "n_heads" not in read_widths(model)
 
 
-def test_nothing_is_invented() -> None:
+def test_missing_sizes_are_left_out() -> None:
     assert read_widths(Model(width=8, inside=6)) == {}
     assert read_widths(nn.Sequential(nn.Embedding(5, 4), nn.Linear(4, 5))) == {}
     assert read_widths(nn.ModuleList(Block(4) for _ in range(2))) == {}

@@ -66,7 +66,7 @@ def test_a_jobs_number_counts_within_its_cluster() -> None:
     assert trial_id_of(unnamed) == "slurm-login1.east-7"
 
 
-def test_torchruns_own_name_serves_where_it_is_drawn_by_chance() -> None:
+def test_a_random_torchrun_name_serves_as_id() -> None:
     run_id = "1f0b2f6e-7d1c-4a53-9e0e-0d6a53c5a7b1"
     standalone = {**TORCHRUN, "TORCHELASTIC_RUN_ID": run_id}
     assert read_assignment(PROGRAM, standalone).trial_id == f"torchrun-{run_id}"
@@ -76,7 +76,7 @@ def test_torchruns_own_name_serves_where_it_is_drawn_by_chance() -> None:
         assert read_assignment(PROGRAM, {**TORCHRUN, "TORCHELASTIC_RUN_ID": chosen}).trial_id == ""
 
 
-def test_attempts_in_one_folder_of_torchruns_agent_are_of_one_trial() -> None:
+def test_attempts_of_one_torchrun_agent_are_one_trial() -> None:
     def trial_id(folder: str, attempt: int, **changes: str) -> str:
         file = f"{folder}/attempt_{attempt}/0/error.json"
         return read_assignment(PROGRAM, {**rank_0, "TORCHELASTIC_ERROR_FILE": file, **changes}).trial_id

@@ -16,7 +16,7 @@ def said(code: str, question: str = "", within_s: float = 60.0) -> str:
     return run_child([sys.executable, "-c", code], question, within_s=within_s)
 
 
-def test_an_answer_comes_without_what_was_said_before_it() -> None:
+def test_an_answer_excludes_earlier_output() -> None:
     assert said(COMES_AND + "print(sys.stdin.read() * 2)", "ab") == "abab\n"
 
 
@@ -35,7 +35,7 @@ def test_no_answer_is_told_in_words(code: str, told: str) -> None:
     assert failure_reason(failed.value) == told
 
 
-def test_what_a_child_says_while_its_time_runs_out_counts() -> None:
+def test_an_answer_at_the_deadline_counts() -> None:
     with pytest.raises(subprocess.TimeoutExpired) as failed:
         said(COMES_AND + "time.sleep(300)", within_s=5.0)
     assert failed.value.output == JOINED
@@ -51,9 +51,7 @@ def test_what_a_child_says_while_its_time_runs_out_counts() -> None:
     ],
     ids=["died after it came", "hung after it came", "died before it came"],
 )
-def test_past_the_deadline_another_is_asked_once_where_others_count_on_it(
-    first: Exception, second: str, asked: list[bool]
-) -> None:
+def test_past_the_deadline_a_relied_on_rank_asks_once_more(first: Exception, second: str, asked: list[bool]) -> None:
     tries: list[bool] = []
 
     def ask(counted_on: bool) -> str:

@@ -19,7 +19,7 @@ def test_lines_go_to_stderr(capsys: pytest.CaptureFixture[str]) -> None:
     )
 
 
-def test_a_closed_stderr_hurts_nobody(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_closed_stderr_is_harmless(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed = (tmp_path / "x").open("w")
     closed.close()
     monkeypatch.setattr(sys, "stderr", closed)

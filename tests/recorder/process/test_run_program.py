@@ -45,7 +45,7 @@ def run(arguments: list[str], folder: Path) -> tuple[int, str, str]:
     ids=lambda arguments: arguments[0] + arguments[1][:1] if len(arguments) > 1 else arguments[0],
 )
 @pytest.mark.parametrize("as_module", [False, True], ids=["script", "module"])
-def test_a_program_ends_as_without_us(arguments: list[str], as_module: bool, tmp_path: Path) -> None:
+def test_a_recorded_program_ends_as_before(arguments: list[str], as_module: bool, tmp_path: Path) -> None:
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "train.py").write_text(SCRIPT.read_text())
     program = ["-m", "sub.train"] if as_module else ["./sub/../sub/train.py"]
@@ -67,7 +67,7 @@ def test_a_program_ends_as_without_us(arguments: list[str], as_module: bool, tmp
     ],
     ids=" ".join,
 )
-def test_what_can_hardly_be_run_ends_as_without_us(program: list[str], tmp_path: Path) -> None:
+def test_odd_programs_end_as_before(program: list[str], tmp_path: Path) -> None:
     (tmp_path / "wrong.py").write_text("x = = 1\n")
     (tmp_path / "package").mkdir()
     (tmp_path / "package" / "__init__.py").write_text("")
@@ -82,7 +82,7 @@ def test_what_can_hardly_be_run_ends_as_without_us(program: list[str], tmp_path:
     assert run(["-m", "torchx_cubicml.recorder", "--", *program, "x"], tmp_path) == plain
 
 
-def test_a_file_of_the_working_directory_stands_in_for_nothing(tmp_path: Path) -> None:
+def test_files_of_the_working_directory_are_not_imported(tmp_path: Path) -> None:
     for name in ("json", "socket", "zlib", "queue"):
         (tmp_path / f"{name}.py").write_text("raise SystemExit('the wrong module')\n")
     (tmp_path / "sub").mkdir()
@@ -92,7 +92,7 @@ def test_a_file_of_the_working_directory_stands_in_for_nothing(tmp_path: Path) -
     assert len(list((tmp_path / "store").rglob("*.json"))) == 2
 
 
-def test_without_a_program_the_usage_is_told(tmp_path: Path) -> None:
+def test_a_missing_program_shows_the_usage(tmp_path: Path) -> None:
     code, _, stderr = run(["-m", "torchx_cubicml.recorder", "--"], tmp_path)
     assert code == 2
     assert stderr.startswith("usage: python -m torchx_cubicml.recorder -- ")

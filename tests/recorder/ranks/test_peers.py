@@ -46,7 +46,7 @@ def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:
     assert second.ask("trial_id", within_s=60) == "trial-1"
 
 
-def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
+def test_work_of_other_ranks_is_summed(store: TCPStore) -> None:
     first, *others = (peers(rank, store.port, world_size=4) for rank in range(4))
     assert first.work(within_s=60) == RankWork()
     for size, other in enumerate(others, start=1):
@@ -86,7 +86,7 @@ def test_a_store_that_is_gone_or_silent_costs_its_limit_at_most() -> None:
         assert time.monotonic() - start < 9  # its own limit on each of three calls is 3 s
 
 
-def test_a_process_without_others_asks_nobody() -> None:
+def test_a_single_process_asks_nobody() -> None:
     alone = Peers(read_job_environment({}))
     assert not alone.exist
     alone.post("trial_id", "x", within_s=60)
@@ -129,7 +129,7 @@ class Slow:
         return False
 
 
-def test_nothing_is_at_the_store_any_more_once_it_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_closed_store_holds_no_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     first, store = peers(0, 29500), Slow()
     monkeypatch.setattr(Peers, "_connect", lambda self: store)
     first.post("trial_id", "t-1")

@@ -58,7 +58,7 @@ def test_the_two_halves_of_clipping_are_seen(clipping: Clipping) -> None:
     assert clipping.facts() == {"max_grad_norm": 3.0}
 
 
-def test_a_norm_that_is_only_asked_for_is_no_limit(clipping: Clipping) -> None:
+def test_a_norm_without_clipping_is_no_limit(clipping: Clipping) -> None:
     torch.nn.utils.clip_grad_norm_(with_gradient(), float("inf"))
     assert clipping.facts() == {}
 

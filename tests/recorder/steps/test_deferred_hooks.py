@@ -41,7 +41,7 @@ def open_notes(optimizer: object, *, left: int = 100, strangers: int = 0) -> Ste
     return notes
 
 
-def test_what_is_noted_comes_back_once() -> None:
+def test_noted_steps_are_taken_once() -> None:
     leading = object()
     notes = open_notes(leading)
     model = nn.Linear(2, 1)
@@ -82,7 +82,7 @@ def test_the_batch_is_looked_for_in_its_place(
     assert list(notes.entries) == [(1.0, shape)]
 
 
-def test_forwards_of_evaluation_are_noted_where_they_may_be_of_training() -> None:
+def test_possible_training_forwards_are_noted() -> None:
     notes = open_notes(None)
     hook, model = DeferredForwardHook(notes, (0,), bare), nn.Linear(2, 1)
     with torch.no_grad():
@@ -113,7 +113,7 @@ def test_steps_are_handed_on_when_it_is_time_to_look() -> None:
     assert handed == [leading, other, leading]
 
 
-def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
+def test_a_failing_clock_is_reported_and_harmless() -> None:
     told: list[Exception] = []
 
     def guard(hook: Callable[..., object]) -> Callable[..., None]:
@@ -136,7 +136,7 @@ def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
     assert [str(error) for error in told] == ["CUDA error: device-side assert triggered"] * 2
 
 
-def test_forwards_without_steps_take_no_memory_for_ever() -> None:
+def test_forwards_without_steps_take_bounded_memory() -> None:
     leading = object()
     notes = open_notes(leading)
     hook, model, inputs = DeferredForwardHook(notes, (0,), bare), nn.Linear(2, 1), (torch.zeros(3, 2),)
@@ -195,7 +195,7 @@ def test_batches_that_change_later_count_as_they_are(training: Training) -> None
     assert [step.samples for step in training._times._blocks.all()] == [4] * 19 + [6] * 40
 
 
-def test_a_settled_training_stops_counting_forwards_that_begin_to_share_a_backward(training: Training) -> None:
+def test_forwards_that_begin_to_share_a_backward_are_not_counted(training: Training) -> None:
     model = nn.Linear(8, 2)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)

@@ -100,7 +100,7 @@ def test_a_module_compiled_in_place_is_counted_from_outside() -> None:
 
 
 @pytest.mark.parametrize("compiled", [False, True], ids=["plain", "compiled"])
-def test_of_forwards_that_share_a_backward_nothing_is_known(compiled: bool) -> None:
+def test_forwards_that_share_a_backward_leave_work_unknown(compiled: bool) -> None:
     forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     if compiled:
         model.compile(backend="eager")
@@ -113,7 +113,7 @@ def test_of_forwards_that_share_a_backward_nothing_is_known(compiled: bool) -> N
     assert forwards.take() == Work(forwards=2, samples=6, tokens=30)
 
 
-def test_samples_in_the_second_dimension_count_where_their_number_is_known() -> None:
+def test_a_known_batch_size_finds_the_batch_dimension() -> None:
     model = Tagger()
     for forwards, loader in (
         (Forwards(bare, Pauses(bare), requested=3), None),
@@ -140,7 +140,7 @@ def test_parts_of_a_loaded_batch_must_add_up_to_it() -> None:
     assert loader.batch_size == 9
 
 
-def test_what_a_forward_returns_may_be_of_any_kind() -> None:
+def test_a_forward_may_return_any_object() -> None:
     class Answering(Tagger):
         def forward(self, tokens: torch.Tensor) -> dict[str, object]:
             return {"text": "", "loss": super().forward(tokens).sum()}
@@ -164,7 +164,7 @@ def test_a_hook_does_not_travel_with_the_model() -> None:
     assert calls
 
 
-def test_a_weight_that_a_forward_itself_writes_leaves_the_samples_known() -> None:
+def test_a_weight_written_in_a_forward_keeps_the_samples_known() -> None:
     forwards, model = Forwards(bare, Pauses(bare)), Tagger()
     model.embedding = nn.Embedding(8, 4, max_norm=0.1)
     forwards.watch([model], list(model.parameters()))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from torchx_cubicml.recorder.steps.measure_api import Measure
 
 
-def test_outside_of_a_recorded_launch_nothing_happens() -> None:
+def test_outside_of_a_recorded_launch_a_step_is_ignored() -> None:
     Measure().step(samples=8, tokens=512)
 
 

@@ -76,7 +76,7 @@ def test_a_step_compiled_as_a_whole_shows_its_model_and_no_steps(tmp_path: Path)
 
 
 @pytest.mark.launch
-def test_a_failure_within_the_compiler_is_told_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_failure_within_the_compiler_is_reported_and_harmless(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "from torchx_cubicml.recorder.steps.training import Training\n"
         "def fail(self):\n    raise RuntimeError('injected')\n"
@@ -99,7 +99,7 @@ def test_a_parameter_that_was_written_shows_once() -> None:
     assert [quiet.has_stepped(), quiet.has_stepped()] == [True, False]
 
 
-def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_visible_optimizer_is_not_quiet(monkeypatch: pytest.MonkeyPatch) -> None:
     training = Training(bare, world_size=1)
     model = nn.Linear(8, 2)
     optimizer = torch.optim.AdamW(model.parameters())
@@ -116,7 +116,7 @@ def test_an_optimizer_whose_step_is_seen_is_no_quiet_one(monkeypatch: pytest.Mon
     assert training.measurement().share_outside_steps is not None
 
 
-def test_an_optimizer_without_a_state_has_stepped_where_its_parameter_was_written(
+def test_a_written_parameter_shows_a_stateless_step(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model = nn.Linear(2, 1)

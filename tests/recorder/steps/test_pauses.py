@@ -48,7 +48,7 @@ def seconds(pauses: Pauses) -> dict[str, float]:
     return paused_s(pauses.take(), lambda begin, end: end - begin)
 
 
-def test_evaluation_lasts_from_its_first_forward_to_the_next_of_training(pauses: Pauses) -> None:
+def test_evaluation_lasts_until_the_next_training_forward(pauses: Pauses) -> None:
     pauses.evaluate(in_training_mode=False)
     pauses.evaluate(in_training_mode=False)
     pauses.train()
@@ -64,7 +64,7 @@ def test_a_passage_of_another_kind_ends_the_one_before(pauses: Pauses) -> None:
     assert [pause.kind for pause in pauses.take()] == [NO_GRAD, EVAL_MODE]
 
 
-def test_what_a_step_ends_was_a_part_of_it(pauses: Pauses) -> None:
+def test_a_passage_ended_by_a_step_is_part_of_it(pauses: Pauses) -> None:
     pauses.evaluate(in_training_mode=True)
     pauses.drop()
     pauses.train()
@@ -84,7 +84,7 @@ def test_saving_within_evaluation_counts_once(pauses: Pauses) -> None:
     }
 
 
-def test_nothing_is_noted_before_the_first_step_nor_of_other_threads() -> None:
+def test_pauses_count_after_the_first_step_of_this_thread() -> None:
     early = Pauses(bare)
     early.evaluate(in_training_mode=False)
     assert early.saving(lambda: 3) == 3
@@ -120,7 +120,7 @@ def test_a_clock_that_fails_fails_no_save() -> None:
     assert pauses.saving(lambda: "saved") == "saved"
 
 
-def test_the_hosts_own_time_of_pauses_is_told_between_moments(pauses: Pauses) -> None:
+def test_host_time_of_pauses_is_summed_between_moments(pauses: Pauses) -> None:
     began = time.perf_counter()
     pauses.evaluate(in_training_mode=False)
     pauses.saving(lambda: time.sleep(0.01))
@@ -143,7 +143,7 @@ class TestEvaluationWatch:
         watch.follow(inner)
         return watch, outer, inner
 
-    def test_hooks_stand_from_the_switch_to_the_next_training_forward(
+    def test_hooks_last_until_the_next_training_forward(
         self, watched: tuple[EvaluationWatch, nn.Module, nn.Module], pauses: Pauses
     ) -> None:
         watch, outer, inner = watched
@@ -169,7 +169,7 @@ class TestEvaluationWatch:
         assert not outer._forward_pre_hooks
         assert not inner._forward_pre_hooks
 
-    def test_every_switch_is_heard_and_does_what_it_did(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_every_switch_is_seen_and_unchanged(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(nn.Module, "train", nn.Module.train)
         heard: list[tuple[str, object]] = []
         on_every_mode_switch(lambda module, mode: heard.append((type(module).__name__, mode)))
@@ -216,9 +216,7 @@ class TestNoGrad:
         self.train(pauses, model, steps=10)
         assert not model._forward_pre_hooks
 
-    def test_decorated_functions_and_stacks_of_contexts_are_known_by_their_callers(
-        self, pauses: Pauses, model: nn.Module
-    ) -> None:
+    def test_contexts_are_known_by_their_callers(self, pauses: Pauses, model: nn.Module) -> None:
         @torch.no_grad()
         def clip() -> None:
             pass
@@ -246,7 +244,7 @@ class TestNoGrad:
             assert pauses.kind == EVAL_MODE
 
     @pytest.mark.parametrize("enters_itself", [False, True])
-    def test_it_is_told_apart_from_what_steps_do_without_gradients(
+    def test_steps_may_enter_without_being_evaluation(
         self, pauses: Pauses, model: nn.Module, enters_itself: bool
     ) -> None:
         batch = torch.ones(1, 2)
@@ -288,7 +286,7 @@ class TestNoGrad:
         thread.join()
         assert not model._forward_pre_hooks
 
-    def test_contexts_and_decorators_do_what_they_did(self, model: nn.Module) -> None:
+    def test_contexts_and_decorators_are_unchanged(self, model: nn.Module) -> None:
         @torch.no_grad()
         def evaluate(x: torch.Tensor) -> torch.Tensor:
             return cast("torch.Tensor", model(x))
@@ -317,7 +315,7 @@ def doubled_without_gradients(x: torch.Tensor) -> torch.Tensor:
         return x * 2
 
 
-def test_torch_save_is_timed_and_stays_what_it_is(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
+def test_torch_save_is_timed_and_unchanged(monkeypatch: pytest.MonkeyPatch, pauses: Pauses) -> None:
     for module in (torch, torch.serialization):
         monkeypatch.setattr(module, "save", torch.save)
     watch_saving(pauses.saving, bare)

@@ -40,7 +40,7 @@ def test_nine_intervals_in_ten_hold_the_long_run_rate(family: object) -> None:
     assert 0.84 <= held / RUNS <= 0.95
 
 
-def test_a_stall_at_every_fifth_step_is_certain_and_one_at_chance_is_not() -> None:
+def test_only_irregular_stalls_widen_the_error() -> None:
     regular = ([0.015] * 4 + [0.25]) * 16
     drawn = np.random.default_rng(1).permutation(regular).tolist()
     work = [8.0] * 80
@@ -53,7 +53,7 @@ def test_few_blocks_make_wide_intervals() -> None:
     assert few > 0.05 > 5 * many
 
 
-def test_work_in_step_with_time_is_no_noise() -> None:
+def test_work_proportional_to_time_is_no_noise() -> None:
     sizes = np.random.default_rng(2).integers(1, 64, 100).tolist()
     assert relative_error([float(size) for size in sizes], [0.01 * size for size in sizes]) == pytest.approx(
         0, abs=1e-6
@@ -67,5 +67,5 @@ def test_very_long_runs_are_taken_in_larger_blocks() -> None:
 
 
 @pytest.mark.parametrize(("work", "seconds"), [([], []), ([1.0, 1.0], [1.0, 2.0]), ([0.0] * 5, [1.0] * 5)])
-def test_too_little_says_nothing(work: list[float], seconds: list[float]) -> None:
+def test_too_few_steps_have_no_error(work: list[float], seconds: list[float]) -> None:
     assert relative_error(work, seconds) is None

@@ -131,7 +131,7 @@ def test_steps_that_become_long_are_watched_again(job: Job) -> None:
     assert_true(job)
 
 
-def test_an_evaluation_that_nobody_sees_is_time_outside_of_steps(job: Job) -> None:
+def test_an_unseen_evaluation_is_time_outside_of_steps(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.steps(2)
@@ -149,7 +149,7 @@ def test_an_evaluation_that_nobody_sees_is_time_outside_of_steps(job: Job) -> No
     assert measured.may_include_evaluation
 
 
-def test_evaluation_between_unwatched_steps_is_seen_by_the_switch_of_mode(job: Job) -> None:
+def test_a_switch_of_mode_reveals_unwatched_evaluation(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.steps(2)
@@ -200,7 +200,7 @@ def test_a_loader_that_fills_the_state_takes_no_step_unseen(job: Job) -> None:
     assert_true(job)
 
 
-def test_rates_that_stay_zero_leave_every_step_watched_and_counted(job: Job) -> None:
+def test_zero_learning_rates_keep_every_step_watched(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.optimizer.param_groups[0]["lr"] = 0.0
@@ -222,7 +222,7 @@ def test_another_optimizer_that_goes_on_unseen_is_followed(job: Job) -> None:
     assert_true(job)
 
 
-def test_a_strangers_steps_lose_none_of_the_leading_optimizers(job: Job) -> None:
+def test_another_optimizer_costs_no_counted_step(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.steps(1)
@@ -250,7 +250,7 @@ def test_a_profiling_launch_is_watched_to_its_limit(job: Job, monkeypatch: pytes
     limited.training.release()
 
 
-def test_nothing_is_taken_off_a_model_once_something_was_compiled(job: Job) -> None:
+def test_hooks_stay_once_something_was_compiled(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.training.compiled()

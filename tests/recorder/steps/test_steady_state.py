@@ -47,12 +47,12 @@ def test_a_fifth_of_the_steps_at_most_is_warmup(n: int) -> None:
     assert not steady_state(steps(*durations)).is_steady
 
 
-def test_what_was_compiled_late_is_warmup() -> None:
+def test_late_compilation_is_warmup() -> None:
     run = [Block(seconds=1.0, samples=8, compiled=index == 5) for index in range(60)]
     assert steady_state(run).warmup == 6
 
 
-def test_too_few_steps_say_nothing() -> None:
+def test_too_few_steps_have_no_steady_state() -> None:
     assert steady_state(steps(*[1.0] * (LEAST_WARMUP + LEAST_STEADY - 1))) is None
     assert steady_state(steps(*[1.0] * (LEAST_WARMUP + LEAST_STEADY))) is not None
 
@@ -81,7 +81,7 @@ def test_a_rate_needs_the_work_of_every_step_that_was_watched() -> None:
     assert found.relative_error == 0.0  # of the steps themselves
 
 
-def test_evaluation_and_saving_are_left_out_and_told() -> None:
+def test_evaluation_and_saving_are_left_out_and_counted() -> None:
     run = steps(*[1.0] * 20)
     run[7] = Block(seconds=6.0, samples=8, eval_mode_s=4.0, eval_mode_steps=1, checkpoint_s=1.0)
     run[12] = Block(seconds=3.0, samples=8, no_grad_s=2.0, no_grad_steps=1)
@@ -92,7 +92,7 @@ def test_evaluation_and_saving_are_left_out_and_told() -> None:
     assert found.relative_error == pytest.approx(0.0)
 
 
-def test_what_recurs_within_every_step_is_training() -> None:
+def test_a_passage_of_every_step_is_training() -> None:
     teacher = [Block(seconds=1.5, samples=8, no_grad_s=0.5, no_grad_steps=1) for _ in range(20)]
     teacher[9] = Block(seconds=4.5, samples=8, no_grad_s=0.5, no_grad_steps=1, eval_mode_s=3.0, eval_mode_steps=1)
     found = steady_state(teacher)
@@ -112,7 +112,7 @@ def test_quantile(q: float, expected: float) -> None:
     assert quantile([1.0, 2.0, 3.0, 4.0], q) == pytest.approx(expected)
 
 
-def test_drift_compares_the_ends_of_the_steady_state_and_widens_the_error() -> None:
+def test_drift_widens_the_error() -> None:
     run = [Block(seconds=1.0 + 0.01 * index, samples=8, outside_s=0.25) for index in range(42)]
     found = steady_state(run)
     assert found.drift == pytest.approx(0.286, abs=0.02)
@@ -123,20 +123,20 @@ def test_drift_compares_the_ends_of_the_steady_state_and_widens_the_error() -> N
     assert steady_state(run[:12]).drift is None
 
 
-def test_a_share_of_time_is_told_only_where_every_step_tells() -> None:
+def test_a_share_of_time_needs_every_step() -> None:
     run = [Block(seconds=1.0, samples=8, outside_s=0.5)] * 8
     assert steady_state(run).share_outside == 0.5
     assert steady_state([*run, Block(seconds=1.0, samples=8)]).share_outside is None
     assert steady_state([Block(seconds=1.0, outside_s=3.0)] * 8).share_outside == 1.0
 
 
-def test_evaluation_is_no_time_outside_of_training() -> None:
+def test_evaluation_is_not_time_outside_of_steps() -> None:
     run = [Block(seconds=1.0, outside_s=0.25)] * 8
     run[5] = Block(seconds=5.0, outside_s=4.25, eval_mode_s=4.0, eval_mode_steps=1)
     assert steady_state(run).share_outside == pytest.approx(0.25)
 
 
-def test_steps_that_nobody_watched_count_as_their_neighbours_do() -> None:
+def test_unwatched_steps_count_as_their_neighbours() -> None:
     seen, other = Block(seconds=1.0, samples=8, outside_s=0.5), Block(seconds=1.0, samples=10, outside_s=0.5)
     unseen = Block(seconds=1.0, watched=0)
     assert [each.samples for each in fill_unwatched([unseen, unseen])] == [None, None]
@@ -154,7 +154,7 @@ def test_a_hidden_stall_before_an_unwatched_step_is_time_outside() -> None:
     assert filled[2].outside_s == pytest.approx(2.25)
 
 
-def test_a_share_of_time_that_the_looks_leave_in_doubt_is_not_told() -> None:
+def test_an_uncertain_share_of_time_is_left_out() -> None:
     """Most of the time goes to few steps, wherever in the step: looks at few steps miss or meet them."""
     rng = np.random.default_rng(0)
     inside_s = np.where(rng.random(4000) < 0.2, 0.02, 0.001)
@@ -169,7 +169,7 @@ def test_a_share_of_time_that_the_looks_leave_in_doubt_is_not_told() -> None:
     assert steady_state(sampled).share_outside is None
 
 
-def test_what_was_filled_in_between_looks_that_differ_adds_to_the_error() -> None:
+def test_interpolated_steps_widen_the_error() -> None:
     rng = np.random.default_rng(0)
     sizes = rng.integers(4, 12, 400)
     run = [Block(seconds=1.0, samples=float(size), watched=1) for size in sizes]
@@ -201,14 +201,14 @@ class TestBlocks:
         assert np.mean(durations) == pytest.approx(n / 2, rel=0.05)
         assert blocks.recent_s() == pytest.approx(n - 7.5)
 
-    def test_single_steps_are_those_of_the_steady_state_while_there_are_no_blocks_of_several(self) -> None:
+    def test_single_steps_exclude_the_warmup(self) -> None:
         blocks = Blocks()
         for seconds in [20.0, 12.0, 12.0, 8.0, 5.0, *[1.0] * 30]:
             blocks.add(Block(seconds=seconds, samples=8))
         found = steady_state(blocks.all(), singly=blocks.sampled_steps())
         assert found.step_time_s == (1.0, 1.0, 1.0)
 
-    def test_blocks_that_were_watched_in_part_tell_the_time_outside(self) -> None:
+    def test_partly_watched_blocks_show_the_time_outside(self) -> None:
         looks = Block(seconds=64.0, steps=64, watched=8, samples=64, outside_s=1.6)
         rests = Block(seconds=64.0, steps=64, watched=0)
         found = steady_state([looks, rests, rests] * 20)

@@ -65,7 +65,7 @@ def test_cuda_events_are_read_once_the_device_has_passed_them(monkeypatch: pytes
     assert [step.samples for step in clock.steps()] == [5]
 
 
-def test_a_device_tells_how_long_pauses_were_and_gives_its_events_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_times_pauses_and_reuses_its_events(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "Event", Event)
@@ -105,7 +105,7 @@ def test_the_cuda_clock_on_a_device() -> None:
     assert all(step.seconds > 0 for step in steps)
 
 
-def test_what_comes_before_the_first_forward_is_outside_of_the_step() -> None:
+def test_time_before_the_first_forward_is_outside_of_the_step() -> None:
     clock, before = HostClock(), time.perf_counter()
     for began in (False, True, True, False):
         time.sleep(0.004)

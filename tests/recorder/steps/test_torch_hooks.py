@@ -41,7 +41,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_torch_is_complete_when_it_is_told(folder: Path) -> None:
+def test_torch_is_complete_when_its_listener_is_called(folder: Path) -> None:
     left = (
         "; import sys; print(type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__, sys.meta_path)"
     )
@@ -50,12 +50,12 @@ def test_torch_is_complete_when_it_is_told(folder: Path) -> None:
     assert "TorchFinder" not in told
 
 
-def test_a_torch_that_fails_fails_as_it_would(folder: Path) -> None:
+def test_a_failing_torch_raises_its_own_error(folder: Path) -> None:
     (folder / "torch" / "__init__.py").write_text("import no_such_library\n")
     assert "No module named 'no_such_library'" in run("import torch", folder)
 
 
-def test_a_missing_torch_is_missing(folder: Path) -> None:
+def test_a_missing_torch_raises_its_own_error(folder: Path) -> None:
     (folder / "torch" / "__init__.py").unlink()
     (folder / "torch" / "nn.py").unlink()
     (folder / "torch").rmdir()
@@ -63,13 +63,13 @@ def test_a_missing_torch_is_missing(folder: Path) -> None:
     assert told.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
 
 
-def test_a_torch_that_is_there_already_is_told_at_once() -> None:
+def test_a_loaded_torch_calls_its_listener_at_once() -> None:
     told: list[str] = []
     once_torch_is_imported(lambda: told.append("now"))
     assert told == ["now"]
 
 
-def test_every_optimizer_tells_of_its_steps() -> None:
+def test_every_optimizer_reports_its_steps() -> None:
     stepped: list[object] = []
     handle = on_every_step(lambda optimizer, args, kwargs: stepped.append(optimizer))
     layer = torch.nn.Linear(2, 2)

@@ -93,7 +93,7 @@ def test_evaluation_and_steps_without_a_forward_are_not_steps(training: Training
 
 
 @pytest.mark.parametrize("before", [20, 3], ids=["settled", "seen in full"])
-def test_steps_of_a_model_that_nobody_switched_back_from_evaluation_count(training: Training, before: int) -> None:
+def test_steps_in_evaluation_mode_count(training: Training, before: int) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(before):
         take_step(training, model, optimizer)
@@ -128,7 +128,7 @@ def test_several_optimizers_of_one_iteration_count_once(training: Training) -> N
     assert training.steps == 6
 
 
-def test_a_training_that_goes_on_with_another_optimizer_is_followed(training: Training) -> None:
+def test_a_new_optimizer_is_followed(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(3):
         take_step(training, model, optimizer)
@@ -150,9 +150,7 @@ def test_the_next_model_is_followed_when_the_first_is_gone(training: Training) -
 
 
 @pytest.mark.parametrize("is_settled", [False, True], ids=["seen in full", "noted"])
-def test_an_optimizer_that_evaluates_one_batch_again_and_again_accumulates_nothing(
-    training: Training, is_settled: bool
-) -> None:
+def test_repeated_closures_do_not_accumulate(training: Training, is_settled: bool) -> None:
     model, _ = model_and_optimizer()
     optimizer, inputs = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=3), torch.randn(4, 8)
 
@@ -172,7 +170,7 @@ def test_an_optimizer_that_evaluates_one_batch_again_and_again_accumulates_nothi
     assert (measured.samples_per_second, training.facts()["micro_batch_size"]) == (None, 4)
 
 
-def test_time_that_other_optimizers_take_is_not_outside_of_steps(training: Training) -> None:
+def test_time_of_other_optimizers_is_not_outside_of_steps(training: Training) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
     optimizers = [torch.optim.SGD(layer.parameters(), lr=0.1) for layer in model]
     hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
@@ -189,7 +187,7 @@ def test_time_that_other_optimizers_take_is_not_outside_of_steps(training: Train
         assert measured.samples_per_second is not None
 
 
-def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None:
+def test_the_longest_of_several_trainings_is_recorded(training: Training) -> None:
     model, optimizer = model_and_optimizer()  # a search for a learning rate, say
     for _ in range(12):
         take_step(training, model, optimizer, batch=16)
@@ -213,7 +211,7 @@ def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None
     assert measured.steps_counted + measured.warmup_steps <= 30
 
 
-def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(training: Training) -> None:
+def test_a_part_of_the_model_is_not_taken_for_it(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     for _ in range(20):
         model.forward(torch.randn(4, 8)).sum().backward()
@@ -226,7 +224,7 @@ def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(trainin
     assert training.facts()["n_params"] == 90
 
 
-def test_the_loader_tells_the_batch_where_only_parts_are_called(training: Training) -> None:
+def test_the_loader_gives_the_batch_where_parts_are_called(training: Training) -> None:
     loader = torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4)
     model, optimizer = model_and_optimizer()
     for inputs in loader:
@@ -237,7 +235,7 @@ def test_the_loader_tells_the_batch_where_only_parts_are_called(training: Traini
     assert training.measurement().samples_per_second is not None
 
 
-def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Training) -> None:
+def test_a_model_without_visible_forwards_is_timed(training: Training) -> None:
     weight = nn.Parameter(torch.randn(8, 2))
     optimizer = torch.optim.SGD([weight], lr=0.1)
     for _ in range(20):
@@ -249,7 +247,7 @@ def test_a_model_whose_forward_cannot_be_seen_is_timed_all_the_same(training: Tr
     assert measured.samples_per_second is None
 
 
-def test_what_a_discriminator_sees_of_a_generator_is_no_batch(training: Training) -> None:
+def test_generated_samples_are_no_batch(training: Training) -> None:
     generator, discriminator = nn.Linear(3, 8), nn.Sequential(nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 1))
     optimizers = [torch.optim.Adam(each.parameters()) for each in (discriminator, generator)]
     for step in range(60):
@@ -269,7 +267,7 @@ def test_what_a_discriminator_sees_of_a_generator_is_no_batch(training: Training
     assert facts["gradient_accumulation_steps"] == 1
 
 
-def test_batches_that_two_optimizers_of_one_model_take_in_turns_all_count(training: Training) -> None:
+def test_alternating_optimizers_of_one_model_count_all_batches(training: Training) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     optimizers = [torch.optim.SGD(model[index].parameters(), lr=0.1) for index in (0, 1)]
     hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
@@ -281,7 +279,7 @@ def test_batches_that_two_optimizers_of_one_model_take_in_turns_all_count(traini
     assert measured.samples_per_second == pytest.approx(8 / measured.mean_step_time_s)
 
 
-def test_a_step_whose_first_forwards_were_noted_and_last_ones_seen_counts_whole(training: Training) -> None:
+def test_a_partly_noted_step_counts_whole(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     other = torch.optim.SGD([nn.Parameter(torch.zeros(1))], lr=0.1)
     hook = make_step_hook(training.notes, lambda *args: training.step(args[0]), bare)
@@ -310,7 +308,7 @@ def test_explicit_steps_take_over(training: Training) -> None:
     assert measured.tokens_per_second == pytest.approx(1000 / measured.mean_step_time_s)
 
 
-def test_a_training_that_fails_before_its_first_step_shows_its_model(training: Training) -> None:
+def test_a_failure_before_the_first_step_shows_the_model(training: Training) -> None:
     model = nn.Sequential(nn.Linear(2000, 2000), nn.Linear(2000, 1))
     training.conclude()
     facts = training.facts()
@@ -330,7 +328,7 @@ class DistributedDataParallel(nn.Module):
         return self.module(x)
 
 
-def test_a_wrapper_in_evaluation_mode_around_what_trains_is_the_model(training: Training) -> None:
+def test_a_wrapper_in_evaluation_mode_is_the_model(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     wrapped = DistributedDataParallel(model)
     wrapped.training = False
@@ -341,7 +339,7 @@ def test_a_wrapper_in_evaluation_mode_around_what_trains_is_the_model(training: 
     assert training.facts()["sharding_strategy"] != "NONE"
 
 
-def test_a_wrapped_module_that_calls_itself_consumes_its_batch_once(training: Training) -> None:
+def test_a_recursive_module_counts_its_batch_once(training: Training) -> None:
     class Task(nn.Module):
         """As in Lightning, where the wrapper's forward ends in a step of the task, which calls the task."""
 
@@ -376,7 +374,7 @@ def test_a_wrapped_module_that_calls_itself_consumes_its_batch_once(training: Tr
     assert measured.evaluation_s > 0
 
 
-def test_a_model_that_is_gone_by_the_end_has_shown_its_evaluation(training: Training) -> None:
+def test_a_deleted_model_keeps_its_evaluation(training: Training) -> None:
     model, optimizer = model_and_optimizer()
     wrapped = DistributedDataParallel(model)
     for _ in range(20):
@@ -404,7 +402,7 @@ def test_the_hooks_of_a_step_cost_microseconds_and_no_memory(training: Training)
     assert len(training._times._blocks.all()) <= 4096
 
 
-def test_a_model_that_is_compiled_after_a_loader_has_filled_the_state_is_found() -> None:
+def test_a_model_compiled_after_loading_is_found() -> None:
     def guard(hook: Callable[..., Any]) -> Callable[..., None]:
         def call(*args: object) -> None:
             if not torch.compiler.is_compiling():
@@ -441,7 +439,7 @@ def test_time_outside_of_steps_and_slowing_down_show(training: Training) -> None
 
 
 @pytest.mark.parametrize("count", [1, 4, 12], ids=["each step", "each four", "each twelve, noted"])
-def test_an_optimizer_made_anew_over_the_same_model_goes_on_with_the_training(training: Training, count: int) -> None:
+def test_a_recreated_optimizer_continues_the_training(training: Training, count: int) -> None:
     model, _ = model_and_optimizer()
     hook = make_step_hook(training.notes, lambda *args: news.append(training.step(args[0])), bare)
     news: list[bool] = []
@@ -459,7 +457,7 @@ def test_an_optimizer_made_anew_over_the_same_model_goes_on_with_the_training(tr
     assert sum(news) <= 4
 
 
-def test_optimizers_beside_each_other_may_all_be_made_anew(training: Training) -> None:
+def test_parallel_optimizers_may_be_recreated(training: Training) -> None:
     model, other = nn.Linear(8, 2), nn.Linear(8, 2)
     for _ in range(4):
         optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (model, other)]
@@ -471,7 +469,7 @@ def test_optimizers_beside_each_other_may_all_be_made_anew(training: Training) -
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])
-def test_of_many_trainings_few_are_looked_at_and_steps_go_on(
+def test_few_of_many_trainings_are_inspected(
     training: Training, is_kept: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[Optimizer] = []

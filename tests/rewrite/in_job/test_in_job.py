@@ -104,7 +104,7 @@ def all_as_typed(found: dict[int, Answer], reason: str) -> None:
     assert not any(answer.lines for number, answer in found.items() if number)
 
 
-def test_all_ranks_do_what_rank_0_wants_and_it_alone_tells(port: int) -> None:
+def test_all_ranks_follow_rank_0_and_it_alone_prints(port: int) -> None:
     found = answers(port, Worked(), delays={0: 0.2, 1: 0.0, 2: 0.4})
     assert found[0] == WANTED
     assert {answer.args for answer in found.values()} == {WANTED.args}
@@ -112,7 +112,7 @@ def test_all_ranks_do_what_rank_0_wants_and_it_alone_tells(port: int) -> None:
     assert [answer.lines for answer in found.values()] == [("told",), (), ()]
 
 
-def test_where_nothing_changes_nobody_waits_for_the_others(port: int) -> None:
+def test_an_unchanged_launch_waits_for_no_rank(port: int) -> None:
     unchanged = Answer(contract="typed")
     found = answers(port, Worked(unchanged), delays={0: 0.0, 1: 0.0})
     assert {answer.args for answer in found.values()} == {None}
@@ -124,7 +124,7 @@ def test_a_rank_that_does_not_come_leaves_all_as_typed(port: int, monkeypatch: p
     all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0}), "only 2 of 3 ranks joined in time")
 
 
-def test_a_rank_that_comes_too_late_does_as_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_rank_past_the_deadline_does_as_the_others(port: int, monkeypatch: pytest.MonkeyPatch) -> None:
     in_time(monkeypatch, 2.0)
     all_as_typed(answers(port, Worked(), delays={0: 0.0, 1: 0.0, 2: 4.0}), "only 2 of 3 ranks joined in time")
 
@@ -173,7 +173,7 @@ def test_a_rank_that_asks_twice_counts_once(port: int, monkeypatch: pytest.Monke
     all_as_typed(answers(port, Worked(), delays={0: 0.0}), "only 2 of 3 ranks joined in time")
 
 
-def test_whoever_is_late_all_ranks_do_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_late_rank_does_as_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(0)
 
     def agreed(deadline_s: float, *delays: float, works_s: float = 0.0) -> tuple[str, ...] | None:
@@ -249,9 +249,7 @@ def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPa
         pytest.param(subprocess.TimeoutExpired("child", 60.0, output=JOINED.encode()), 6, id="hung after it came"),
     ],
 )
-def test_a_rank_on_which_others_may_count_is_asked_for_longer(
-    monkeypatch: pytest.MonkeyPatch, failure: Exception, asked: int
-) -> None:
+def test_a_relied_on_rank_is_asked_for_longer(monkeypatch: pytest.MonkeyPatch, failure: Exception, asked: int) -> None:
     tries: list[bool] = []
 
     def ask(program: Program, *, counted_on: bool) -> Answer:
@@ -263,7 +261,7 @@ def test_a_rank_on_which_others_may_count_is_asked_for_longer(
     assert tries == [False, *([asked > 2] * (asked - 1))]
 
 
-def test_at_a_restart_the_others_count_on_this_rank(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_at_a_restart_this_rank_is_relied_on(monkeypatch: pytest.MonkeyPatch) -> None:
     tries: list[bool] = []
 
     def ask(program: Program, *, counted_on: bool) -> Answer:
@@ -292,7 +290,7 @@ def counted_questions(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
 
 
 @pytest.mark.parametrize("restarts", ["0", "1"])
-def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
+def test_ranks_without_a_store_get_one_answer_at_once(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], restarts: str
 ) -> None:
     asked = counted_questions(monkeypatch)
@@ -305,7 +303,7 @@ def test_where_ranks_have_nowhere_to_meet_one_child_says_so_at_once(
     assert capsys.readouterr().err.endswith("torchrun hosts no TCPStore for this job\n")
 
 
-def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
+def test_children_without_a_store_say_why_and_end(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     asked = counted_questions(monkeypatch)
@@ -323,7 +321,7 @@ def test_children_that_reach_no_store_say_why_and_are_not_asked_for_ever(
     assert "import" not in line
 
 
-def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another(
+def test_a_child_that_fails_late_leaves_the_answer_to_another(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer_of(*given: object, comes: Callable[[], None]) -> Answer:
@@ -345,7 +343,7 @@ def test_a_child_that_fails_after_its_rank_has_come_leaves_the_answer_to_another
 
 
 @pytest.mark.parametrize("words", [[], [RELIED_ON]], ids=["not counted on", "counted on"])
-def test_a_child_that_fails_before_it_comes_answers_only_where_nobody_counts_on_it(
+def test_a_child_that_fails_early_answers_unless_relied_on(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], words: list[str]
 ) -> None:
     def answer_of(*given: object, comes: Callable[[], None]) -> Answer:

@@ -166,7 +166,7 @@ def command(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Launch:
     )
 
 
-def test_random_damage_is_told_or_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_random_damage_is_reported_or_harmless(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     rng = random.Random(20_240_901)
     launch, legal = command(tmp_path, monkeypatch), 0
     where = str(tmp_path / "x.toml")

@@ -86,7 +86,7 @@ class TestFiles:
         with pytest.raises(SpaceError, match=f"^{message.replace('PATH', str(path))}"):
             load_space(path)
 
-    def test_a_folder_or_a_pipe_is_no_file(self, tmp_path: Path) -> None:
+    def test_folders_and_pipes_are_refused(self, tmp_path: Path) -> None:
         os.mkfifo(tmp_path / "pipe")
         for path in (tmp_path, tmp_path / "pipe", "nul\0byte"):
             with pytest.raises(SpaceError, match=r"^space file not found: "):
@@ -338,7 +338,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "parts"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told(text: str, parts: list[str]) -> None:
+def test_mistakes_are_reported(text: str, parts: list[str]) -> None:
     with pytest.raises(SpaceError) as caught:
         parse(text)
     message = str(caught.value)
@@ -356,7 +356,7 @@ def test_defaults() -> None:
     assert parameter("derive = \"'a' if world_size > 1 else 'b'\"\ndefault = 'a'").parameters[0].default == "a"
 
 
-def test_a_profiling_launch_may_empty_a_secret_which_is_not_recorded() -> None:
+def test_an_emptied_secret_is_not_recorded() -> None:
     assert parse(ONE + '[tune]\nenv = { WANDB_API_KEY = "" }').tune.env == {"WANDB_API_KEY": ""}
 
 
@@ -504,8 +504,8 @@ WRONG_SHORT_FORMS = {
 
 
 @pytest.mark.parametrize(("text", "parts"), WRONG_SHORT_FORMS.values(), ids=WRONG_SHORT_FORMS)
-def test_what_is_wrong_with_a_trainer_or_a_condition_is_told(text: str, parts: list[str]) -> None:
-    test_what_is_wrong_is_told(text, parts)
+def test_mistakes_of_trainers_and_conditions_are_reported(text: str, parts: list[str]) -> None:
+    test_mistakes_are_reported(text, parts)
 
 
 def test_short_forms() -> None:
@@ -588,6 +588,6 @@ def test_a_mutated_file_of_a_trainer_is_a_space_or_a_space_error(data: st.DataOb
     survives_a_command("\n".join(lines))
 
 
-def test_the_statistic_of_the_steps_is_the_mean_or_the_one_that_is_named() -> None:
+def test_the_statistic_is_the_mean_by_default() -> None:
     assert parse_space(ONE, where="x.toml").statistic == "mean"
     assert parse_space('statistic = "p50"\n' + ONE, where="x.toml").statistic == "p50"

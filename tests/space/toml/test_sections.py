@@ -39,12 +39,12 @@ def test_rules_are_read() -> None:
         ("explore = 2\nexplore_budget_gpu_hours = 1", r"rewrite.explore: must be a number from 0 to 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_key_and_rule(text: str, message: str) -> None:
+def test_mistakes_are_reported_with_key_and_rule(text: str, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         rules(text)
 
 
-def test_a_parameter_says_that_an_ordinary_launch_may_change_the_training() -> None:
+def test_a_parameter_may_permit_a_changed_training() -> None:
     (parameter,) = parse_space(f"{PARAMETER}changes_training = true", where="space.toml").parameters
     assert parameter.changes_training
     with pytest.raises(SpaceError, match=r"parameters.tp_degree.changes_training: must be true or false, got 1"):

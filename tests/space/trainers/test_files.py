@@ -93,7 +93,7 @@ class TestDeepSpeed:
         ],
         ids=["neither", "accumulation", "global batch", "both"],
     )
-    def test_the_global_batch_stays_however_it_is_said(
+    def test_the_global_batch_stays_in_every_spelling(
         self, folder: Path, file: dict[str, int], accumulation: int
     ) -> None:
         (folder / "ds.json").write_text(json.dumps({**DEEPSPEED, **file}))
@@ -114,7 +114,7 @@ class TestDeepSpeed:
         assert values["gradient_accumulation_steps",] == 4 * accumulation
         assert ("train_batch_size",) not in values
 
-    def test_a_file_that_contradicts_itself_is_told(self, folder: Path) -> None:
+    def test_a_contradictory_file_is_reported(self, folder: Path) -> None:
         (folder / "ds.json").write_text(json.dumps({**DEEPSPEED, "train_batch_size": 3}))
         with pytest.raises(LaunchError, match="gradient_accumulation_steps"):
             read_config(launch("--deepspeed_config ds.json"), space_of("deepspeed", *self.PARAMETERS))
@@ -133,7 +133,7 @@ class TestDeepSpeed:
 class TestHuggingFace:
     COMMAND = "--output_dir out --per_device_train_batch_size 4 --deepspeed {}"
 
-    def test_what_the_file_leaves_open_is_said_by_the_flag(self) -> None:
+    def test_the_flag_fills_what_the_file_leaves_open(self) -> None:
         space = space_of("hf", 'micro_batch_size = "auto"', 'sharding_strategy = ["SHARD_GRAD_OP", "FULL_SHARD"]')
         user = launch(self.COMMAND.format("auto.json"))
         workload, own = read_config(user, space)
@@ -146,7 +146,7 @@ class TestHuggingFace:
         assert dict(patches_of(written)[0].values) == {("zero_optimization", "stage"): 3}
         assert workload["world_size"] == 8
 
-    def test_what_the_file_says_itself_is_not_contradicted(self) -> None:
+    def test_values_of_the_file_are_not_contradicted(self) -> None:
         space = space_of("hf", 'micro_batch_size = "auto"')
         user = launch(self.COMMAND.format("ds.json"))
         own = read_config(user, space)[1]
@@ -241,7 +241,7 @@ def test_init_reads_the_files_and_proposes_what_they_say(command: str, program: 
     assert write_config(user, space, own) == user
 
 
-def test_init_sends_what_a_trainer_writes_elsewhere_while_profiled() -> None:
+def test_init_redirects_the_outputs_of_profiling_launches() -> None:
     user = launch("--job.config_file llama.toml", "torchtitan.train", is_module=True)
     space = parse_space(starter_space(user, ""), where="x.toml")
     assert space.tune.files == {"--job.config_file": {("job", "dump_folder"): "{scratch}/{launch_id}"}}
@@ -314,6 +314,6 @@ sharding_strategy: [FULL_SHARD, FULL_SHARD, NO_SHARD, FULL_SHARD]
         assert "train.batch_size" not in text
 
     @pytest.mark.parametrize("content", ["a: [", "- 1\n- 2\n", "a: &a [*a]", "\x00", ""], ids=repr)
-    def test_what_cannot_be_read_is_left_alone(self, folder: Path, content: str) -> None:
+    def test_unreadable_files_are_left_alone(self, folder: Path, content: str) -> None:
         (folder / "any.yaml").write_text(content)
         assert parse_space(starter_space(launch("--config any.yaml"), ""), where="x.toml").parameters

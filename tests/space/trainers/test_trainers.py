@@ -37,7 +37,7 @@ def bound(space: SearchSpace, command: str) -> SearchSpace:
 
 @pytest.mark.parametrize("trainer", COMMANDS)
 class TestDocumentedCommands:
-    def test_what_is_read(self, trainer: str) -> None:
+    def test_values_of_a_command_are_read(self, trainer: str) -> None:
         case = COMMANDS[trainer]
         space = space_of(trainer, *case["parameters"])
         workload, config = read_config(launch(case["command"]), space)
@@ -88,7 +88,7 @@ class TestDocumentedCommands:
     ],
     ids=COMMANDS,
 )
-def test_what_is_written(trainer: str, command: str, change: dict[str, object], expected: str) -> None:
+def test_values_are_written_to_a_command(trainer: str, command: str, change: dict[str, object], expected: str) -> None:
     expected = expected.replace("!pointing", "").replace("shard_grad_opard", "shard_grad_op")
     space = space_of(trainer, *COMMANDS[trainer]["parameters"])
     after = write_config(launch(command), space, change)
@@ -103,12 +103,12 @@ class TestOneLineIsEnough:
         few_heads = MEGATRON.replace("heads 16", "heads 2")
         assert {config["tp_degree"] for config in bound(space, few_heads).configs()} == {1, 2}
 
-    def test_what_is_not_in_the_batch_needs_no_batch(self) -> None:
+    def test_other_parameters_need_no_batch(self) -> None:
         space = space_of("megatron-lm", 'overlap_grad_reduce = "auto"')
         assert bound(space, "--use-mcore-models").size() == 2
         assert read_config(launch("--num-layers 2"), space)[0]["n_layers"] == 2
 
-    def test_the_global_batch_must_be_stated_where_it_implies_accumulation(self) -> None:
+    def test_implied_accumulation_needs_a_stated_batch(self) -> None:
         command = MEGATRON.replace("--global-batch-size 128", "")
         with pytest.raises(LaunchError, match="flag --global-batch-size of workload fact global_batch_size is not in"):
             read_config(launch(command), space_of("megatron-lm", 'tp_degree = "auto"'))
@@ -161,7 +161,7 @@ class TestBesideTables:
         assert space.parameters[0].default == 1
         assert space.parameters[0].binding is not None
 
-    def test_the_users_own_place_is_no_business_of_the_trainer(self) -> None:
+    def test_a_users_binding_keeps_its_own_default(self) -> None:
         body = '[parameters.tp_degree]\nchoices = [1, 2]\nflag = "--tp"\n[parameters.m]\nchoices = [1]\n'
         space = space_of("megatron-lm", rest=f'{body}flag = "--micro-batch-size"\n[workload]\nmicro_batch_size = 2')
         assert space.parameters[0].default is None
@@ -171,11 +171,11 @@ class TestBesideTables:
         space = space_of("torchtitan", rest="[parameters.compile]\nchoices = [false, true]\ndefault = true")
         assert read_config(launch("--module llama3"), space)[1]["compile"] is True
 
-    def test_own_accumulation(self) -> None:
+    def test_a_user_may_declare_accumulation(self) -> None:
         body = "[parameters.micro_batch_size]\nchoices = [1, 2]\n[parameters.gradient_accumulation_steps]\nchoices=[4]"
         assert len(space_of("hf", rest=body).parameters) == 2
 
-    def test_own_condition(self) -> None:
+    def test_a_user_may_declare_a_condition(self) -> None:
         body = '[parameters.compile]\nchoices = [false, true]\nwhen = "micro_batch_size > 2"'
         space = space_of("hf", rest=body)
         assert bound(space, "--per_device_train_batch_size 4").size() == 2

@@ -6,12 +6,16 @@ import re
 import shlex
 import signal
 import subprocess
+import sys
 import time
-from dataclasses import replace
+from contextlib import chdir, redirect_stderr, redirect_stdout
+from dataclasses import dataclass, replace
+from io import StringIO
 from pathlib import Path
 
 import numpy as np
 import pytest
+from torchx.cli.main import main
 
 from torchx_cubicml import State, Trial, TrialStore
 from torchx_cubicml.advisor import ProposalMethod, suggest
@@ -23,10 +27,24 @@ ROOT = Path(__file__).resolve().parents[2]
 GPT = ("dist.ddp", "-j", "1x2", "--script", "examples/train_gpt.py", "--", "--n_layer", "2", "--batch_size", "2")
 
 
-def torchx(*words: str | Path, cwd: Path = ROOT) -> subprocess.CompletedProcess[str]:
-    return subprocess.run(
-        ["torchx", "cubicml", *map(str, words)], cwd=cwd, capture_output=True, text=True, check=False, timeout=600
-    )
+@dataclass(frozen=True)
+class Done:
+    """What a command returned and printed."""
+
+    returncode: int | str | None
+    stdout: str
+    stderr: str
+
+
+def torchx(*words: str | Path) -> Done:
+    """Run TorchX's command line in this process: its start takes seconds."""
+    stdout, stderr = StringIO(), StringIO()
+    with chdir(ROOT), redirect_stdout(stdout), redirect_stderr(stderr):
+        try:
+            main(["cubicml", *map(str, words)])
+        except SystemExit as end:
+            return Done(end.code or 0, stdout.getvalue(), stderr.getvalue())
+    return Done(0, stdout.getvalue(), stderr.getvalue())
 
 
 @pytest.fixture(autouse=True)
@@ -50,6 +68,17 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> str:
         )
     trials.add(Trial.infeasible(workload=workload, config={"micro_batch_size": 64}))
     return url
+
+
+@pytest.fixture
+def command(tmp_path: Path) -> tuple[str, ...]:
+    """Write a script of few flags, and return a command that starts it; the help of the example takes seconds."""
+    (tmp_path / "train.py").write_text(
+        "import argparse\nparser = argparse.ArgumentParser()\nparser.add_argument('--out_dir', default='out')\n"
+        "parser.add_argument('--n_layer', type=int)\nparser.add_argument('--batch_size', type=int)\n"
+        "parser.parse_args()\n"
+    )
+    return (*GPT[:4], str(tmp_path / "train.py"), *GPT[5:])
 
 
 def test_history_list_is_a_table_and_json(store: str) -> None:
@@ -160,22 +189,26 @@ def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
     assert found != [suggestion.to_json()["config"] for suggestion in suggest(space, **asked)]
 
 
-def test_init_writes_a_space_that_suggest_reads(tmp_path: Path) -> None:
+def test_init_writes_a_space_that_suggest_reads(tmp_path: Path, command: tuple[str, ...]) -> None:
     space = tmp_path / "gpt.toml"
-    done = torchx("init", "-o", space, "--", *GPT)
+    done = torchx("init", "-o", space, "--", *command)
     assert done.returncode == 0, done.stderr
-    again = torchx("init", "-o", space, "--", *GPT)
+    again = torchx("init", "-o", space, "--", *command)
     assert again.returncode == 2
     assert "already exists" in again.stderr
-    suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *GPT)
+    suggested = torchx("suggest", "--space", space, "--store", tmp_path / "store", "--", *command)
     assert suggested.returncode == 0, suggested.stderr
-    assert torchx("init", "--", *GPT).stdout == space.read_text()
+    assert "--out_dir" in space.read_text()
+    assert torchx("init", "--", *command).stdout == space.read_text()
 
 
-def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path) -> None:
+def test_tune_asks_before_it_writes_to_the_users_outputs(tmp_path: Path, command: tuple[str, ...]) -> None:
     space = tmp_path / "space.toml"
     space.write_text('[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = "--batch_size"\n')
-    for words in (GPT, (*GPT, "--out_dir", "precious")):  # the script has a destination whether it is typed or not
+    for words in (
+        command,
+        (*command, "--out_dir", "precious"),
+    ):  # the script has a destination whether it is typed or not
         done = torchx("tune", "--space", space, "--store", tmp_path / "store", "--", *words)
         assert done.returncode == 2
         assert "--out_dir" in done.stderr
@@ -308,17 +341,22 @@ def test_unprintable_letters_are_escaped(tmp_path: Path) -> None:
     """A file name that is no UTF-8 is half a surrogate, which no encoding has; some terminals have ASCII alone."""
     trial = Trial.completed(workload={"program": "tr\udcffin.py"}, config={"größe": "🙂"}, tokens_per_second=1.0)
     TrialStore(str(tmp_path)).add(trial)
+    shows = [["list"], ["show", trial.trial_id], ["list", "--json"]]
+    program = (
+        "import sys\nfrom torchx.cli.main import main\n"
+        f"for words in {shows}:\n    print('printed:')\n    main(['cubicml', 'history', *words, *sys.argv[1:]])\n"
+    )
     for encoding in ("utf-8", "ascii"):
-        for words in (("list",), ("list", "--json"), ("show", trial.trial_id)):
-            done = subprocess.run(
-                ["torchx", "cubicml", "history", *words, "--store", str(tmp_path)],
-                capture_output=True,
-                text=True,
-                check=False,
-                timeout=120,
-                env={**os.environ, "PYTHONIOENCODING": encoding},
-            )
-            assert done.returncode == 0, done.stderr[-2000:]
-            assert r"tr\udcffin.py" in done.stdout
-            if "--json" in words:
-                assert json.loads(done.stdout)[0]["workload"] == trial.workload
+        done = subprocess.run(
+            [sys.executable, "-c", program, "--store", str(tmp_path)],
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+            env={**os.environ, "PYTHONIOENCODING": encoding},
+        )
+        assert done.returncode == 0, done.stderr[-2000:]
+        printed = done.stdout.split("printed:\n")[1:]
+        assert len(printed) == 3
+        assert all(r"tr\udcffin.py" in each for each in printed)
+        assert json.loads(printed[-1])[0]["workload"] == trial.workload

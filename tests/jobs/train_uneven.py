@@ -1,4 +1,7 @@
-"""A DDP training of uneven batches that stalls, evaluates and saves; its own clock says how fast it was."""
+"""A DDP training of uneven batches that stalls, evaluates and saves; its own clock bounds how fast it was.
+
+A step ends between ``before`` and ``after``. A pause lasts the time ``inside`` at least and ``within`` at most.
+"""
 
 import json
 import os
@@ -18,11 +21,14 @@ rank, sizes = dist.get_rank(), random.Random(3)
 inner = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 1))
 model = DistributedDataParallel(inner)
 optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+now = time.perf_counter
 
 
 class Slow(list):
     def __reduce__(self):
+        began = now()
         time.sleep(saving_s)
+        pauses[-1]["saving_inside"] = now() - began
         return list, ()
 
 
@@ -41,10 +47,19 @@ def evaluate():
 def inner_or_model(module):
     for _ in range(3):
         module(torch.randn(50, 16))
+        pauses[-1].setdefault("began_inside", now())
         time.sleep(evaluation_s / 3)
 
 
-steps = []
+def pause():
+    pauses.append({"step": step, "began": now()})
+    evaluate()
+    began = now()
+    torch.save({"model": inner.state_dict(), "slow": Slow()}, os.devnull)
+    pauses[-1] |= {"saving_within": now() - began, "inside": now() - pauses[-1].pop("began_inside")}
+
+
+steps, pauses = [], []
 for step in range(n_steps):
     if step % 5 == 4:
         time.sleep(stall_s)
@@ -54,14 +69,14 @@ for step in range(n_steps):
         consumed += batch
         time.sleep(0.002)
         model(torch.randn(batch, 16)).square().mean().backward()
+        if pauses and "within" not in pauses[-1]:
+            pauses[-1]["within"] = now() - pauses[-1].pop("began")
+    before = now()
     optimizer.step()
+    steps.append({"before": before, "after": now(), "samples": consumed})
     optimizer.zero_grad()
-    steps.append({"end": time.perf_counter(), "samples": consumed, "paused": 0.0})
     if step % 20 == 19 and step + 1 < n_steps:
-        began = time.perf_counter()
-        evaluate()
-        torch.save({"model": inner.state_dict(), "slow": Slow()}, os.devnull)
-        steps[-1]["paused"] = time.perf_counter() - began
+        pause()
 dist.barrier()
-print("\n" + json.dumps({"rank": rank, "steps": steps}), flush=True)
+print("\n" + json.dumps({"rank": rank, "steps": steps, "pauses": pauses}), flush=True)
 dist.destroy_process_group()

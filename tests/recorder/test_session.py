@@ -64,41 +64,45 @@ def test_an_ordinary_training_is_recorded(tmp_path: Path) -> None:
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 12
 
 
-@pytest.mark.parametrize(
-    "broken",
-    [
-        "steps.training:Training.step",
-        "model.batch:BatchReader.read",
-        "model.precision:PrecisionProbe.release",
-        "steps.step_clock:HostClock.tick",
-        "model.sharding:read_layout",
-        "steps.forwards:read_pipeline",
-        "logs.stream:LogLines.listen",
-        "events.reporter:Reporter.measured",
-        "steps.training:Training.measurement",
-        "steps.training:Training.conclude",
-        "session:Session._on_torch",
-        "events.sender:_start_writer",
-    ],
-)
-def test_an_internal_failure_gives_one_warning_only(broken: str, tmp_path: Path) -> None:
-    module, _, path = broken.partition(":")
-    write(
-        tmp_path,
-        f"import torchx_cubicml.recorder.{module} as module\n"
-        "def fail(*args, **kwargs):\n    raise RuntimeError('injected with password=hunter2')\n"
-        f"module.{path} = fail\n",
-        "sitecustomize.py",
+BROKEN = [
+    "steps.training:Training.step",
+    "model.batch:BatchReader.read",
+    "model.precision:PrecisionProbe.release",
+    "steps.step_clock:HostClock.tick",
+    "model.sharding:read_layout",
+    "steps.forwards:read_pipeline",
+    "logs.stream:LogLines.listen",
+    "events.reporter:Reporter.measured",
+    "steps.training:Training.measurement",
+    "steps.training:Training.conclude",
+    "session:Session._on_torch",
+    "events.sender:_start_writer",
+]
+
+
+@pytest.fixture(scope="module")
+def failed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Record one training for each function that is broken in it; return what each left in a folder."""
+    folders = {broken: tmp_path_factory.mktemp("failed") for broken in BROKEN}
+    words = [str(word) for broken, folder in folders.items() for word in (folder, broken)]
+    done = run(
+        str(JOBS / "records_broken.py"), str(JOBS / "train_alone.py"), *words, folder=tmp_path_factory.mktemp("x")
     )
-    done = run(*RECORDED, str(JOBS / "train_alone.py"), folder=tmp_path, PYTHONPATH=str(tmp_path))
-    assert (done.returncode, done.stdout) == (0, "12 steps, 153 parameters\n")
-    warnings = [line for line in done.stderr.splitlines() if "warning" in line]
+    assert done.returncode == 0, done.stderr
+    return folders
+
+
+@pytest.mark.parametrize("broken", BROKEN)
+def test_an_internal_failure_gives_one_warning_only(broken: str, failed: dict[str, Path]) -> None:
+    code, stdout, stderr = ((failed[broken] / name).read_text() for name in ("code", "stdout", "stderr"))
+    assert (code, stdout) == ("0", "12 steps, 153 parameters\n"), stderr
+    warnings = [line for line in stderr.splitlines() if "warning" in line]
     assert len(warnings) == 1
     assert "injected" in warnings[0]
-    assert "hunter2" not in done.stderr
-    assert "Traceback" not in done.stderr
-    if module != "events.sender":
-        assert only_trial(tmp_path).state is State.COMPLETED
+    assert "hunter2" not in stderr
+    assert "Traceback" not in stderr
+    if not broken.startswith("events.sender"):
+        assert only_trial(failed[broken]).state is State.COMPLETED
 
 
 def test_a_line_that_cannot_be_read_is_printed_all_the_same(tmp_path: Path) -> None:

@@ -1,8 +1,13 @@
-"""Recorded throughput against the clock of the training itself, launched for real."""
+"""Recorded throughput against the clock of the training itself, launched for real.
+
+The training notes the time around each moment that is recorded, so the bounds hold on a machine of any speed.
+"""
 
 from __future__ import annotations
 
 import json
+from operator import itemgetter
+from statistics import mean
 from typing import TYPE_CHECKING
 
 import pytest
@@ -19,18 +24,26 @@ pytestmark = pytest.mark.launch
 def test_uneven_batches_of_all_ranks_give_the_throughput(evaluates: str, tmp_path: Path) -> None:
     done = start("train_uneven.py", evaluates, folder=tmp_path / "job").end()
     assert done.code == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
-    own = {each["rank"]: each["steps"] for each in told}
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    own, other = sorted(printed, key=itemgetter("rank"))
     measured = done.trial().measurement
     assert measured is not None
-    assert measured.warmup_steps + measured.steps_counted == 60
-    last = own[0][-measured.steps_counted - 1 :]
-    paused = sum(step["paused"] for step in last[:-1])
-    samples = sum(step["samples"] for steps in own.values() for step in steps[-measured.steps_counted :])
-    wall = last[-1]["end"] - last[0]["end"]
-    assert measured.samples_per_second == pytest.approx(samples / (wall - paused), rel=0.05)
-    assert measured.samples_per_second_overall == pytest.approx(samples / wall, rel=0.05)
-    assert measured.evaluation_s + measured.checkpoint_s == pytest.approx(paused, rel=0.2)
-    assert measured.checkpoint_s == pytest.approx(0.2, rel=0.2)
+    counted = measured.steps_counted
+    assert measured.warmup_steps + counted == 60
+    first, last = own["steps"][-counted - 1], own["steps"][-1]
+    wall = (last["before"] - first["after"], last["after"] - first["before"])
+    pauses = [each for each in own["pauses"] if each["step"] >= 60 - counted - 1]
+    paused, saving = (
+        (sum(each[f"{kind}inside"] for each in pauses), sum(each[f"{kind}within"] for each in pauses))
+        for kind in ("", "saving_")
+    )
+    # The other rank counts steps of its own warm-up; it is left out up to a fifth of the steps.
+    of_other = [mean(each["samples"] for each in other["steps"][warmup:]) for warmup in range(2, 13)]
+    samples = [sum(each["samples"] for each in own["steps"][-counted:]) + counted * rate for rate in sorted(of_other)]
+    least, most = samples[0], samples[-1]
+    assert least / (wall[1] - paused[0]) <= measured.samples_per_second <= most / (wall[0] - paused[1])
+    assert least / wall[1] <= measured.samples_per_second_overall <= most / wall[0]
+    assert paused[0] <= measured.evaluation_s + measured.checkpoint_s <= paused[1]
+    assert saving[0] <= measured.checkpoint_s <= saving[1]
     assert measured.statistic == "mean"
     assert measured.relative_error > 0

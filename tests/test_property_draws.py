@@ -16,7 +16,7 @@ for name in os.environ["LOADED"].split():
     import_module(name)
 DRAWN = []
 
-@settings(max_examples=300)
+@settings(max_examples=100)
 @given(st.text(), st.integers(), st.floats(), st.sampled_from("abc"), st.randoms(use_true_random=False))
 def test_draws(text, whole, real, letter, chance):
     DRAWN.append([text, whole, real, letter, chance.random()])

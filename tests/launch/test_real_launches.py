@@ -90,18 +90,10 @@ def test_a_job_whose_python_lacks_the_package_runs_as_typed(folder: Path, monkey
     assert "cannot load the recorder: No module named 'torchx_cubicml'\n" in said
 
 
-def test_a_job_of_another_contract_version_runs_as_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    package = folder / "other" / "torchx_cubicml"
-    modules = {
-        "__init__": "",
-        "recorder/__init__": "",
-        "records/__init__": "",
-        "records/contract": "CONTRACT_VERSION = 999\n",
-    }
-    for module, text in modules.items():
-        (package / module).parent.mkdir(parents=True, exist_ok=True)
-        (package / f"{module}.py").write_text(text)
-    monkeypatch.setenv("PYTHONPATH", str(package.parent))
+def test_a_job_of_another_contract_version_runs_as_typed(
+    folder: Path, package_of_another_version: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", str(package_of_another_version))
     said = launch_rewritten(folder)
     assert shown(folder) == as_seen("plain")
     assert said.count("torchx-cubicml") == 1

@@ -29,22 +29,6 @@ def line_for(probe: str, **variables: str) -> str:
     return fallback_line(probe=probe, wrapped=WRAPPED, typed=TYPED, variables=variables)
 
 
-@pytest.fixture
-def fake_package(tmp_path: Path) -> Path:
-    """Make a package of our name that claims another contract version, and return the folder to import it from."""
-    package = tmp_path / "other" / "torchx_cubicml"
-    modules = {
-        "__init__": "",
-        "recorder/__init__": "",
-        "records/__init__": "",
-        "records/contract": "CONTRACT_VERSION = 999\n",
-    }
-    for module, text in modules.items():
-        (package / module).parent.mkdir(parents=True, exist_ok=True)
-        (package / f"{module}.py").write_text(text)
-    return package.parent
-
-
 def put_script(path: Path, text: str, first_line: str = "#!/bin/sh") -> None:
     path.parent.mkdir(exist_ok=True)
     path.write_text(f"{first_line}\n{text}\n")
@@ -66,8 +50,8 @@ def test_a_python_without_the_package_runs_as_typed() -> None:
     )
 
 
-def test_another_contract_version_runs_the_command_as_typed(fake_package: Path) -> None:
-    done = run(line_for(probe_condition(python=f"{sys.executable} -S")), PYTHONPATH=str(fake_package))
+def test_another_contract_version_runs_the_command_as_typed(package_of_another_version: Path) -> None:
+    done = run(line_for(probe_condition(python=f"{sys.executable} -S")), PYTHONPATH=str(package_of_another_version))
     assert done.stdout == "typed\n"
     assert done.stderr.endswith("its recorder reads contract version 999, this launch wrote 1\n")
     assert done.stderr.count("\n") == 1

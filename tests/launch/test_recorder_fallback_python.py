@@ -65,18 +65,8 @@ def test_else_the_command_runs_as_typed_with_one_warning(tmp_path: Path, python:
     assert told in stderr
 
 
-def test_another_contract_version_runs_the_command_as_typed(tmp_path: Path) -> None:
-    package = tmp_path / "torchx_cubicml"
-    modules = {
-        "__init__": "",
-        "recorder/__init__": "",
-        "records/__init__": "",
-        "records/contract": "CONTRACT_VERSION = 999\n",
-    }
-    for module, text in modules.items():
-        (package / module).parent.mkdir(parents=True, exist_ok=True)
-        (package / f"{module}.py").write_text(text)
-    word, _, stderr = ended(start(tmp_path, python=[sys.executable]))
+def test_another_contract_version_runs_the_command_as_typed(package_of_another_version: Path) -> None:
+    word, _, stderr = ended(start(package_of_another_version, python=[sys.executable]))
     assert word == "typed"
     assert "its recorder reads contract version 999" in stderr
 

@@ -17,21 +17,13 @@ import pytest
 from torch.distributed import TCPStore
 from torch.distributed.run import get_args_parser
 
+from tests.spaces import BATCH_SIZES
 from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
 from torchx_cubicml.settings import default_store_url
 from torchx_cubicml.store import TrialStore
 
-SPACE = """
-[parameters.micro_batch_size]
-choices = [1, 2, 4, 8]
-flag = "--batch_size"
-
-[parameters.gradient_accumulation_steps]
-derive = "global_batch_size / (micro_batch_size * dp_degree)"
-flag = "--accumulate"
-"""
 SHOW = """
 import json, os, sys, time
 line = json.dumps({"argv": sys.argv, "agent": os.getppid(), "restarts": os.environ["TORCHELASTIC_RESTART_COUNT"]})
@@ -51,7 +43,7 @@ COMMAND = ["show.py", "--batch_size", "2", "--accumulate", "8", "--text", "a $$b
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> Path:
     """Make a working directory with a script, a space file and a store that knows 8 to be fastest."""
     (tmp_path / "show.py").write_text(SHOW)
-    (tmp_path / "space.toml").write_text(SPACE)
+    (tmp_path / "space.toml").write_text(BATCH_SIZES)
     (tmp_path / "shown").mkdir()
     fill(tmp_path / "store")
     monkeypatch.chdir(tmp_path)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from torchx.specs.finder import get_components
 
+from tests.spaces import BATCH_SIZES
 from torchx_cubicml.cubicrun import plan_launch, split_options
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 from torchx_cubicml.records.trial import Trial
@@ -21,15 +22,6 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 TORCHRUN = "dist.torchrun" if "dist.torchrun" in get_components() else "dist.ddp"
-SPACE = """
-[parameters.micro_batch_size]
-choices = [1, 2, 4, 8]
-flag = "--batch_size"
-
-[parameters.gradient_accumulation_steps]
-derive = "global_batch_size / (micro_batch_size * dp_degree)"
-flag = "--accumulate"
-"""
 SCRIPT = ["--", "--batch_size", "2", "--accumulate", "8"]
 NAMES = ("space", "store", "mode")
 WAYS = ("typed", "file", "environment")
@@ -102,7 +94,7 @@ def command_of(*sizes: str, script: list[str] = SCRIPT) -> list[str]:
 
 @pytest.mark.parametrize("way", WAYS)
 def test_torchx_run_takes_all_options_by_one_way(folder: Path, way: str) -> None:
-    (folder / "gpt.toml").write_text(SPACE)
+    (folder / "gpt.toml").write_text(BATCH_SIZES)
     values = {"space": "gpt.toml", "store": "team", "mode": "record"}
     words: list[str] = []
     env: dict[str, str] = {}
@@ -122,7 +114,7 @@ def test_torchx_run_takes_all_options_by_one_way(folder: Path, way: str) -> None
 
 @pytest.mark.parametrize("way", WAYS)
 def test_cubicrun_takes_all_options_by_one_way(folder: Path, monkeypatch: pytest.MonkeyPatch, way: str) -> None:
-    (folder / "gpt.toml").write_text(SPACE)
+    (folder / "gpt.toml").write_text(BATCH_SIZES)
     values = {"space": "gpt.toml", "store": "team", "mode": "record"}
     words: list[str] = []
     if way == "typed":
@@ -201,7 +193,7 @@ def piped() -> specs.AppDef:
 def test_what_is_recorded_and_not_rewritten_says_why(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], recorded: bool, told: str
 ) -> None:
-    (folder / "gpt.toml").write_text(SPACE)
+    (folder / "gpt.toml").write_text(BATCH_SIZES)
     (folder / "own.py").write_text(OWN)
     fill(folder / "team")
     contract, shown = component(words, space="gpt.toml", store="team")
@@ -226,7 +218,7 @@ def test_an_unknown_trainer_is_recorded_as_typed(folder: Path, capsys: pytest.Ca
 def test_a_launch_too_large_for_a_contract_is_recorded(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     text = "".join(f'{index} = "{os.urandom(60).hex()}"\n' for index in range(120))
     facts = re.sub(r"^", "f", text, flags=re.MULTILINE).rstrip("f")
-    (folder / "gpt.toml").write_text(f"[workload]\n{facts}\n{SPACE}")
+    (folder / "gpt.toml").write_text(f"[workload]\n{facts}\n{BATCH_SIZES}")
     contract, shown = component(command_of(), space="gpt.toml", store="team")
     stderr = capsys.readouterr().err
     assert contract is not None
@@ -236,7 +228,7 @@ def test_a_launch_too_large_for_a_contract_is_recorded(folder: Path, capsys: pyt
 
 
 def test_repeated_flags_work_through_cubicrun_only(folder: Path) -> None:
-    (folder / "gpt.toml").write_text(SPACE)
+    (folder / "gpt.toml").write_text(BATCH_SIZES)
     repeated = [*SCRIPT[1:], "--layer", "1", "--layer", "2"]
     words = [*command_of(), "--layer", "1", "--layer", "2"]
     command = [sys.executable, "-c", MAIN, "run", "--dryrun", "-s", "local_cwd", "cubicml", "--store", "team", *words]

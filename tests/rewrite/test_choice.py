@@ -6,6 +6,7 @@ from itertools import product
 
 import pytest
 
+from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Config, Origin, Trial, Value
@@ -15,15 +16,8 @@ from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
-    """
-    [parameters.micro_batch_size]
-    choices = [1, 2, 4, 8]
-    flag = "--batch_size"
-
-    [parameters.gradient_accumulation_steps]
-    derive = "global_batch_size / (micro_batch_size * dp_degree)"
-    flag = "--accumulate"
-
+    BATCH_SIZES
+    + """
     [parameters.precision]
     choices = ["fp32", "bf16"]
     flag = "--precision"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
@@ -27,15 +28,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 SPACE = parse_space(
-    """
-    [parameters.micro_batch_size]
-    choices = [1, 2, 4, 8]
-    flag = "--batch_size"
-
-    [parameters.gradient_accumulation_steps]
-    derive = "global_batch_size / (micro_batch_size * dp_degree)"
-    flag = "--accumulate"
-
+    BATCH_SIZES
+    + """
     [parameters.mode]
     choices = ["a", "b"]
     flag = "--mode"
@@ -207,13 +201,14 @@ def test_another_command_or_space_has_its_own(filled: Place, changed: DecisionCo
 
 def test_the_name_of_what_is_kept_is_the_same_in_every_process(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sets are told in one order, whatever the seed of the hashes."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); import test_decide as t; from pathlib import Path; "
-    code += "from torchx_cubicml.rewrite.cache import cache_path; print(cache_path(Path('x'), t.CASE, 'y').name)"
-    folder = str(Path(__file__).parent)
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from pathlib import Path; "
+    code += "from tests.rewrite import test_decide as t; from torchx_cubicml.rewrite.cache import cache_path; "
+    code += "print(cache_path(Path('x'), t.CASE, 'y').name)"
+    root = str(Path(__file__).parents[2])
     names = set()
     for seed in "123":
         monkeypatch.setenv("PYTHONHASHSEED", seed)
-        names.add(subprocess.check_output([sys.executable, "-c", code, folder], text=True, timeout=600))
+        names.add(subprocess.check_output([sys.executable, "-c", code, root], text=True, timeout=600))
     assert len(names) == 1
 
 

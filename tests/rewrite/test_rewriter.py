@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.spaces import BATCH_SIZES, N_LAYERS
 from torchx_cubicml import advisor
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
@@ -23,18 +24,10 @@ from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
 
-SPACE = """
-[workload]
-n_layers = { flag = "--n_layer" }
-
-[parameters.micro_batch_size]
-choices = [1, 2, 4, 8]
-flag = "--batch_size"
-
-[parameters.gradient_accumulation_steps]
-derive = "global_batch_size / (micro_batch_size * dp_degree)"
-flag = "--accumulate"
-
+SPACE = (
+    N_LAYERS
+    + BATCH_SIZES
+    + """
 [parameters.sharding_strategy]
 choices = ["NO_SHARD", "FULL_SHARD"]
 per_layer = "n_layers"
@@ -44,6 +37,7 @@ flag = "--sharding"
 args = { "--out_dir" = "{scratch}/{launch_id}" }
 env = { WANDB_MODE = "disabled" }
 """
+)
 ARGS = shlex.split("--n_layer 2 --batch_size 2 --accumulate 8 --sharding FULL_SHARD --out_dir out")
 LAUNCH = Launch(program="train.py", script_args=tuple(ARGS), world_size=2, nnodes=1, nproc_per_node=2)
 WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2, "n_layers": 2}

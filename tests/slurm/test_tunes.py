@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spaces import BATCH_SIZES, N_LAYERS
 from torchx_cubicml import State, TrialStore
 
 if TYPE_CHECKING:
@@ -20,18 +21,10 @@ if TYPE_CHECKING:
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 COMPONENTS = ROOT / "tests" / "tune" / "components.py"
-FSDP_SPACE = """
-[workload]
-n_layers = { flag = "--n_layer" }
-
-[parameters.micro_batch_size]
-choices = [1, 2, 4, 8]
-flag = "--batch_size"
-
-[parameters.gradient_accumulation_steps]
-derive = "global_batch_size / (micro_batch_size * dp_degree)"
-flag = "--accumulate"
-
+FSDP_SPACE = (
+    N_LAYERS
+    + BATCH_SIZES
+    + """
 [parameters.sharding_strategy]
 choices = ["FULL_SHARD", "NO_SHARD"]
 per_layer = "n_layers"
@@ -40,6 +33,7 @@ flag = "--sharding"
 [tune]
 args = { "--out_dir" = "{scratch}/{launch_id}" }
 """
+)
 QUICK_SPACE = """
 objective = "samples_per_second"
 

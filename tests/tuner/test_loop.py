@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.spaces import BATCH_SIZES, N_LAYERS
 from torchx_cubicml.advisor import ProposalMethod, Study, Suggestion, best_known, suggest
 from torchx_cubicml.errors import CubicMLError, LaunchError, SpaceError
 from torchx_cubicml.predictors.features.history import config_key
@@ -19,18 +20,7 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.trial import Config
 
-SPACE = """
-[workload]
-n_layers = { flag = "--n_layer" }
-
-[parameters.micro_batch_size]
-choices = [1, 2, 4, 8]
-flag = "--batch_size"
-
-[parameters.gradient_accumulation_steps]
-derive = "global_batch_size / (micro_batch_size * dp_degree)"
-flag = "--accumulate"
-"""
+SPACE = N_LAYERS + BATCH_SIZES
 SCRIPT_ARGS = ("--n_layer", "2", "--batch_size", "1", "--accumulate", "8")
 
 

@@ -14,7 +14,6 @@ import os
 import random
 import re
 import shutil
-import sys
 from collections import Counter
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass, replace
@@ -27,6 +26,8 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
+from tests.generated.cases import ODD_NUMBERS, ODD_SPEEDS, ODD_TEXTS, Case, cases, laid_out, measurement
+from tests.tune.cluster import FATES, SimulatedCluster, runner_of
 from torchx_cubicml import tuner
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS
 from torchx_cubicml.cli import CubicMLCommand
@@ -49,11 +50,6 @@ if TYPE_CHECKING:
 
     from torchx_cubicml.records.contract import Contract
     from torchx_cubicml.records.trial import Config, Measurement
-
-HERE = Path(__file__).resolve().parent
-sys.path[:0] = [str(HERE / "generated"), str(HERE / "tune")]
-from cases import ODD_NUMBERS, ODD_SPEEDS, ODD_TEXTS, Case, cases, laid_out, measurement  # noqa: E402 - it lies there
-from cluster import FATES, SimulatedCluster, runner_of  # noqa: E402 - likewise
 
 CASES = int(os.environ.get("CUBICML_CASES", "12"))  # of each command
 SEED = int(os.environ.get("CUBICML_CASES_SEED", "0"))

@@ -6,8 +6,7 @@ import random
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cluster import runner_of
-
+from tests.tune.cluster import runner_of
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.store import read_trials

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import random
-import sys
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.cluster import Job, Killed, SimulatedCluster, speed
+from tests.tune.draws import Draws, go, stored
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner import Budget, Prepared, TuneResult, Waiting
@@ -24,16 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner import Step
     from torchx_cubicml.tuner.proposer import Snapshot
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
-from cluster import Job, Killed, SimulatedCluster, speed
-from draws import Draws, go, prepare_in, stored
-
 SEEN_LATE_S = 10.0  # by which the end of a simulated job is told, and seen
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Prepared:
-    return prepare_in(tmp_path)
 
 
 def asking(prepared: Prepared, **changes: object) -> Prepared:

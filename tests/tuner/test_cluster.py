@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import os
 import random
-import sys
 import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.cluster import Killed, SimulatedCluster, runner_of
+from tests.tune.draws import Draws, go, stored
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner import Begun, Budget, Launching, Prepared, TuneResult, Waiting, tune
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
@@ -22,16 +22,8 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Trial
 
+
 JOBS = int(os.environ.get("CUBICML_JOBS", "150"))  # `make test-slurm` runs a thousand
-TUNE = Path(__file__).resolve().parents[1] / "tune"
-sys.path.insert(0, str(TUNE))
-from cluster import Killed, SimulatedCluster, runner_of  # noqa: E402 - it lies there
-from draws import Draws, go, prepare_in, stored  # noqa: E402 - it lies there
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Prepared:
-    return prepare_in(tmp_path)
 
 
 def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None:

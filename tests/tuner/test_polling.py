@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import math
-import sys
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.cluster import SimulatedCluster, runner_of
+from tests.tune.draws import Draws, go, prepare_in, stored
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store.backend import NO_DIRECTORIES
@@ -22,12 +22,10 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
+    from pathlib import Path
 
     from torchx_cubicml.store.backend import Directory, Listing
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
-from cluster import SimulatedCluster, runner_of
-from draws import Draws, go, prepare_in, stored
 
 LAUNCHES = 30
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.tune.cluster import SimulatedCluster
+from tests.tune.draws import Draws, go, stored
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner import Budget, Prepared
@@ -19,9 +19,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
     from torchx_cubicml.tuner.proposer import Snapshot
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
-from cluster import SimulatedCluster
-from draws import Draws, go, prepare_in, stored
 
 PARALLEL = 4
 
@@ -55,11 +52,6 @@ def filled(prepared: Prepared, cluster: SimulatedCluster, seconds: float, **chan
     under_way = [(max(start, first), min(end, last)) for start, end in spans if end > first and start < last]
     busy = sum((end - start).total_seconds() for start, end in under_way)
     return busy / (PARALLEL * (last - first).total_seconds()), advisor
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Prepared:
-    return prepare_in(tmp_path)
 
 
 @pytest.mark.parametrize(("seconds", "late_s"), [(0.0, 0.0), (5.0, 0.0), (0.0, 3.0), (3.0, 2.0)])

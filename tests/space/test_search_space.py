@@ -238,7 +238,7 @@ class TestLargeSpaces:
         assert bound.size(limit=1000) == 1000
         assert all(config in bound for config in drawn)
         assert len({config["sharding_strategy"] for config in drawn}) == 20
-        assert elapsed_s < 2  # 0.05 s on an idle core
+        assert elapsed_s < 20  # 0.05 s on an idle core
 
     def test_a_mesh_whose_degrees_multiply(self) -> None:
         axes = ["dp_replicate_degree", "dp_shard_degree", "tp_degree", "pp_degree", "cp_degree", "ep_degree"]

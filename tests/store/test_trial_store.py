@@ -188,7 +188,7 @@ class TestReaders:
         began = time.process_time()
         trials, warnings = read_trials(str(tmp_path), deadline_s=60)
         assert (len(trials), warnings) == (10_000, ())
-        assert time.process_time() - began < 5
+        assert time.process_time() - began < 30  # about 2 s of one core
         with pytest.raises(StoreError, match="within 0 s"):
             read_trials(str(tmp_path), deadline_s=0)
 
@@ -231,12 +231,13 @@ class TestDeadline:
                 read_trials(sys.argv[1], deadline_s=0.5)
             except OSError as error:
                 print(type(error).__name__, error)
-            print(time.perf_counter() - began)
+            print(time.perf_counter() - began, flush=True)
         """
-        began = time.perf_counter()
         process = python(code, f"ftp://me:hunter2@127.0.0.1:{silent_port}/store")
-        output, errors = process.communicate(timeout=600)
-        message, waited = output.splitlines()
+        assert process.stdout is not None
+        message, waited = (process.stdout.readline().rstrip() for _ in range(2))
+        began = time.perf_counter()
+        _, errors = process.communicate(timeout=600)
         assert message.startswith("StoreError store ftp://***@127.0.0.1")
         assert message.endswith("was not read within 0.5 s")
         assert 0.5 <= float(waited) < 15
@@ -261,14 +262,15 @@ class TestDeadline:
             try:
                 read_trials("stuck://host/store", deadline_s=0.5)
             except OSError as error:
-                print(error)
+                print(error, flush=True)
         """
-        began = time.perf_counter()
         process = python(code)
-        output, errors = process.communicate(timeout=600)
-        assert output.strip().endswith("was not read within 0.5 s")
+        assert process.stdout is not None
+        assert process.stdout.readline().endswith("was not read within 0.5 s\n")
+        began = time.perf_counter()
+        _, errors = process.communicate(timeout=600)
         assert errors == ""
-        assert time.perf_counter() - began < 30
+        assert time.perf_counter() - began < 30  # the name server takes 60 s
 
     def test_a_refusing_server_is_reported(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
@@ -370,11 +372,11 @@ def test_an_interrupt_goes_through(tmp_path: Path, silent_port: int) -> None:
         print("reading", flush=True)
         read_trials(sys.argv[1], deadline_s=60)
     """
-    began = time.perf_counter()
     process = python(code, f"ftp://127.0.0.1:{silent_port}/store")
     assert process.stdout is not None
     assert process.stdout.readline() == "reading\n"
     time.sleep(0.5)
+    began = time.perf_counter()
     process.send_signal(signal.SIGINT)
     process.communicate(timeout=600)
     assert process.returncode == -signal.SIGINT

@@ -161,7 +161,7 @@ class TestLaunchesWithoutConfig:
         (gain,) = outlook_of(*self.BARE).gains([{**CURRENT, "micro_batch_size": 2}], CURRENT)
         assert gain is None or gain.spread > 0.05
 
-    def test_a_parameter_that_no_trial_names_may_yet_matter(self) -> None:
+    def test_an_unnamed_parameter_may_matter(self) -> None:
         older = [trial(size, 100.0 * size, config={"micro_batch_size": size}) for size in (1, 2, 4)]
         (gain,) = outlook_of(*older).gains([{**CURRENT, "sharding_strategy": "NO_SHARD"}], CURRENT)
         assert gain.spread > 0.01

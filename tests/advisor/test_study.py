@@ -110,7 +110,7 @@ class TestSuggest:
         found = asked([replace(trial, config=config) for trial in again], count=3)
         assert all(suggestion.reason.startswith(("baseline: ", "initial design: ")) for suggestion in found)
 
-    def test_the_first_batch_has_every_layer_alike(self) -> None:
+    def test_the_first_batch_has_equal_layers(self) -> None:
         found = asked([], count=6)
         assert [len(set(suggestion.config["sharding_strategy"])) for suggestion in found] == [1] * 6
         assert {suggestion.config["sharding_strategy"][0] for suggestion in found} == set(STRATEGIES)

@@ -76,7 +76,7 @@ def test_many_quiet_runs_support_a_claim() -> None:
     assert (choice.config, choice.rejection_reason) == (OTHER, "")
 
 
-def test_the_doubt_of_either_side_widens_a_gain() -> None:
+def test_the_error_of_either_side_widens_a_gain() -> None:
     def width(own: float, other: float) -> float:
         trials = [run(OWN, 100.0, own), run(OTHER, 150.0, other)]
         (gain,) = Study.of(SPACE, workload=WORKLOAD, current=OWN, trials=trials).posterior.gains([OTHER], OWN)

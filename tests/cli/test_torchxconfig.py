@@ -102,13 +102,13 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
         assert finished == [True]
 
 
-def test_a_tune_that_could_not_write_launches_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_tune_that_cannot_write_makes_no_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tuner, "tune", None)
     with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
         tune.run(arguments(tmp_path, tmp_path / "missing" / "defaults"))
 
 
-def test_a_link_to_a_file_that_is_not_there_yet_stays_as_it_is(tmp_path: Path) -> None:
+def test_a_link_to_a_missing_file_stays(tmp_path: Path) -> None:
     link = tmp_path / "defaults"
     link.symlink_to(tmp_path / "mounted later")
     check_default(link, COMMAND)

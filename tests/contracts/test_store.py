@@ -84,7 +84,7 @@ def put(url: str, name: str, data: bytes) -> None:
 
 
 class TestEveryStore:
-    def test_a_store_that_does_not_exist_yet_is_empty(self, url: str) -> None:
+    def test_a_missing_store_is_empty(self, url: str) -> None:
         store = TrialStore(url)
         assert list(store) == []
         assert store.warnings == ()

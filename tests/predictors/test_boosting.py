@@ -55,7 +55,7 @@ def test_unseen_and_missing_categories_lie_between_the_seen() -> None:
     assert 700.0 < missing < 1700.0
 
 
-def test_the_trend_goes_on_beyond_what_ran_and_the_spread_widens() -> None:
+def test_beyond_the_data_the_trend_continues_and_widens() -> None:
     history = history_of(*made_up(40, noise=0.02, seed=0))
     near, far = {"world_size": 32, "precision": "bf16"}, {"world_size": 128, "precision": "bf16"}
     prediction = predict(history, [near, far])

@@ -42,7 +42,7 @@ def test_each_tree_says_of_a_row_that_it_saw_what_was_measured() -> None:
     assert not np.allclose(each[~forest.seen], np.tile(values, (20, 1))[~forest.seen])
 
 
-def test_rows_alike_in_all_inputs_share_their_mean() -> None:
+def test_rows_of_equal_inputs_share_their_mean() -> None:
     inputs = np.array([[0.0], [0.0], [5.0], [5.0]] * 50)
     values = np.array([1.0, 3.0, 10.0, 20.0] * 50)
     middle, deviation = ExtraTrees(inputs, values, n_trees=30, seed=0).predict(np.array([[0.0], [5.0]]))
@@ -76,7 +76,7 @@ def test_equal_rows_make_one_leaf(inputs: list[list[float]], values: list[float]
 
 
 @pytest.mark.parametrize("odd", [np.inf, -np.inf, np.nan], ids=str)
-def test_an_odd_cell_ends_in_a_forest_nonetheless(odd: float) -> None:
+def test_an_odd_cell_still_gives_a_forest(odd: float) -> None:
     inputs, values = _table(30, 4)
     inputs[3, 2] = odd
     middle, _ = ExtraTrees(inputs, values, n_trees=5, seed=0).predict(inputs)

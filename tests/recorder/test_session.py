@@ -105,7 +105,7 @@ def test_an_internal_failure_gives_one_warning_only(broken: str, failed: dict[st
         assert only_trial(failed[broken]).state is State.COMPLETED
 
 
-def test_a_line_that_cannot_be_read_is_printed_all_the_same(tmp_path: Path) -> None:
+def test_an_unreadable_line_is_still_printed(tmp_path: Path) -> None:
     write(
         tmp_path,
         "from torchx_cubicml.recorder.logs.stream import LogLines\n"

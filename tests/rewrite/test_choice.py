@@ -151,7 +151,7 @@ def test_exploring_keeps_the_global_batch_size() -> None:
     )
 
 
-def test_with_everything_tried_the_best_runs() -> None:
+def test_a_fully_tried_space_runs_its_best() -> None:
     assert chosen(exploring()).origin is Origin.REWRITE
 
 

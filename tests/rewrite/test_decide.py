@@ -349,7 +349,7 @@ def test_a_kept_decision_adds_no_foreign_word(filled: Place) -> None:
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "NaN", '{"suggestion": NaN}', "x" * 10_000_000], ids=str.__len__)
-def test_a_damaged_file_is_learned_anew(filled: Place, text: str) -> None:
+def test_a_damaged_file_is_replaced(filled: Place, text: str) -> None:
     first = filled.decide()
     filled.kept().write_text(text)
     assert filled.decide() == first

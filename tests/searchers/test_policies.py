@@ -42,7 +42,7 @@ def policies_of(space: SearchSpace, n_searches: int = 2) -> Policies:
 
 
 @SPACES
-def test_uniform_policies_draw_every_legal_config_alike(space: SearchSpace, rng: np.random.Generator) -> None:
+def test_uniform_policies_draw_legal_configs_uniformly(space: SearchSpace, rng: np.random.Generator) -> None:
     drawn = policies_of(space).draw(6000, rng)
     for search in drawn:
         counts = Counter(map(tuple, search.tolist()))

@@ -68,7 +68,7 @@ def test_idle_values_are_counted_once() -> None:
     is_exact(space)
 
 
-def test_every_config_is_drawn_alike() -> None:
+def test_every_config_is_equally_likely() -> None:
     space = bound(TP, OVERLAP, free("chunks", 1, 2, 4, when="overlap", default=1))
     drawn = [frozen(config) for config in space.sample(900 * space.size(), rng=np.random.default_rng(0))]
     counts = [drawn.count(config) for config in set(drawn)]

@@ -260,13 +260,15 @@ class TestGroups:
             (3, 1, [(0, 1, 2)]),
         ],
     )
-    def test_neighbouring_layers_are_tuned_alike(self, layers: int, groups: int, blocks: list[tuple[int, ...]]) -> None:
+    def test_neighbouring_layers_are_tuned_together(
+        self, layers: int, groups: int, blocks: list[tuple[int, ...]]
+    ) -> None:
         grouped = space(free("s", "x", "y", per_layer=layers, groups=groups))
         assert [item.positions for item in grouped.dimensions] == blocks
         assert grouped.size() == 2 ** len(blocks)
         assert all(len(config["s"]) == layers for config in grouped.configs())
 
-    def test_a_group_must_be_alike(self) -> None:
+    def test_a_group_has_one_value(self) -> None:
         grouped = space(free("s", "x", "y", per_layer=4, groups=2))
         assert {"s": ("x", "x", "y", "y")} in grouped
         assert "entries 0 to 1 are one group" in str(grouped.why_illegal({"s": ("x", "y", "y", "y")}))

@@ -364,7 +364,7 @@ def test_a_local_store_is_read_without_fsspec_and_without_torch(tmp_path: Path) 
     assert (output.strip(), errors) == ("[]", "")
 
 
-def test_an_interrupt_goes_through(tmp_path: Path, silent_port: int) -> None:
+def test_an_interrupt_is_raised(tmp_path: Path, silent_port: int) -> None:
     code = """
         import signal, sys
         from torchx_cubicml.store import read_trials

@@ -95,7 +95,7 @@ def test_other_workloads_are_dropped_where_they_mislead() -> None:
     assert surrogate.prior is None
 
 
-def test_believing_takes_the_doubt_of_a_row() -> None:
+def test_a_supposed_outcome_removes_the_uncertainty_of_a_row() -> None:
     surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
     (before,) = surrogate.forecast([row(16, "b")]).spread
     (after,) = surrogate.fantasize([row(16, "b")]).forecast([row(16, "b")]).spread

@@ -40,7 +40,7 @@ def speeds(made: list[Trial]) -> list[float]:
 
 
 @pytest.mark.parametrize("seed", range(2))
-def test_an_outlier_is_doubted_and_noise_stays_small(seed: int) -> None:
+def test_an_outlier_leaves_the_noise_small(seed: int) -> None:
     made, find_outliers = trials(slowed=0.3, seed=seed)
     doubted, process = doubted_of(made)
     assert doubted == speeds(find_outliers)

@@ -20,7 +20,7 @@ def placed(
     return places.points(columns.encode(asked))
 
 
-def test_numbers_stand_between_nought_and_one() -> None:
+def test_numbers_lie_between_zero_and_one() -> None:
     points = placed(ROWS, [{"batch": 8, "size": 15}, {"batch": 64, "size": 10}, {}])
     # The batch spans a factor of 64: eight is halfway. What is missing stands in the middle.
     assert points.numbers.tolist() == [[pytest.approx(0.5), 0.5], [1.0, 0.0], [0.5, 0.5]]

@@ -129,7 +129,7 @@ def test_it_is_surer_where_it_measured() -> None:
     assert process.latent(history.features)[1].max() < process.latent(far)[1][0]
 
 
-def test_believing_keeps_the_means_and_takes_the_doubt() -> None:
+def test_supposed_outcomes_keep_the_means_and_narrow_the_error() -> None:
     process, history = fitted(some(10))
     asked = history.columns.encode([dict(one.config) for one in some(20)[12:]])
     before, after = process.latent(asked), process.fantasize(asked[:1]).latent(asked)
@@ -145,7 +145,7 @@ def test_counts_carry_over_to_unseen_layers() -> None:
     assert np.exp(process.latent(turned)[0]) == pytest.approx([250.0], rel=0.05)
 
 
-def test_a_tuned_parameter_that_never_varied_leaves_doubt() -> None:
+def test_a_constant_tuned_parameter_stays_uncertain() -> None:
     trials = [trial("F" * LAYERS, 4, noise=noise) for noise in (0.01, -0.01, 0.0)]
     asked = [{"kernel": tuple("F" * LAYERS), "batch": batch, "backend": "a"} for batch in (4, 8)]
     told, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})

@@ -25,7 +25,7 @@ def test_known_outcomes_decide_larger_and_smaller_batches(batch: int, expected: 
 @pytest.mark.parametrize(
     "other", [{"program": "b.py"}, {"sharding_strategy": ("NO_SHARD", "NO_SHARD")}], ids=["workload", "layers"]
 )
-def test_another_workload_or_config_says_nothing(other: dict[str, object]) -> None:
+def test_other_workloads_and_configs_are_unknown(other: dict[str, object]) -> None:
     assert math.isnan(verdict({**other, "micro_batch_size": 64}, (4, True), (16, False)))
 
 

@@ -53,7 +53,7 @@ def test_the_optimizer_is_torchs_own() -> None:
     torch.testing.assert_close(ours, theirs.detach())
 
 
-def test_pairs_alike_and_trials_outside_the_bag_teach_nothing() -> None:
+def test_equal_pairs_and_trials_outside_the_bag_are_ignored() -> None:
     scores = torch.tensor([[0.0, 0.0], [1.0, 1.0], [2.0, 2.0]])
     target, member = torch.tensor([1.0, 1.0, 0.0]), torch.tensor([[1.0, 1.0], [1.0, 0.0], [1.0, 1.0]])
     # The first network: pairs 0-2 and 1-2, both the wrong way round, by 2 and 1. The second: pair 0-2 alone.
@@ -71,7 +71,7 @@ def test_numbers_are_one_hot_and_shared_between_neighbours() -> None:
     np.testing.assert_allclose(told, [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0] * 3], atol=1e-6)
 
 
-def test_two_ends_are_a_trend_that_goes_on_for_a_while() -> None:
+def test_two_values_give_a_trend_that_levels_off() -> None:
     columns = Columns.from_rows([{"size": 1}, {"size": 4}])
     one_hot = OneHot.of(columns.encode([{"size": 1}, {"size": 4}]), columns, knots=(2, 4))
     assert one_hot.width == 2  # the finer set would be the same
@@ -102,7 +102,7 @@ def test_categories_missing_values_and_layers() -> None:
     assert unknown[0, start : start + 2].tolist() == [0.0, 0.0]
 
 
-def test_columns_that_are_alike_have_no_indicator() -> None:
+def test_constant_columns_have_no_indicator() -> None:
     rows = [{"size": 4, "word": "a", "other": 1}, {"size": 4, "word": "a", "other": 2}]
     columns = Columns.from_rows(rows)
     assert [columns.names[item.index] for item in OneHot.of(columns.encode(rows), columns, knots=(4,)).sets] == [

@@ -90,7 +90,7 @@ def test_its_explanation_adds_up_to_the_step_it_predicts() -> None:
     assert tokens / sum(roofline.explain(asked).values()) == pytest.approx(predicted)
 
 
-def test_doubt_grows_outside_of_what_was_measured() -> None:
+def test_uncertainty_grows_outside_of_the_data() -> None:
     roofline, history = fitted(trials_of(rows_of(60)))
     row = {**rows_of(1)[0], "tp_degree": 1}
     asked = [{**row, "world_size": size} for size in (16, 64, 256, 1024)]

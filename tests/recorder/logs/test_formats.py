@@ -61,7 +61,7 @@ def test_other_words_than_numbers_are_not_read() -> None:
     assert measure_readings([], source="torchtitan") is None
 
 
-def test_a_step_of_an_unknown_batch_is_timed_all_the_same() -> None:
+def test_a_step_of_an_unknown_batch_is_timed() -> None:
     measured = measure_readings(readings("nanogpt.txt", "nanoGPT"), source="nanoGPT")
     assert measured is not None
     assert (measured.samples_per_second, measured.tokens_per_second) == (None, None)

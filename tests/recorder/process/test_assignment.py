@@ -12,7 +12,7 @@ PROGRAM = Program(name="train.py", arguments=("--steps", "3"))
 TORCHRUN = {"RANK": "1", "LOCAL_RANK": "1", "WORLD_SIZE": "4", "GROUP_WORLD_SIZE": "2"}
 
 
-def test_without_a_contract_the_launch_is_recorded_all_the_same() -> None:
+def test_a_launch_without_a_contract_is_recorded() -> None:
     found = read_assignment(PROGRAM, {})
     assert not found.declared
     assert found.leads

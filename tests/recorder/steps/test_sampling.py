@@ -179,7 +179,7 @@ def test_accumulation_that_changes_unseen_is_noticed(job: Job) -> None:
     assert measured.samples_per_second == pytest.approx(true, rel=measured.relative_error)
 
 
-def test_steps_that_are_not_alike_are_all_watched(job: Job) -> None:
+def test_varying_steps_are_all_watched(job: Job) -> None:
     for _ in range(60):
         job.steps(3)
         job.steps(1, forwards=2)
@@ -209,7 +209,7 @@ def test_zero_learning_rates_keep_every_step_watched(job: Job) -> None:
     assert len(job.truth) - 1 <= job.counted <= len(job.truth)
 
 
-def test_another_optimizer_that_goes_on_unseen_is_followed(job: Job) -> None:
+def test_an_unseen_change_of_optimizer_is_followed(job: Job) -> None:
     job.steps(200)
     job.until_unwatched()
     job.optimizer = torch.optim.Adam(job.model.parameters())

@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.tuner.journal import Journal
@@ -58,3 +60,46 @@ def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> N
         assert found.measurement is not None
         assert found.measurement.tokens_per_second == expected
         assert trial_log.trials() == [found]
+
+
+def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    plan = Event(kind=EventKind.PLANNED, launch_id=LAUNCH, config={"x": 1})
+    for event in (plan, replace(plan, launch_id="launch-of-another"), told(EventKind.STARTED, 0)):
+        trial_log.append(event)
+    trial_log.refresh()
+    monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda place: pytest.fail(f"{place} is read again"))
+    trial_log.refresh()
+    assert trial_log.planned(LAUNCH) == plan
+    assert trial_log.planned("launch-of-none") is None
+    assert trial_log.launches("launch-0123456789abcdef-") == [LAUNCH]
+    assert [trial.trial_id for trial in trial_log.trials()] == ["t", "launch-of-another"]
+    found = trial_log.of_launch(LAUNCH)
+    assert found is not None
+    assert (found.trial_id, found.config) == ("t", {"x": 1})
+    assert trial_log.of_launch("launch-of-none") is None
+    assert trial_log.last_event_at(LAUNCH) == NOON
+
+
+def test_of_several_trials_of_a_launch_the_measured_one_is_told(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    ended = told(EventKind.ENDED, 1, state=State.USER_ERROR)
+    measured = replace(told(EventKind.MEASURED, 2), measurement=Measurement(tokens_per_second=80.0))
+    for number, event in enumerate((told(EventKind.STARTED, 0), ended, measured, told(EventKind.STARTED, 3))):
+        trial_log.append(replace(event, trial_id=f"t{number}"))
+        trial_log.refresh()
+        found = trial_log.of_launch(LAUNCH)
+        assert found is not None
+        assert found.trial_id == f"t{min(number, 2)}"
+    assert len(trial_log.trials()) == 4
+
+
+def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    trial_log.append(replace(told(EventKind.STARTED, 0), launch_id=""))
+    trial_log.refresh()
+    assert trial_log.of_launch(LAUNCH) is None
+    trial_log.append(told(EventKind.MEASURED, 5))
+    trial_log.refresh()
+    assert trial_log.attempts(LAUNCH) == [(NOON, NOON + timedelta(minutes=5))]
+    assert [trial.launch_id for trial in trial_log.trials()] == [LAUNCH]

@@ -299,7 +299,10 @@ class TestPolling:
         write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
         reader.read()
         assert (seen, folded) == (["x.json"], [3])
-        assert groups.trials() == list(TrialStore(str(filled / "store")))
+        trials = list(TrialStore(str(filled / "store")))
+        (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
+        reader.read()
+        assert (groups.trials(), folded) == (trials, [3])
 
     def test_an_event_that_joins_two_groups_makes_them_one(self, filled: Path) -> None:
         reader, groups = polled(filled / "store")

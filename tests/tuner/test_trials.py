@@ -103,3 +103,11 @@ def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) 
     trial_log.refresh()
     assert trial_log.attempts(LAUNCH) == [(NOON, NOON + timedelta(minutes=5))]
     assert [trial.launch_id for trial in trial_log.trials()] == [LAUNCH]
+
+
+def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    trial_log.append(told(EventKind.STARTED, 0))
+    trial_log.append(replace(told(EventKind.STARTED, 9), launch_id="launch-of-another"))
+    trial_log.refresh()
+    assert trial_log.attempts(LAUNCH) == [(NOON, NOON)]

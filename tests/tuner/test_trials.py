@@ -111,3 +111,22 @@ def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: 
     trial_log.append(replace(told(EventKind.STARTED, 9), launch_id="launch-of-another"))
     trial_log.refresh()
     assert trial_log.attempts(LAUNCH) == [(NOON, NOON)]
+
+
+def test_two_launches_with_the_same_trial_id_stay_apart(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    other = f"{LAUNCH[:-1]}2"
+    first, second = told(EventKind.STARTED, 0), replace(told(EventKind.STARTED, 5), launch_id=other)
+    for event in (
+        first,
+        replace(first, kind=EventKind.ENDED, state=State.COMPLETED),
+        Event(kind=EventKind.PLANNED, launch_id=other, config={"x": 2}),
+        second,
+    ):
+        trial_log.append(event)
+    trial_log.refresh()
+    ended, running = trial_log.of_launch(LAUNCH), trial_log.of_launch(other)
+    assert ended is not None
+    assert running is not None
+    assert (ended.state, running.state, running.config) == (State.COMPLETED, State.RUNNING, {"x": 2})
+    assert trial_log.launches(LAUNCH[:-1]) == [LAUNCH, other]

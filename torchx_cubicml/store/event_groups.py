@@ -42,12 +42,16 @@ class EventGroup:
             statistic: see ``EventGroups``.
         """
         ordered = {place: events[place] for place in sorted(events, key=path_sort_key)}
-        trials = fold_events(ordered.values())
-        if statistic is not None:
-            trials = [trial.at(statistic) for trial in trials]
+        trials = folded(ordered.values(), statistic)
         firsts = tuple(_first_path(trial, ordered) for trial in trials)
         ids = frozenset(name for event in events.values() for name in (event.trial_id, event.launch_id) if name)
         return cls(trials=tuple(trials), firsts=firsts, ids=ids, events=ordered)
+
+
+def folded(events: Iterable[Event], statistic: str | None) -> list[Trial]:
+    """Fold events into trials; see ``EventGroups`` for the statistic."""
+    trials = fold_events(events)
+    return trials if statistic is None else [trial.at(statistic) for trial in trials]
 
 
 class EventGroups:

@@ -9,7 +9,7 @@ from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
-from torchx_cubicml.store.event_groups import EventGroups
+from torchx_cubicml.store.event_groups import EventGroups, folded
 from torchx_cubicml.store.index_cache import StoreIndex
 from torchx_cubicml.store.reader import StoreReader
 from torchx_cubicml.tuner.polling import StoreRetry
@@ -34,6 +34,7 @@ class TrialLog:
 
     def __init__(self, store_url: str, retry: StoreRetry | None = None, *, statistic: str = MEAN) -> None:
         self.retry = retry or StoreRetry()
+        self._statistic = statistic
         self._store = TrialStore(store_url)
         self._groups = EventGroups(statistic=statistic)
         self._reader = StoreReader(self._store, StoreIndex(groups=self._groups))
@@ -59,9 +60,11 @@ class TrialLog:
         return self._groups.trials()
 
     def of_launch(self, launch_id: str) -> Trial | None:
-        """Return the trial of a launch; of several, one with a measurement first, then one that has ended."""
-        group = self._groups.with_id(launch_id)
-        found = [trial for trial in group.trials if trial.launch_id == launch_id] if group is not None else []
+        """Return the trial of a launch; of several, one with a measurement first, then one that has ended.
+
+        A scheduler that numbers its jobs anew gives two launches the same trial id; here they stay apart.
+        """
+        found = folded(self._events(launch_id), self._statistic)
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def planned(self, launch_id: str) -> Event | None:
@@ -70,7 +73,8 @@ class TrialLog:
 
     def launches(self, prefix: str) -> list[str]:
         """Return the ids of launches that begin with ``prefix``, in order."""
-        return sorted({trial.launch_id for trial in self.trials() if trial.launch_id.startswith(prefix)})
+        events = (event for group in self._groups.by_number.values() for event in group.events.values())
+        return sorted({event.launch_id for event in events if event.launch_id.startswith(prefix)})
 
     def attempts(self, launch_id: str) -> list[tuple[datetime, datetime]]:
         """Return the times of the first and the last event of each attempt of a launch, by its own clock, in order."""

@@ -176,9 +176,9 @@ def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
         return true[repr(same)] / ground.true[0]
 
     measured = [config for config in study.posterior.measured() if config != current]
-    gains = [gain for gain in study.posterior.gains(measured, current) if gain is not None]
+    gains = study.posterior.gains(measured, current)
     ratios = [ratio_of(config) for config in measured]
-    ends = [(gain.quantile(0.1), gain.quantile(0.9)) for gain in gains]
+    ends = list(zip(gains.quantile(0.1).tolist(), gains.quantile(0.9).tolist(), strict=True))
     best = study.best_known()
     rewritten = None
     if best is not None and best.config != current:

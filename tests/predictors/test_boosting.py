@@ -102,7 +102,7 @@ def test_ten_thousand_trials_are_learned_in_seconds() -> None:
 
 
 def test_quantiles_stand_in_order() -> None:
-    prediction = Prediction(throughput=np.array([100.0]), spread=np.array([0.1]))
+    prediction = Prediction(logarithm=np.log([100.0]), spread=np.array([0.1]))
     assert prediction.quantile(0.1)[0] < 100.0 < prediction.quantile(0.9)[0]
     assert prediction.quantile(0.5) == pytest.approx([100.0])
 

@@ -167,7 +167,7 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
             self.throughput = np.array(throughput)
 
         def predict(self, features: NDArray[np.float64]) -> Prediction:
-            return Prediction(throughput=self.throughput, spread=0.01 * self.throughput)
+            return Prediction(logarithm=np.log(self.throughput), spread=0.01 * self.throughput)
 
     first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
     told = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))

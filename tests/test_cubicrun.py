@@ -177,9 +177,9 @@ def test_what_cannot_be_recorded_runs_as_typed_with_one_line(folder: Path, line:
     given, rest = split_options(shlex.split(line))
     plan = plan_launch(given, rest)
     assert (plan.args, plan.env) == (tuple(rest), {})
-    (told,) = plan.lines
-    assert told.startswith("torchx-cubicml: running your command as typed, without recording it: ")
-    assert reason in told
+    (line,) = plan.lines
+    assert line.startswith("torchx-cubicml: running your command as typed, without recording it: ")
+    assert reason in line
 
 
 def test_a_python_without_the_package_runs_as_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -225,22 +225,22 @@ def test_what_only_the_job_knows_is_decided_there(folder: Path, size: str) -> No
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--nnodes 1:4 --cubicml", "the number of nodes (1:4) is known only when the job starts"),
         ("--nnodes 2 --nproc_per_node 2", ""),
     ],
     ids=["elastic", "several nodes in mode record"],
 )
-def test_what_is_recorded_and_not_rewritten(folder: Path, words: str, told: str) -> None:
-    mode = "rewrite" if told else "record"
+def test_what_is_recorded_and_not_rewritten(folder: Path, words: str, message: str) -> None:
+    mode = "rewrite" if message else "record"
     size = shlex.split(words.removesuffix(" --cubicml"))
     plan = planned("--cubicml-space", "space.toml", "--cubicml-mode", mode, *size, *COMMAND)
     assert plan.args == (*size, "-m", "torchx_cubicml.recorder", "--", *COMMAND)
     contract = decode_contract(plan.env[CONTRACT_VARIABLE])
     assert (contract.origin, contract.trial_id) == (Origin.USER, "")
     assert contract.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
-    assert told in "\n".join(plan.lines)
+    assert message in "\n".join(plan.lines)
 
 
 def test_without_a_store_the_default_one_serves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,13 +280,13 @@ def test_a_recorded_command_that_is_too_long_runs_as_typed(
     )
 
 
-def test_help_tells_our_options_before_those_of_torchrun(
+def test_help_lists_our_options_before_those_of_torchrun(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (command,) = become(monkeypatch, "--help")
     assert command[1:] == ["-P", "-m", "torch.distributed.run", "--help"]
-    told, error = capsys.readouterr()
-    assert "--cubicml-space FILE" in told
+    printed, error = capsys.readouterr()
+    assert "--cubicml-space FILE" in printed
     assert error == ""
 
 
@@ -351,7 +351,7 @@ def test_one_node_runs_the_best_config_known_and_a_restart_is_an_attempt(folder:
 
 
 @pytest.mark.launch
-def test_what_torchrun_refuses_it_tells_itself(folder: Path) -> None:
+def test_what_torchrun_refuses_it_reports_itself(folder: Path) -> None:
     mine, theirs = (ended(start(launcher, "--nope", "3", *COMMAND)) for launcher in (CUBICRUN, TORCHRUN))
     assert mine[:2] == theirs[:2]
     ours, _, rest = mine[2].partition("\n")
@@ -536,13 +536,13 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
         # On a machine under load rank 0 itself can take as long.
-        told = "only 1 of 2 ranks joined in time|the decision took too long|torchrun's store took longer than"
-        assert re.search(told, reasons[0])
+        pattern = "only 1 of 2 ranks joined in time|the decision took too long|torchrun's store took longer than"
+        assert re.search(pattern, reasons[0])
         assert recorded(folder).origin is Origin.USER
 
 
 @pytest.mark.launch
-def test_a_declared_log_format_gives_the_throughput_that_only_the_output_tells(folder: Path) -> None:
+def test_a_declared_log_format_gives_the_throughput_that_only_the_output_states(folder: Path) -> None:
     declared = """
 [log]
 pattern = 'it +(?P<step>[0-9]+)/.*speed: (?P<speed>[0-9,.]+) tok/s/gpu'

@@ -52,7 +52,7 @@ def launch(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[s
     return done, trial
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+def job_output(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
     """Return what the job itself has measured."""
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -175,7 +175,7 @@ def test_flex_attention_shows() -> None:
     assert attention_kernel(flex_attention(q, q, q).sum().grad_fn, 1) == "flex_attention"
 
 
-def test_an_optimizer_on_a_device_goes_by_lists_unless_told_otherwise() -> None:
+def test_an_optimizer_on_a_device_goes_by_lists_unless_set_otherwise() -> None:
     weights = [nn.Parameter(torch.zeros(2, device="cuda"))]
     assert read_optimizer(torch.optim.AdamW(weights))["optimizer_foreach"] is True
     assert read_optimizer(torch.optim.AdamW(weights, fused=True)) == {"optimizer": "AdamW", "optimizer_fused": True}
@@ -195,7 +195,7 @@ def test_more_than_the_device_holds_is_out_of_memory() -> None:
 def test_a_training_in_mixed_precision(how: str, tmp_path: Path) -> None:
     done, trial = launch(tmp_path, how)
     assert done.returncode == 0, done.stderr
-    own = told(done)
+    own = job_output(done)
     assert trial.state is State.COMPLETED
     assert trial.observed == {
         **trial.observed,

@@ -194,7 +194,7 @@ def test_the_tops_of_one_round_of_reinforce_are_a_batch(ten: list[Trial], monkey
     assert len({config_key(suggestion.config) for suggestion in found}) == 5
 
 
-def test_a_space_too_large_to_list_is_told_to_who_wants_it_listed() -> None:
+def test_a_space_too_large_to_list_is_reported_to_who_wants_it_listed() -> None:
     workload = {**WORKLOAD, "n_layers": 40}
     current = {**CURRENT, "sharding_strategy": ("FULL_SHARD",) * 40}
     with pytest.raises(SpaceError, match="limited to 1000000"):

@@ -20,9 +20,9 @@ def test_the_users_own_config_comes_first_then_every_layer_alike() -> None:
     points = first_batch(bound(LAYERS, BATCH), current=CURRENT)
     assert points[0].config == CURRENT
     assert points[0].why == "your config"
-    told = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
+    values = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
     alike = [((name,) * 4, batch) for batch in (4, 16) for name in STRATEGIES]
-    assert told == alike[1:]  # the first is the user's own at another batch
+    assert values == alike[1:]  # the first is the user's own at another batch
     assert points[3].why == "every layer FULL_SHARD at the largest micro_batch_size (16)"
 
 
@@ -50,7 +50,7 @@ def test_around_the_best_one_thing_changes_at_a_time() -> None:
     assert {**best, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "NO_SHARD", "SHARD_GRAD_OP")} in around
 
 
-def test_every_point_is_legal_and_told_once() -> None:
+def test_every_point_is_legal_and_proposed_once() -> None:
     space = bound(LAYERS, BATCH, Parameter(name="tp_degree", choices=(1, 2)), constraint="tp_degree <= 1")
     points = first_batch(space, current={**CURRENT, "tp_degree": 1}, best={**CURRENT, "tp_degree": 1})
     configs = [tuple(point.config.items()) for point in points]
@@ -103,7 +103,7 @@ def test_a_number_per_layer_that_is_legal_only_beside_others_is_varied() -> None
     assert points[1].why == "the best so far with the first half of the layers 2"
 
 
-def test_a_number_per_layer_is_told_as_what_every_layer_has() -> None:
+def test_a_number_per_layer_is_described_as_what_every_layer_has() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3), Parameter(name="width", choices=(1, 2, 4)))
     points = first_batch(space, current={"k": (1, 1, 1), "width": 1})
     assert [(*point.config.values(), point.why) for point in points[1:]] == [

@@ -45,9 +45,9 @@ class TestRepeatNoise:
         rng = np.random.default_rng(0)
         doubts = rng.choice([0.01, 0.05, 0.3], size=(60, 4))
         logs = rng.normal(0.0, 0.03, size=(60, 4)) + rng.normal(0.0, doubts)
-        told = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
-        assert pooled_noise(told) == pytest.approx(0.03, abs=0.012)
-        assert pooled_noise((values, (0.0,) * 4) for values, _ in told) > 0.1
+        measurements = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
+        assert pooled_noise(measurements) == pytest.approx(0.03, abs=0.012)
+        assert pooled_noise((values, (0.0,) * 4) for values, _ in measurements) > 0.1
 
     def test_launches_of_an_unknown_config_are_no_repeats(self) -> None:
         bare = [

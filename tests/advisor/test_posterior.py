@@ -72,8 +72,8 @@ class TestRecords:
         assert is_decided == [settles_after is not None and count >= settles_after for count in range(1, 5)]
 
     def test_what_was_measured_in_another_unit_alone_is_settled(self) -> None:
-        told = trial(2, state=State.COMPLETED)
-        (record,) = outlook_of(replace(told, measurement=Measurement(samples_per_second=3.0))).outcomes.values()
+        ended = trial(2, state=State.COMPLETED)
+        (record,) = outlook_of(replace(ended, measurement=Measurement(samples_per_second=3.0))).outcomes.values()
         assert record.is_decided
         assert not record.measured
 
@@ -102,7 +102,7 @@ class TestForecast:
         assert posterior.rows.of({})["torch_version"] == "2.5"
         assert "torch_version" in posterior.surrogate.history.columns.names
 
-    def test_a_batch_that_the_script_splits_is_told_as_requested(self) -> None:
+    def test_a_batch_that_the_script_splits_is_predicted_as_requested(self) -> None:
         trials = [trial(batch, 100.0 * batch, observed={"micro_batch_size": batch / 2}) for batch in (1, 2, 4)]
         forecast = outlook_of(*trials).forecast([{**CURRENT, "micro_batch_size": batch} for batch in (1, 2, 4)])
         assert np.exp(forecast.logarithm) == pytest.approx([100.0, 200.0, 400.0], rel=0.15)
@@ -170,9 +170,11 @@ def test_what_is_learned_is_of_the_statistic_that_the_space_names() -> None:
     run = Measurement(
         tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean", relative_error=0.1
     )
-    told = [replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)]
+    trials = [
+        replace(trial(batch, 1.0), measurement=replace(run, tokens_per_second=80.0 * batch)) for batch in (1, 2, 4)
+    ]
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
-        posterior = outlook_of(*told, space=replace(SPACE, statistic=statistic))
+        posterior = outlook_of(*trials, space=replace(SPACE, statistic=statistic))
         record = posterior.outcomes[identity(CURRENT)]
         assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
         assert posterior.surrogate.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]

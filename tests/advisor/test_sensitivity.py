@@ -35,7 +35,7 @@ def trials() -> list[Trial]:
     return [launched(config) for config in [*drawn, best, {**best, "micro_batch_size": 4}]]
 
 
-def test_parameters_are_told_by_their_worth(trials: list[Trial]) -> None:
+def test_parameters_are_sorted_by_their_worth(trials: list[Trial]) -> None:
     worths = sensitivity(Study.of(SPACE, **GIVEN, trials=trials))
     assert [worth.name for worth in worths] == ["micro_batch_size", "sharding_strategy", "backend"]
     batch, layers, backend = worths
@@ -47,7 +47,7 @@ def test_parameters_are_told_by_their_worth(trials: list[Trial]) -> None:
     assert [each.predicted for each in backend.alternatives] == pytest.approx([1.0], abs=0.03)
 
 
-def test_what_differs_in_one_parameter_alone_is_told_as_measured(trials: list[Trial]) -> None:
+def test_what_differs_in_one_parameter_alone_is_shown_as_measured(trials: list[Trial]) -> None:
     batch = sensitivity(Study.of(SPACE, **GIVEN, trials=trials))[0]
     halved = next(each for each in batch.alternatives if each.value == 4)
     assert halved.measured == pytest.approx(0.5**0.5)
@@ -64,7 +64,7 @@ def test_layers_are_compared_with_one_choice_for_all() -> None:
     assert ("FULL_SHARD",) * 4 in [each.value for each in layers.alternatives]
 
 
-def test_nothing_measured_nothing_told() -> None:
+def test_nothing_measured_nothing_reported() -> None:
     assert sensitivity(Study.of(SPACE, **GIVEN, trials=[])) == ()
 
 

@@ -141,7 +141,7 @@ class TestSuggest:
         assert suggest(SPACE, **given, pending=[listed])[0].config != CURRENT
         assert best_known(SPACE, **given) is None
 
-    def test_what_is_no_value_is_told_with_its_place(self) -> None:
+    def test_what_is_no_value_is_reported_with_its_place(self) -> None:
         with pytest.raises(RecordError, match=r"current\.sharding_strategy must be"):
             suggest(SPACE, workload=WORKLOAD, current={"sharding_strategy": {"FULL_SHARD": 4}}, trials=[])
 
@@ -228,7 +228,7 @@ class TestSuggest:
         assert "most similar trial: " in suggestion.reason
 
     @pytest.mark.parametrize(("launches", "designed"), [(3, True), (14, False)], ids=["designed", "searched"])
-    def test_what_was_measured_near_by_is_told_with_its_trial(self, launches: int, designed: bool) -> None:
+    def test_what_was_measured_near_by_is_listed_with_its_trial(self, launches: int, designed: bool) -> None:
         trials = tuned(launches)
         (suggestion,) = asked(trials)
         assert suggestion.reason.startswith(("baseline: ", "initial design: ")) == designed
@@ -279,8 +279,8 @@ class TestSuggest:
         assert asked(trials, space=bound) == asked(trials)
 
     def test_json_values_only(self) -> None:
-        told = asked(tuned(14))[0].to_json()
-        assert json.loads(json.dumps(told, allow_nan=False)) == told
+        written = asked(tuned(14))[0].to_json()
+        assert json.loads(json.dumps(written, allow_nan=False)) == written
 
 
 class TestBestKnown:

@@ -62,7 +62,7 @@ def test_a_run_that_sped_up_all_along_promises_no_more_than_it_knows() -> None:
     assert choice.rejection_reason or choice.suggestion.gain_low < 1.39
 
 
-@pytest.mark.parametrize("doubt", [0.05, None], ids=["told", "unknown"])
+@pytest.mark.parametrize("doubt", [0.05, None], ids=["known", "unknown"])
 def test_two_launches_of_a_noisy_job_promise_little(doubt: float | None) -> None:
     choice = chosen(run(OWN, 100.0, doubt), run(OTHER, 110.0, doubt))
     assert choice.rejection_reason == "no recorded launch suggests a faster config"

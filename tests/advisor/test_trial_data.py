@@ -53,7 +53,7 @@ def test_what_was_seen_stands_for_what_nobody_asked_of_us() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "doubtful"),
     [
         ([], bare(8)),
         ([asked(2, seen=1)], bare(8)),
@@ -64,8 +64,8 @@ def test_what_was_seen_stands_for_what_nobody_asked_of_us() -> None:
     ],
     ids=["never shown to be alike", "split over ranks", "split once", "other model", "not seen whole", "other program"],
 )
-def test_in_doubt_a_launch_has_no_config(others: list[Trial], told: Trial) -> None:
-    assert configs([*others, told])[-1] == {}
+def test_in_doubt_a_launch_has_no_config(others: list[Trial], doubtful: Trial) -> None:
+    assert configs([*others, doubtful])[-1] == {}
 
 
 def test_a_space_with_a_parameter_that_nobody_observes_takes_no_bare_launch() -> None:

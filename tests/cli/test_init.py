@@ -29,7 +29,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 COMMAND = ["--", "dist.ddp", "-j", "1x2", "--script", "train.py", "--", "--batch_size=8", "--compile=False"]
 
 
-def test_why_the_help_was_not_read_is_told(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_why_the_help_was_not_read_is_reported(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(*COMMAND) == 0
     written = capsys.readouterr()
     assert written.err == ("torchx-cubicml: no argument parser found in train.py, so its --help was not read\n")

@@ -21,14 +21,14 @@ FULL = Measurement(
 )
 
 
-def test_a_throughput_is_told_with_its_doubt_and_what_it_is_of() -> None:
+def test_a_throughput_is_printed_with_its_doubt_and_what_it_is_of() -> None:
     old = Measurement(samples_per_second=100.0, statistic="p50", step_time_s=(0.49, 0.7, 0.94), drift=-0.49)
     assert throughput_text(old) == "100.0 samples/s within a factor of 3.5 at the median step"
     assert throughput_text(Measurement(tokens_per_second=5.0, statistic="mean", relative_error=0.001)) == "5 tokens/s"
     assert throughput_text(Measurement(peak_memory_gib=1.0)) == throughput_text(None) == "-"
 
 
-def test_what_is_to_be_known_of_a_throughput_is_told_line_by_line() -> None:
+def test_what_is_to_be_known_of_a_throughput_is_printed_line_by_line() -> None:
     assert measurement_lines(FULL) == [
         "1,830 tokens/s ± 4 %, not steady",
         "8 of 41 steps excluded as warm-up",

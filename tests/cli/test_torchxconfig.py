@@ -38,7 +38,7 @@ changes_training = true
     [("missing/defaults", "4"), (".", "4"), ("broken", "4"), ("binary", "4"), ("defaults", "four five")],
     ids=["no-folder", "a-folder", "no-ini", "no-text", "a-word-with-a-space"],
 )
-def test_what_cannot_be_written_is_told_before(tmp_path: Path, path: str, word: str) -> None:
+def test_what_cannot_be_written_is_reported_before(tmp_path: Path, path: str, word: str) -> None:
     (tmp_path / "broken").write_text("scheduler = local_cwd\n")
     (tmp_path / "binary").write_bytes(b"\xff\xfe\x00")
     command = (*COMMAND[:-1], word)
@@ -85,14 +85,14 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
     target.parent.mkdir()
     finished = []
 
-    def told(prepared: object) -> Generator[TuneResult, None, None]:
+    def tuned(prepared: object) -> Generator[TuneResult, None, None]:
         del prepared
         if goes:
             shutil.rmtree(target.parent)
         yield won({"micro_batch_size": 1}, {"micro_batch_size": 4})
         finished.append(target.exists())
 
-    monkeypatch.setattr(tuner, "tune", told)
+    monkeypatch.setattr(tuner, "tune", tuned)
     if goes:
         with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
             tune.run(arguments(tmp_path, target))

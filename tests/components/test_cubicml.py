@@ -50,7 +50,7 @@ def test_the_component_is_there_and_torchx_keeps_its_own() -> None:
     assert ours == {"cubicml", "cubicml.megatron_lm.pretrain_gpt", "cubicml.torchtitan.train"}
 
 
-def test_help_tells_usage_and_options(tmp_path: Path) -> None:
+def test_help_shows_usage_and_options(tmp_path: Path) -> None:
     done = torchx("run", "cubicml", "--help", cwd=tmp_path)
     assert done.returncode == 0
     assert "torchx run cubicml --space gpt.toml dist.ddp -j 1x2 --script train.py -- --batch_size 4" in done.stdout
@@ -102,7 +102,7 @@ def test_options_of_the_inner_component_reach_it_where_names_collide(tmp_path: P
     ],
     ids=["size", "script", "component", "file", "nothing", "option"],
 )
-def test_what_torchx_refuses_is_told_without_a_traceback(
+def test_what_torchx_refuses_is_reported_without_a_traceback(
     tmp_path: Path, words: list[str], reason: str, status: int
 ) -> None:
     done = dry_run("cubicml", "--store", "s", *words, cwd=tmp_path)

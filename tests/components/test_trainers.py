@@ -139,8 +139,8 @@ def test_a_trainer_is_recorded_and_started_with_what_history_knows_best(tmp_path
     )
     assert done.returncode == 0, done.stderr
     assert "torchx-cubicml: arguments rewritten" in done.stderr
-    told = json.loads(shown.read_text())
-    assert told == {**told, **case.shown}
+    started = json.loads(shown.read_text())
+    assert started == {**started, **case.shown}
     (trial,) = [trial for trial in TrialStore(str(tmp_path / "store")) if trial.origin is Origin.REWRITE]
     assert (trial.state, trial.config["micro_batch_size"]) == (State.COMPLETED, 8)
     measured = trial.measurement

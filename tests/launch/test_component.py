@@ -144,10 +144,10 @@ def test_what_is_no_training_is_launched_as_typed() -> None:
     ],
     ids=["component", "file", "size", "script", "host"],
 )
-def test_what_torchx_refuses_is_told_in_one_line(component: str, args: str, reason: str) -> None:
-    with pytest.raises(LaunchError, match=reason) as told:
+def test_what_torchx_refuses_is_reported_in_one_line(component: str, args: str, reason: str) -> None:
+    with pytest.raises(LaunchError, match=reason) as raised:
         parse(component, args)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_an_unknown_option_is_refused_by_the_parser_of_torchx(capsys: pytest.CaptureFixture[str]) -> None:

@@ -149,7 +149,7 @@ def test_what_is_written_is_read_back_and_nothing_else_moves(
     ],
     ids=["absent", "abbreviated", "no value", "no number", "wrong count", "no layer count"],
 )
-def test_a_command_that_cannot_be_read_is_told_with_flag_and_reason(
+def test_a_command_that_cannot_be_read_is_reported_with_flag_and_reason(
     args: list[str], declared: SearchSpace, reason: str
 ) -> None:
     with pytest.raises(LaunchError, match=reason):
@@ -157,10 +157,10 @@ def test_a_command_that_cannot_be_read_is_told_with_flag_and_reason(
 
 
 def test_the_reason_for_an_absent_flag_shows_no_value() -> None:
-    with pytest.raises(LaunchError) as told:
+    with pytest.raises(LaunchError) as raised:
         read_config(launch("--api_key=hunter2", "--password", "hunter2"), BATCH)
-    assert "--password" in str(told.value)
-    assert "hunter2" not in str(told.value)
+    assert "--password" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_the_last_of_repeated_flags_counts_and_is_not_rewritten() -> None:
@@ -211,7 +211,7 @@ def test_an_absent_variable_names_those_that_are_there() -> None:
         read_config(launch(B="1", A="2"), declared)
 
 
-def test_a_value_that_cannot_be_told_apart_is_refused() -> None:
+def test_a_value_that_cannot_be_distinguished_is_refused() -> None:
     declared = space(parameter("s", ("a", "b,c"), per_layer=2))
     with pytest.raises(LaunchError, match=r"entries|cannot be set to"):
         write_config(launch("--s", "a,a"), declared, {"s": ("a", "b,c")})
@@ -226,7 +226,7 @@ def test_a_profiling_launch_changes_what_the_space_says() -> None:
 
 
 @pytest.mark.parametrize("text", ["9" * 300, "x" * 5000], ids=["number", "text"])
-def test_what_no_record_can_hold_is_told(text: str) -> None:
+def test_what_no_record_can_hold_is_reported(text: str) -> None:
     facts = (WorkloadFact(name="vocab", binding=flag("--vocab")),)
     with pytest.raises(RecordError, match=r"^workload\.vocab"):
         read_config(launch("--vocab", text), space(facts=facts))
@@ -294,7 +294,7 @@ def test_a_key_is_no_positional_and_no_flag() -> None:
         read_config(launch("--p=4", "q=2"), declared)
 
 
-def test_a_flag_typed_without_the_equals_that_it_wants_is_told() -> None:
+def test_a_flag_typed_without_the_equals_that_it_wants_is_reported() -> None:
     declared = spaced('[parameters.p]\nchoices = [1, 2]\nflag = "--batch="\ndefault = 1\n')
     with pytest.raises(LaunchError, match="--batch in the command may be short for --batch="):
         read_config(launch("--batch", "2"), declared)

@@ -1,17 +1,17 @@
 from __future__ import annotations
 
-from torchx_cubicml.launch.messages import aligned, change_rows, first_few, gain_text, short, told
+from torchx_cubicml.launch.messages import aligned, change_rows, first_few, gain_text, message_line, short
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 
 
 def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
-    line = told("a\nb \x1b[31m token=hunter2 " + "x" * 1000)
+    line = message_line("a\nb \x1b[31m token=hunter2 " + "x" * 1000)
     assert line.startswith("torchx-cubicml: a b ?[31m token=*** xxx")
     assert len(line) < 450
     assert line.endswith("...")
 
 
-def test_changes_are_told_with_old_new_and_place() -> None:
+def test_changes_are_listed_with_old_new_and_place() -> None:
     place = Binding(kind=BindingKind.FLAG, name="--sharding")
     space = SearchSpace(
         parameters=(
@@ -38,6 +38,6 @@ def test_a_gain_without_a_baseline_says_why() -> None:
     assert gain_text({"gain": None}) == "unknown: your own config ran out of memory"
 
 
-def test_only_the_first_lines_of_many_are_told() -> None:
+def test_only_the_first_lines_of_many_are_kept() -> None:
     assert first_few(["a", "b"]) == ["a", "b"]
     assert first_few("abcde") == ["a", "b", "c", "and 2 more of this kind"]

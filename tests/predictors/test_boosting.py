@@ -122,9 +122,9 @@ def test_a_program_never_seen_widens_the_interval_by_as_much_as_known_ones_diffe
 
 def test_another_value_of_a_number_that_was_alike_wherever_it_was_known_is_predicted_alike() -> None:
     rows, speed = made_up(40, noise=0.02, seed=0)
-    told = [{**row, "seq_len": 1000} if place % 3 else row for place, row in enumerate(rows)]
+    known = [{**row, "seq_len": 1000} if place % 3 else row for place, row in enumerate(rows)]
     asked = {"world_size": 8, "precision": "bf16"}
-    predicted = predict(history_of(told, speed), [{**asked, "seq_len": length} for length in (1000, 1001, 2000, 1)])
+    predicted = predict(history_of(known, speed), [{**asked, "seq_len": length} for length in (1000, 1001, 2000, 1)])
     assert predicted.throughput == pytest.approx(predicted.throughput[:1].repeat(4), rel=0.2)
 
 

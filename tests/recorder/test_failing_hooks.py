@@ -94,7 +94,7 @@ def hooks_of(model: nn.Module) -> list[object]:
     ]
 
 
-def test_without_a_failure_the_training_is_seen_and_told_nothing(
+def test_without_a_failure_the_training_is_seen_and_nothing_is_printed(
     session: Session, capsys: pytest.CaptureFixture[str]
 ) -> None:
     _, plain = train()

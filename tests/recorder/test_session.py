@@ -138,7 +138,7 @@ def test_a_contract_of_another_version_runs_the_program_unrecorded(version: int,
     ],
     ids=["signal at the limit", "signal before it", "long after one that was extended", "handled", "own error"],
 )
-def test_what_the_schedulers_time_limit_ends_is_told_as_such(
+def test_what_the_schedulers_time_limit_ends_is_reported_as_such(
     program: str, ends_in_s: int, state: State, tmp_path: Path
 ) -> None:
     name = write(tmp_path, f"import os, signal, sys\n{program}\n")
@@ -184,7 +184,7 @@ def test_a_program_that_ends_without_a_word_is_closed(how: str, tmp_path: Path) 
     ],
     ids=["end", "exit", "secret", "memory", "interrupt", "timeout", "odd", "fork"],
 )
-def test_how_a_program_ended_is_told(program: str, state: State, reason: str, tmp_path: Path) -> None:
+def test_how_a_program_ended_is_recorded(program: str, state: State, reason: str, tmp_path: Path) -> None:
     done = run(*RECORDED, write(tmp_path, program), folder=tmp_path)
     trial = only_trial(tmp_path)
     assert (trial.state, trial.reason) == (state, reason)

@@ -19,8 +19,8 @@ pytestmark = pytest.mark.launch
 def test_uneven_batches_of_all_ranks_over_the_time_they_took(evaluates: str, tmp_path: Path) -> None:
     done = start("train_uneven.py", evaluates, folder=tmp_path / "job").end()
     assert done.code == 0, done.stderr
-    told = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
-    own = {each["rank"]: each["steps"] for each in told}
+    printed = [json.loads(line) for line in done.stdout.splitlines() if line.startswith('{"rank"')]
+    own = {each["rank"]: each["steps"] for each in printed}
     measured = done.trial().measurement
     assert measured is not None
     assert measured.warmup_steps + measured.steps_counted == 60

@@ -50,7 +50,7 @@ class TestMeasurement:
         assert measurement.throughput("tokens_per_second") == 10.0
         assert measurement.throughput("samples_per_second") is None
 
-    def test_an_unknown_objective_is_told_with_the_legal_ones(self) -> None:
+    def test_an_unknown_objective_is_reported_with_the_legal_ones(self) -> None:
         with pytest.raises(RecordError, match=r"'speed'.*tokens_per_second, samples_per_second"):
             Measurement(tokens_per_second=10.0).throughput("speed")
 
@@ -142,7 +142,7 @@ class TestTrial:
         with pytest.raises(RecordError, match="trial_id"):
             Trial(trial_id="", workload={}, config={}, state=State.RUNNING)
 
-    def test_states_tell_whether_they_are_an_end(self) -> None:
+    def test_states_say_whether_they_are_an_end(self) -> None:
         assert [state for state in State if not state.ended] == [State.PLANNED, State.RUNNING]
 
 
@@ -224,11 +224,11 @@ class TestStatistics:
     @pytest.mark.parametrize(
         ("statistic", "expected"), [("mean", 80.0), ("p50", 100.0), ("p90", 125.0), ("p10", 62.5)], ids=str
     )
-    def test_a_mean_is_told_at_each_of_them(self, statistic: str, expected: float) -> None:
-        told = RUN.at(statistic)
-        assert (told.tokens_per_second, told.samples_per_second) == (expected, expected / 10)
-        assert (told.statistic, told.uncertainty) == (statistic, 0.02)
-        assert told.at(statistic) == told
+    def test_a_mean_is_converted_to_each_of_them(self, statistic: str, expected: float) -> None:
+        measurement = RUN.at(statistic)
+        assert (measurement.tokens_per_second, measurement.samples_per_second) == (expected, expected / 10)
+        assert (measurement.statistic, measurement.uncertainty) == (statistic, 0.02)
+        assert measurement.at(statistic) == measurement
 
     def test_what_is_unknown_stays(self) -> None:
         bare = Measurement(tokens_per_second=80.0, statistic="mean")
@@ -244,7 +244,7 @@ class TestStatistics:
         drifting = replace(OLD, mean_step_time_s=1.0, drift=0.1)
         assert drifting.uncertainty == drifting.at("p50").uncertainty == pytest.approx(math.log(1.1) * 1.25**0.5)
 
-    def test_doubt_that_nobody_told_does_not_come_of_telling_it_otherwise(self) -> None:
+    def test_unknown_doubt_does_not_appear_at_another_statistic(self) -> None:
         unsure = replace(RUN, relative_error=None)
         assert unsure.uncertainty == unsure.at("p50").uncertainty == 0.0
 
@@ -252,7 +252,7 @@ class TestStatistics:
         assert replace(OLD, mean_step_time_s=None, share_outside_steps=0.2).uncertainty == pytest.approx(math.log(1.25))
         assert math.isfinite(replace(OLD, mean_step_time_s=None, share_outside_steps=1.0).uncertainty)
 
-    def test_a_trial_is_told_with_its_measurement(self) -> None:
+    def test_a_trial_is_converted_with_its_measurement(self) -> None:
         trial = Trial(trial_id="t", workload={}, config={}, state=State.COMPLETED, measurement=RUN)
         assert trial.at("mean") is trial
         assert trial.at("p50") == replace(trial, measurement=RUN.at("p50"))

@@ -45,7 +45,7 @@ def best_of(*trials: Trial) -> Suggestion | None:
 
 class TestSameGround:
     @pytest.mark.parametrize("fact", ["device", "n_params"])
-    def test_no_gain_is_told_from_other_ground(self, fact: str) -> None:
+    def test_no_gain_is_claimed_from_other_ground(self, fact: str) -> None:
         old, new = {"device": ("NVIDIA A100", "NVIDIA H100"), "n_params": (1_000_000_000, 100_000_000)}[fact]
         best = best_of(ran(1, **{fact: old}), ran(2, batch=2, speed=30_000.0, **{fact: new}))
         assert best is not None
@@ -73,7 +73,7 @@ class TestSameGround:
     def test_padding_to_shards_is_no_other_model(self) -> None:
         assert kept_ids(ran(1, n_params=1_000_000), ran(2, n_params=1_009_000)) == ["day-1", "day-2"]
 
-    def test_another_model_is_told_with_what_to_do(self) -> None:
+    def test_another_model_is_reported_with_what_to_do(self) -> None:
         kept, lines = comparable_trials([ran(1, n_params=10**9), ran(2, n_params=10**8)], WORKLOAD)
         assert [trial.trial_id for trial in kept] == ["day-2"]
         assert lines == (
@@ -91,7 +91,7 @@ class TestSameGround:
         assert found.config == {"micro_batch_size": 2}
 
     @pytest.mark.parametrize("speed", [5e-324, 1e-300, 1e300, 1.7e308])
-    def test_a_throughput_that_no_training_can_have_is_left_out_and_told(self, speed: float) -> None:
+    def test_a_throughput_that_no_training_can_have_is_left_out_and_reported(self, speed: float) -> None:
         odd = [ran(day, batch=2, speed=speed, device="H100") for day in (2, 3)]
         best = best_of(ran(1, device="H100"), *odd)
         assert best is not None

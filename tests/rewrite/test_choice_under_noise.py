@@ -61,7 +61,7 @@ def test_where_nothing_is_faster_nine_launches_in_ten_stay_as_typed(noise: float
     [(0.02, 6, 1, 1.6), (0.05, 6, 4, 1.25)],
     ids=["quiet, each once", "noisy, four times"],
 )
-def test_a_real_gain_is_found_and_told_within_its_interval(
+def test_a_real_gain_is_found_and_reported_within_its_interval(
     noise: float, n_configs: int, repeats: int, gain: float
 ) -> None:
     """A rule that finds nine in ten misses six or more of 20 once in 90 times."""

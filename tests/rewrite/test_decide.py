@@ -260,18 +260,18 @@ def test_without_a_folder_for_it_nothing_is_kept(filled: Place) -> None:
 
 def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
-    for name, told in (("rejection_reason", "no"), ("batch_change_reason", "another batch")):
+    for name, reason in (("rejection_reason", "no"), ("batch_change_reason", "another batch")):
         with monkeypatch.context() as patch:
-            patch.setattr(f"torchx_cubicml.rewrite.choice.{name}", lambda *_, told=told, **__: told)
+            patch.setattr(f"torchx_cubicml.rewrite.choice.{name}", lambda *_, reason=reason, **__: reason)
             choice = filled.decide().choice
             assert choice is not None
-            assert choice.rejection_reason == told
+            assert choice.rejection_reason == reason
     monkeypatch.setattr("torchx_cubicml.rewrite.choice.held", lambda _: ("micro_batch_size",))
     assert filled.decide().choice != choice
     assert filled.n_learned <= 2
 
 
-def test_warnings_of_the_store_are_told_with_a_kept_decision_too(filled: Place) -> None:
+def test_warnings_of_the_store_are_reported_with_a_kept_decision_too(filled: Place) -> None:
     (Path(filled.store.url) / "events" / "bad.json").write_text("{")
     first, second = filled.decide(), filled.decide()
     assert first == second
@@ -299,7 +299,7 @@ def test_a_full_budget_leaves_the_kept_decision(filled: Place) -> None:
     assert filled.n_learned == 1
 
 
-def test_a_store_that_cannot_be_listed_is_told(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_store_that_cannot_be_listed_is_reported(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
 
     def refuse(*_: object, **__: object) -> None:

@@ -117,7 +117,7 @@ def test_a_launch_is_recorded_without_a_space(tmp_path: Path) -> None:
         ("", "/data/store", False),
     ],
 )
-def test_a_local_store_that_means_another_place_in_a_container_is_told(
+def test_a_local_store_that_means_another_place_in_a_container_is_reported(
     scheduler: str, store: str, warned: bool
 ) -> None:
     rewritten = rewrite(replace(LAUNCH, scheduler=scheduler), Options(store=store))
@@ -291,7 +291,7 @@ def test_what_is_decided_in_the_job_is_recorded_with_its_config(options: Options
     ],
     ids=["unknown key", "absent flag", "impossible", "no TOML"],
 )
-def test_a_space_that_cannot_be_used_is_told_with_its_place(
+def test_a_space_that_cannot_be_used_is_reported_with_its_place(
     options: Options, change: tuple[str, str], reason: str
 ) -> None:
     fill(options)
@@ -299,11 +299,11 @@ def test_a_space_that_cannot_be_used_is_told_with_its_place(
     assert_as_typed(rewrite(LAUNCH, options), reason)
 
 
-def test_a_space_that_is_not_there_is_told(options: Options, tmp_path: Path) -> None:
+def test_a_space_that_is_not_there_is_reported(options: Options, tmp_path: Path) -> None:
     assert_as_typed(rewrite(LAUNCH, replace(options, space=str(tmp_path / "nope.toml"))), "nope.toml")
 
 
-def test_an_unknown_mode_is_told_with_the_legal_ones(options: Options) -> None:
+def test_an_unknown_mode_is_reported_with_the_legal_ones(options: Options) -> None:
     fill(options)
     assert_as_typed(rewrite(LAUNCH, replace(options, mode="of")), "unknown mode 'of'; choose from rewrite, record, off")
 
@@ -384,9 +384,9 @@ def test_what_ran_on_another_device_is_left_out_and_a_line_says_so(options: Opti
     store = TrialStore(options.store)
     times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
     for device, day, throughput in (("H100", 3, 1000.0), ("A100", 1, 9000.0)):
-        told = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
+        dates = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
         batch = {"H100": 2, "A100": 1}[device]
-        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **told))
+        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **dates))
     rewritten = rewrite(LAUNCH, options)
     assert any("1 launch left out: the latest had device H100, not A100" in line for line in rewritten.lines)
     assert rewritten.suggestion is not None
@@ -431,13 +431,13 @@ def test_nothing_read_from_a_store_lands_in_a_command(options: Options) -> None:
     assert set(rewritten.launch.script_args) <= legal
     assert rewritten.launch.env == LAUNCH.env
     assert rewritten.launch.program == LAUNCH.program
-    told = "\n".join(rewritten.lines)
-    assert "rm -rf" not in told
-    assert "touch" not in told
-    assert "00-bad.json" in told
-    assert "01-huge.json (larger than" in told
-    assert "skipped 3 unreadable objects in store" in told, "the one that is not a number too"
-    assert len(told) < 5000
+    printed = "\n".join(rewritten.lines)
+    assert "rm -rf" not in printed
+    assert "touch" not in printed
+    assert "00-bad.json" in printed
+    assert "01-huge.json (larger than" in printed
+    assert "skipped 3 unreadable objects in store" in printed, "the one that is not a number too"
+    assert len(printed) < 5000
 
 
 def test_place_config_writes_what_a_profiling_launch_needs(options: Options, tmp_path: Path) -> None:

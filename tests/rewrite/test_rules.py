@@ -90,7 +90,7 @@ def test_what_changes_the_training_is_known_by_name_or_flag(name: str, flag: str
     assert changes_training(one(name, flag)) is expected
 
 
-def test_another_spelling_of_a_flag_tells_as_much() -> None:
+def test_another_spelling_of_a_flag_says_as_much() -> None:
     binding = Binding(kind=BindingKind.FLAG, name="-p", aliases=("--dtype",))
     assert changes_training(Parameter(name="knob", choices=(1, 2), binding=binding))
 
@@ -206,7 +206,7 @@ def test_a_suggestion_clears_the_rules_of_the_user(
     assert bool(rejection_reason(suggestion, rules)) is bool(reason)
 
 
-def test_about_one_launch_in_ten_explores_and_a_dry_run_tells_which() -> None:
+def test_about_one_launch_in_ten_explores_and_a_dry_run_says_which() -> None:
     space = replace(SPACE, rewrite=RewriteRules(explore=0.1, explore_budget_device_hours=1.0))
     drawn = [explores(space, workload=WORKLOAD, n_trials=number) for number in range(2000)]
     assert drawn == [explores(space, workload=dict(WORKLOAD), n_trials=number) for number in range(2000)]

@@ -61,7 +61,7 @@ def test_a_job_is_seen_to_its_end_and_found_by_its_launch(jobs: JobRunner) -> No
     assert not jobs.submitting(["launch-a-0001"])
 
 
-def test_a_cancelled_job_is_told_whatever_torchx_makes_of_it(jobs: JobRunner) -> None:
+def test_a_cancelled_job_is_reported_whatever_torchx_makes_of_it(jobs: JobRunner) -> None:
     handle = submit(jobs, "launch-c-0001", "--replicas", "2", "--", "--seconds", "100")
     until(jobs, handle, runs)
     assert jobs.find(["launch-c-0001"]) == {"launch-c-0001": handle}
@@ -94,7 +94,7 @@ def test_a_requeued_job_is_followed_to_its_second_end(jobs: JobRunner, start_aga
     assert until(jobs, handle, has_ended).end is JobEnd.SUCCEEDED
 
 
-def test_a_job_whose_node_dies_is_told_so(jobs: JobRunner) -> None:
+def test_a_job_whose_node_dies_is_reported_so(jobs: JobRunner) -> None:
     handle = submit(jobs, "launch-n-0001", "--", "--seconds", "100")
     until(jobs, handle, runs)
     number = handle.rpartition("/")[2]

@@ -114,7 +114,7 @@ def test_a_whole_tune_of_two_node_fsdp_trainings(workspace: Path) -> None:
     assert not (workspace / "out").exists()
 
 
-def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
+def test_what_runs_too_long_is_cancelled_and_reported(workspace: Path) -> None:
     words = quick_tune(workspace, "--budget", "3 launches", "--trial-timeout", "3", args=["--seconds", "60"])
     done = run(words)
     assert done.returncode == 2
@@ -126,7 +126,7 @@ def test_what_runs_too_long_is_cancelled_and_told(workspace: Path) -> None:
     assert [job[1].partition(" ")[0] for job in jobs_of(trials(workspace))] == ["CANCELLED"] * 3
 
 
-def test_what_waits_too_long_is_cancelled_and_told(workspace: Path) -> None:
+def test_what_waits_too_long_is_cancelled_and_reported(workspace: Path) -> None:
     job = ("--replicas", "3", "--memMB", "15000")
     words = quick_tune(workspace, "--budget", "1 launch", "--queue-timeout", "3", args=[], job=job)
     done = run(words)
@@ -157,9 +157,9 @@ def test_a_drained_node_delays_a_tune_and_ends_nothing(workspace: Path) -> None:
     subprocess.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"], check=True, timeout=30)
     wait_for_job("PENDING")
     subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=True, timeout=30)
-    _, told = tune.communicate(timeout=200)
-    assert tune.returncode in {0, 1}, told
-    assert [trial.state for trial in trials(workspace)] == [State.COMPLETED] * 3, told
+    _, stderr = tune.communicate(timeout=200)
+    assert tune.returncode in {0, 1}, stderr
+    assert [trial.state for trial in trials(workspace)] == [State.COMPLETED] * 3, stderr
 
 
 def test_a_requeued_launch_is_one_launch(workspace: Path, start_again: Callable[[str], None]) -> None:
@@ -173,16 +173,16 @@ def test_a_requeued_launch_is_one_launch(workspace: Path, start_again: Callable[
     subprocess.run(["scontrol", "requeue", number], check=True, timeout=30)
     wait_for_job("PENDING")
     start_again(number)
-    _, told = tune.communicate(timeout=200)
+    _, stderr = tune.communicate(timeout=200)
     (trial,) = trials(workspace)
-    assert trial.state is State.COMPLETED, told
+    assert trial.state is State.COMPLETED, stderr
     assert trial.attempts == 2
 
 
 def wait_for_job(state: str) -> str:
     for _ in range(600):
-        told = run(["squeue", "-h", "-t", state, "-o", "%A"], timeout=30).stdout.split()
-        if told:
-            return told[0]
+        names = run(["squeue", "-h", "-t", state, "-o", "%A"], timeout=30).stdout.split()
+        if names:
+            return names[0]
         time.sleep(0.1)
     raise AssertionError(f"no job came to {state}")

@@ -95,10 +95,10 @@ def test_an_idle_value_need_not_be_a_choice() -> None:
     is_exact(space)
 
 
-def test_what_is_not_legal_is_told() -> None:
+def test_what_is_not_legal_is_reported() -> None:
     space = bound(TP, OVERLAP)
-    told = "overlap = True is not legal; it must be False unless tp_degree > 1"
-    assert space.why_illegal({"tp_degree": 1, "overlap": True}) == told
+    reason = "overlap = True is not legal; it must be False unless tp_degree > 1"
+    assert space.why_illegal({"tp_degree": 1, "overlap": True}) == reason
     assert space.why_illegal({"tp_degree": 1, "overlap": 0}) is not None
     assert "choose from False, True" in str(space.why_illegal({"tp_degree": 2, "overlap": 3}))
 
@@ -132,12 +132,12 @@ def test_a_condition_may_read_what_is_derived() -> None:
     is_exact(space)
 
 
-def test_circular_conditions_are_told() -> None:
+def test_circular_conditions_are_reported() -> None:
     with pytest.raises(SpaceError, match="circular"):
         bound(free("a", 1, 2, when="b > 1", default=1), free("b", 1, 2, when="a > 1", default=1))
 
 
-def test_a_condition_that_is_no_condition_is_told() -> None:
+def test_a_condition_that_is_no_condition_is_reported() -> None:
     with pytest.raises(SpaceError, match=r"all break a while tp_degree; .*needs true or false"):
         bound(TP, free("a", 1, 2, when="tp_degree", default=1))
 

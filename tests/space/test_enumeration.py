@@ -146,7 +146,7 @@ class TestTooLargeToCount:
         choices = LegalChoices([3] * 40, [*tied, check(range(40), lambda v: v[0] > 0)])
         assert {vector[0] for vector in choices.draw(30, np.random.default_rng(0))} == {1, 2}
 
-    def test_none_found_is_told(self) -> None:
+    def test_none_found_is_reported(self) -> None:
         choices = LegalChoices([3] * 40, [check(range(40), lambda v: False)])
         assert choices.size(limit=9) == 9  # not known to be empty, and more than can be counted
         with pytest.raises(SpaceError, match="no legal config found"):

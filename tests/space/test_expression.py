@@ -145,7 +145,7 @@ def test_refuses_what_is_not_listed(source: str) -> None:
         ("(1, 2)", "must be one value, not a list"),
     ],
 )
-def test_tells_what_cannot_be_evaluated(source: str, message: str) -> None:
+def test_reports_what_cannot_be_evaluated(source: str, message: str) -> None:
     with pytest.raises(SpaceError, match=r"^here: ") as caught:
         evaluate(source, b=1)
     assert message in str(caught.value)
@@ -237,7 +237,7 @@ class TestWithUnknownNames:
         assert isinstance(self.partly("1 / a > 0 or b > 1", b=2), Symbolic)
         assert isinstance(self.partly("a > 0 and 1 / b > 1", b=0), Symbolic)
 
-    def test_certain_errors_are_told(self) -> None:
+    def test_certain_errors_are_reported(self) -> None:
         with pytest.raises(SpaceError, match="divides by zero"):
             self.partly("a + 1 / b > 0", b=0)
 

@@ -140,7 +140,7 @@ class TestBoundSpace:
         assert reason in str(gpt.why_illegal(config))
 
     @pytest.mark.parametrize("name", list(GPT_CURRENT))
-    def test_a_missing_parameter_is_told(self, gpt: SearchSpace, name: str) -> None:
+    def test_a_missing_parameter_is_reported(self, gpt: SearchSpace, name: str) -> None:
         config = {key: value for key, value in GPT_CURRENT.items() if key != name}
         assert f"{name} is missing" in str(gpt.why_illegal(config))
 

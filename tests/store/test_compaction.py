@@ -132,7 +132,7 @@ def test_an_event_in_two_segments_counts_once(store: TrialStore) -> None:
     ],
     ids=["empty", "no gzip", "cut", "hostile name", "no name", "bomb"],
 )
-def test_a_damaged_segment_is_told_and_the_rest_is_read(store: TrialStore, data: bytes) -> None:
+def test_a_damaged_segment_is_reported_and_the_rest_is_read(store: TrialStore, data: bytes) -> None:
     fill(store)
     before = list(store)
     with pytest.raises(RecordError):
@@ -142,7 +142,7 @@ def test_a_damaged_segment_is_told_and_the_rest_is_read(store: TrialStore, data:
     assert f"2026-01-01-x{SUFFIX} (" in store.warnings[0]
 
 
-def test_segments_that_cannot_be_listed_are_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_segments_that_cannot_be_listed_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     store = TrialStore(str(tmp_path / "store"))
     fill(store)
     compact(store, before="2026-01-03")

@@ -176,7 +176,7 @@ def test_an_object_that_is_gone_takes_its_part_of_a_trial_with_it(filled: Path) 
     assert len(read(filled / "store", filled / "cache").trials) == 48
 
 
-def test_what_is_no_event_is_told_each_time_and_read_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_no_event_is_reported_each_time_and_read_once(filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (filled / "store" / "events" / "bad.json").write_text('{"throughput": NaN, "x": "$(id)"}')
     seen = reads_of(monkeypatch)
     keep_always(monkeypatch)

@@ -114,7 +114,7 @@ class TestWriters:
         [day] = (shared / "events").iterdir()
         assert day.stat().st_mode & 0o7777 == 0o2775
 
-    def test_a_store_that_is_a_file_is_told(self, tmp_path: Path) -> None:
+    def test_a_store_that_is_a_file_is_reported(self, tmp_path: Path) -> None:
         (tmp_path / "file").write_text("x")
         store = TrialStore(str(tmp_path / "file"))
         with pytest.raises(StoreError, match=r"cannot write to store .*file: "):
@@ -161,7 +161,7 @@ class TestReaders:
         os.mkfifo(tmp_path / "events" / "pipe.json")
         assert read_trials(str(tmp_path)) == ([], ())
 
-    def test_a_day_that_cannot_be_listed_is_told_and_the_rest_is_read(
+    def test_a_day_that_cannot_be_listed_is_reported_and_the_rest_is_read(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         store = TrialStore(str(tmp_path))
@@ -200,7 +200,7 @@ class TestReaders:
         assert list(store) == []
         assert store.warnings[0].isprintable()
 
-    def test_a_remote_day_that_cannot_be_listed_is_told_and_the_rest_is_read(self, tmp_path: Path) -> None:
+    def test_a_remote_day_that_cannot_be_listed_is_reported_and_the_rest_is_read(self, tmp_path: Path) -> None:
         class Closed(LocalFileSystem):
             protocol = "closed"
 
@@ -270,13 +270,13 @@ class TestDeadline:
         assert errors == ""
         assert time.perf_counter() - began < 30
 
-    def test_a_server_that_refuses_is_told(self) -> None:
+    def test_a_server_that_refuses_is_reported(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(StoreError, match=r"cannot read store ftp://127\.0\.0\.1:\d+/store: ConnectionRefusedError"):
             read_trials(f"ftp://127.0.0.1:{port}/store")
 
-    def test_a_writer_is_told_too(self) -> None:
+    def test_a_writer_is_reported_too(self) -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
         with pytest.raises(StoreError, match=r"cannot write to store ftp://.*: ConnectionRefusedError"):
@@ -317,7 +317,7 @@ class TestUrl:
         assert absolute_url(expected) == expected
 
     @pytest.mark.parametrize(
-        ("url", "told"),
+        ("url", "message"),
         [
             ("", "URL is empty; use a path, file, s3"),
             ("  ", "URL is empty"),
@@ -332,10 +332,10 @@ class TestUrl:
             ("/data/\0", "null character"),
         ],
     )
-    def test_what_names_no_store_is_told(self, url: str, told: str) -> None:
-        with pytest.raises(StoreError, match=told):
+    def test_what_names_no_store_is_reported(self, url: str, message: str) -> None:
+        with pytest.raises(StoreError, match=message):
             absolute_url(url)
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=message):
             TrialStore(url)
 
     def test_memory_is_no_place_for_a_launch(self) -> None:
@@ -343,7 +343,7 @@ class TestUrl:
             absolute_url("memory://x", for_launch=True)
         assert absolute_url("/data/x", for_launch=True) == "/data/x"
 
-    def test_a_password_in_a_url_is_not_told(self) -> None:
+    def test_a_password_in_a_url_is_not_printed(self) -> None:
         with pytest.raises(StoreError) as caught:
             absolute_url("nonsense://me:hunter2@host/x")
         assert "hunter2" not in str(caught.value)

@@ -28,7 +28,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import Job, Killed, SimulatedCluster, speed
 from draws import Draws, go, prepare_in, stored
 
-SEEN_LATE_S = 10.0  # by which the end of a simulated job is told, and seen
+SEEN_LATE_S = 10.0  # by which the end of a simulated job is reported, and seen
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
 @pytest.mark.parametrize(
     "text", ["", "0 hours", "-1 hours", "2.5 launches", "6 days", "1e9 hours", "nan hours", "hours"]
 )
-def test_what_is_no_budget_is_told(text: str) -> None:
+def test_what_is_no_budget_is_reported(text: str) -> None:
     with pytest.raises(LaunchError, match="gpu-hours"):
         Budget.parse(text)
 
@@ -134,12 +134,12 @@ def test_a_budget_of_hours_that_are_over_launches_nothing_more(prepared: Prepare
     assert steps[-1].comparison is None
 
 
-def test_what_is_left_is_told_as_it_goes_on(prepared: Prepared) -> None:
+def test_what_is_left_is_reported_as_it_goes_on(prepared: Prepared) -> None:
     asked = asking(prepared, budget=Budget(device_hours=0.2), parallel=2)
     steps = go(asked, SimulatedCluster(seed=1, fates=("done",)))
-    told = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
-    assert told[0] == 0.2
-    assert told[-1] < 0.06
+    left = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
+    assert left[0] == 0.2
+    assert left[-1] < 0.06
 
 
 def test_rounds_wait_for_all_in_flight(prepared: Prepared) -> None:
@@ -228,11 +228,11 @@ def test_the_wait_of_a_requeued_job_is_no_run_time(prepared: Prepared, waits_s: 
     job = cluster.jobs["job-2"]
     assert job.cut_off is not None
     assert job.begins - job.cut_off == timedelta(hours=2)
-    told = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
+    requeued = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
     if waits_s > 7200:
-        assert told.state is State.COMPLETED
+        assert requeued.state is State.COMPLETED
     else:
-        assert (told.state, told.reason) == (
+        assert (requeued.state, requeued.reason) == (
             State.INFRASTRUCTURE,
             "cancelled after 3000 s in the queue (--queue-timeout)",
         )
@@ -246,9 +246,9 @@ def test_what_runs_past_its_deadline_is_cancelled(prepared: Prepared, kills: int
     cluster = SimulatedCluster(seed=3, fates=("done",))
     through_kills(asked, cluster, kills=kills)
     assert all(ran_s(job) <= 150 + SEEN_LATE_S for job in cluster.jobs.values())
-    told = {trial.launch_id: trial for trial in stored(prepared)}
+    by_launch = {trial.launch_id: trial for trial in stored(prepared)}
     for job in cluster.jobs.values():
-        trial = told[job.contract.launch_id]
+        trial = by_launch[job.contract.launch_id]
         assert trial.state is (State.TIMEOUT if job.cancelled else State.COMPLETED)
         if job.cancelled:
             assert trial.reason == "cancelled after running for 150 s (--trial-timeout)"

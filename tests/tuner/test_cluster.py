@@ -41,7 +41,7 @@ def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None
     by_launch = Counter(trial.launch_id for trial in trials)
     assert set(by_launch.values()) == {1}
     assert all(trial.state.ended for trial in trials)
-    told = {trial.launch_id: trial for trial in trials}
+    seen = {trial.launch_id: trial for trial in trials}
     wanted = {
         "done": {State.COMPLETED},
         "raises": {State.COMPLETED},
@@ -53,7 +53,7 @@ def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None
         "node": {State.UNKNOWN},
     }
     for job in cluster.jobs.values():
-        assert told[job.contract.launch_id].state in wanted[job.fate], (job.fate, told[job.contract.launch_id])
+        assert seen[job.contract.launch_id].state in wanted[job.fate], (job.fate, seen[job.contract.launch_id])
 
 
 def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
@@ -125,11 +125,11 @@ def test_what_is_requeued_is_not_launched_again(prepared: Prepared, requeued: st
     assert job.cut_off is not None
     assert len(made) > 1
     assert not {"baseline", "again"}.intersection(made)
-    told = {trial.launch_id: trial for trial in stored(prepared)}
-    assert told[job.contract.launch_id].state is State.COMPLETED
+    trials_by_launch = {trial.launch_id: trial for trial in stored(prepared)}
+    assert trials_by_launch[job.contract.launch_id].state is State.COMPLETED
 
 
-def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
+def test_a_result_that_was_not_reported_is_reported_again(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
     steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())
@@ -140,12 +140,12 @@ def test_a_result_that_was_not_told_is_told_again(prepared: Prepared) -> None:
     again = go(asked, cluster)
     assert again[-1] == first
     assert len(cluster.jobs) == 12
-    begun = go(asked, cluster)[0]  # what was told is over
+    begun = go(asked, cluster)[0]  # what was reported is over
     assert isinstance(begun, Begun)
     assert not begun.resumed
 
 
-def test_a_result_whose_telling_failed_is_told_again(prepared: Prepared) -> None:
+def test_a_result_whose_report_failed_is_reported_again(prepared: Prepared) -> None:
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=4))
     cluster = SimulatedCluster(seed=2, fates=("done",))
     steps = tune(asked, jobs=JobRunner("sim", runner=runner_of(cluster)), clock=cluster, advisor=Draws())

@@ -69,7 +69,7 @@ def test_one_measurement_of_each_claims_nothing() -> None:
     assert "too few" in str(found)
 
 
-def test_equal_configs_are_rarely_told_apart() -> None:
+def test_equal_configs_are_rarely_distinguished() -> None:
     """False alarms: 2.5 % where the noise is guessed far too low; over 4,000 draws above 3.6 % once in 100,000 runs."""
     rng = np.random.default_rng(0)
     draws = np.exp(rng.normal(0, 0.05, size=(4000, 6)))

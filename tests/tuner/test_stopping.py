@@ -49,10 +49,10 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     ],
     ids=str,
 )
-def test_the_own_config_tells_that_nothing_can_be_measured(prepared: Prepared, state: State, words: str) -> None:
-    with pytest.raises(LaunchError) as told:
+def test_the_own_config_shows_that_nothing_can_be_measured(prepared: Prepared, state: State, words: str) -> None:
+    with pytest.raises(LaunchError) as raised:
         refuse(prepared, state, own=True)
-    assert str(told.value).startswith(words)
+    assert str(raised.value).startswith(words)
 
 
 @pytest.mark.parametrize("state", [State.USER_ERROR, State.UNKNOWN, State.COMPLETED], ids=str)

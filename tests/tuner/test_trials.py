@@ -23,7 +23,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAUNCH = "launch-0123456789abcdef-0001"
 
 
-def told(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None = None) -> Event:
+def event_of(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None = None) -> Event:
     time = (NOON + timedelta(minutes=minute)).isoformat()
     return Event(kind=kind, trial_id="t", launch_id=LAUNCH, attempt=(restarts, 0), time=time, state=state)
 
@@ -32,10 +32,10 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
     url = str(tmp_path / "store")
     trial_log = TrialLog(url)
     for event in (
-        told(EventKind.STARTED, 0),
-        told(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
-        told(EventKind.STARTED, 190, restarts=1),
-        told(EventKind.MEASURED, 192, restarts=1),
+        event_of(EventKind.STARTED, 0),
+        event_of(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
+        event_of(EventKind.STARTED, 190, restarts=1),
+        event_of(EventKind.MEASURED, 192, restarts=1),
     ):
         trial_log.append(event)
     trial_log.refresh()
@@ -48,10 +48,10 @@ def test_a_wait_between_attempts_is_no_run_time_of_a_launch_that_is_adopted(tmp_
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 
-def test_trials_are_told_by_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
+def test_trials_are_read_at_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
     measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
     url = str(tmp_path / "store")
-    TrialLog(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
+    TrialLog(url).append(replace(event_of(EventKind.MEASURED, 1), measurement=measured))
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
         trial_log = TrialLog(url, statistic=statistic)
         trial_log.refresh()

@@ -64,7 +64,7 @@ def row(batch: int, kind: str) -> dict[str, object]:
 ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 8, 16) for kind in "ab"] * 3
 
 
-def test_a_workload_hardly_measured_is_told_by_all() -> None:
+def test_a_workload_hardly_measured_is_predicted_from_all() -> None:
     assert isinstance(knowledge_of([], ELSEWHERE), CrossWorkloadSurrogate)
     assert not isinstance(knowledge_of([], ELSEWHERE), JointSurrogate)
     assert isinstance(knowledge_of([ran(1), ran(2)], []), CrossWorkloadSurrogate)
@@ -156,9 +156,9 @@ def test_predictors_agree_where_each_fact_was_seen_and_else_take_turns(program: 
     surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
     ensemble = surrogate.ensemble(one=one)
     assert len(ensemble) == count
-    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
+    logarithms = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
     alone = surrogate.forecast([row(2, "a"), row(16, "b")]).logarithm
-    assert (told[0] == alone).all() == (program == "c.py")
+    assert (logarithms[0] == alone).all() == (program == "c.py")
 
 
 def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
@@ -170,17 +170,17 @@ def test_what_predictors_agree_on_is_their_geometric_mean() -> None:
             return Prediction(logarithm=np.log(self.throughput), spread=0.01 * self.throughput)
 
     first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
-    told = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))
-    assert told.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
-    assert np.isnan(told.throughput[2])
-    assert told.spread[:2].tolist() == [0.01, 0.04]
+    predicted = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))
+    assert predicted.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
+    assert np.isnan(predicted.throughput[2])
+    assert predicted.spread[:2].tolist() == [0.01, 0.04]
 
 
 def test_a_chosen_predictor_is_not_outvoted() -> None:
     lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
-    (told,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
-    assert isinstance(told, CrossWorkloadSurrogate)
-    assert isinstance(told.predictor, Boosting)
+    (surrogate,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
+    assert isinstance(surrogate, CrossWorkloadSurrogate)
+    assert isinstance(surrogate.predictor, Boosting)
 
 
 def test_what_others_teach_is_learned_once_and_does_not_depend_on_what_was_asked_before() -> None:

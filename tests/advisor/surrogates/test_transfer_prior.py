@@ -45,7 +45,7 @@ def ran(config: Config) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("trials", "told"),
+    ("trials", "covered"),
     [
         ([ran(OWN)], True),
         ([], False),
@@ -55,8 +55,8 @@ def ran(config: Config) -> Trial:
     ],
     ids=["a transformer", "nothing measured", "none fitted", "facts are missing", "a value per layer"],
 )
-def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], told: bool) -> None:
-    assert roofline_covers(trials) is told
+def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], covered: bool) -> None:
+    assert roofline_covers(trials) is covered
 
 
 @pytest.mark.parametrize("n_known", [1, 4])
@@ -91,7 +91,7 @@ def test_a_workload_that_formulas_do_not_cover_has_no_favourites() -> None:
         assert "formulas" not in suggestion.reason
 
 
-def test_an_own_config_that_formulas_favour_is_told_as_the_own() -> None:
+def test_an_own_config_that_formulas_favour_is_named_as_the_own() -> None:
     pair = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)), SPACE.parameters[-1]))
     workload = {**WORKLOAD, "tp_degree": 2, "zero_stage": 1}
     own, other = ({"micro_batch_size": size, "gradient_accumulation_steps": 8 // size} for size in (1, 2))

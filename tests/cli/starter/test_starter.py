@@ -227,7 +227,7 @@ class TestScriptHelp:
         return Launch(program=str(path))
 
     def test_of_a_script(self, tmp_path: Path) -> None:
-        told: list[str] = []
+        reasons: list[str] = []
         user = self.script(
             tmp_path,
             """\
@@ -238,8 +238,8 @@ class TestScriptHelp:
             """,
         )
         user = Launch(program=user.program, env={"SIZE": "7"})
-        assert parse_help(script_help(user, tell=told.append))[1].default == "7"
-        assert told == []
+        assert parse_help(script_help(user, report=reasons.append))[1].default == "7"
+        assert reasons == []
 
     def test_of_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "pkg").mkdir()
@@ -260,18 +260,18 @@ class TestScriptHelp:
     def test_why_there_is_none(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, reason: str) -> None:
         monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
         monkeypatch.chdir(tmp_path)
-        told: list[str] = []
-        assert script_help(self.script(tmp_path, text), tell=told.append) == ""
-        assert reason in told[0]
+        reasons: list[str] = []
+        assert script_help(self.script(tmp_path, text), report=reasons.append) == ""
+        assert reason in reasons[0]
         assert not (tmp_path / "trained").exists()
 
     @pytest.mark.parametrize(
         "user", [Launch(program=""), Launch(program="gone.py"), Launch(program="gone", is_module=True)]
     )
     def test_no_file(self, user: Launch) -> None:
-        told: list[str] = []
-        assert script_help(user, tell=told.append) == ""
-        assert "not found here, so its --help was not read" in told[0]
+        reasons: list[str] = []
+        assert script_help(user, report=reasons.append) == ""
+        assert "not found here, so its --help was not read" in reasons[0]
 
 
 def test_the_example_script() -> None:
@@ -354,7 +354,7 @@ class TestTrainers:
         assert "[tune] # redirects what profiling launches write" in text
         assert 'args = { "--save" = "{scratch}/{launch_id}" }' in text
 
-    def test_what_the_command_hides_is_told(self) -> None:
+    def test_what_the_command_hides_is_reported(self) -> None:
         user = Launch(
             program="torchtitan.train",
             is_module=True,

@@ -75,6 +75,6 @@ def test_the_contract_takes_it_to_the_job() -> None:
     ],
     ids=["unknown-hook", "mixed-families", "two-places", "a-fact", "derived", "twice"],
 )
-def test_what_the_file_gets_wrong_is_told(before: str, after: str, why: str) -> None:
+def test_what_the_file_gets_wrong_is_reported(before: str, after: str, why: str) -> None:
     with pytest.raises(SpaceError, match=why):
         parse_space(SPACE.replace(before, after), where="space.toml")

@@ -31,7 +31,7 @@ def test_a_text_is_read_as_the_kind_of_the_choices(text: str, choices: list[int]
 @pytest.mark.parametrize(
     ("text", "choices"), [("auto", [1, 2]), ("inf", [1.0]), ("9" * 5000, [1]), ("2", [True, False])]
 )
-def test_what_is_no_such_kind_is_told_with_its_place(text: str, choices: list[int]) -> None:
+def test_what_is_no_such_kind_is_reported_with_its_place(text: str, choices: list[int]) -> None:
     with pytest.raises(LaunchError, match=r"^--x is '.*; (it must be a number|choose from)"):
         read_scalar(text, choices, where="--x")
 

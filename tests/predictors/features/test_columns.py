@@ -111,7 +111,7 @@ class TestTuples:
         assert encoded["sharding_strategy[1]"] == 1.0
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.5
 
-    def test_more_layers_than_were_seen_are_told_by_their_shares(self) -> None:
+    def test_more_layers_than_were_seen_are_encoded_by_their_shares(self) -> None:
         encoded = by_name(Columns.from_rows(LAYERS), {"sharding_strategy": ("NO_SHARD",) * 9 + ("FULL_SHARD",)})
         assert encoded["sharding_strategy.share(NO_SHARD)"] == 0.9
 
@@ -185,7 +185,7 @@ def test_a_standard_word_keeps_its_meaning_though_no_trial_had_it(name: str, see
     assert [unseen_word(name, code) for code in codes] == [None, word]
 
 
-def test_a_known_device_is_told_by_what_it_can_do() -> None:
+def test_a_known_device_is_described_by_what_it_can_do() -> None:
     columns = Columns.from_rows([{"device": "H100"}, {"device": "abacus"}])
     assert columns.names == ("device", "device.tflops", "device.memory_gb")
     assert columns.encode([{"device": "H100"}])[0].tolist() == [0.0, 989.4, 80.0]

@@ -55,7 +55,7 @@ def test_a_column_of_many_names_is_no_category() -> None:
     assert (inputs.one_hot, inputs.gapped_categorical) == ((), [False])
 
 
-def test_a_table_of_one_row_has_nothing_to_tell_apart() -> None:
+def test_a_table_of_one_row_has_nothing_to_distinguish() -> None:
     inputs = Inputs.of(TABLE[:1], CATEGORICAL)
     assert (inputs.width, inputs.dense(TABLE).shape) == (0, (4, 0))
 

@@ -38,7 +38,7 @@ def test_what_does_not_vary_is_left_out() -> None:
     assert points.members == ()
 
 
-def test_layers_are_told_by_members_and_shares() -> None:
+def test_layers_are_encoded_by_members_and_shares() -> None:
     points = placed(ROWS, [*ROWS, {"layers": ("x", "z", "z", "y")}])
     assert points.shares[0].tolist() == [[0.75, 0.25], [0.5, 0.5], [0.25, 0.25]]
     assert points.members[0].shape == (3, 2, 4)
@@ -60,6 +60,6 @@ def test_points_can_be_joined() -> None:
     np.testing.assert_array_equal(joined.shares[0][2:], points.shares[0])
 
 
-def test_how_often_two_divides_a_number_beyond_all_whole_ones_is_told_without_a_warning() -> None:
+def test_how_often_two_divides_a_number_beyond_all_whole_ones_is_counted_without_a_warning() -> None:
     rows = [{"batch": size} for size in (1, 3, 5, 6, 7, 12, 2**64, 1e30)]
     assert placed(rows, [*rows, {"batch": -8}, {}]).power_of_two[:, 0].tolist() == [0, 0, 0, 1, 0, 2, 6, 6, 0, 0]

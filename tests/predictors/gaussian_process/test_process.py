@@ -99,11 +99,11 @@ def test_it_learns_what_configs_lose_near_the_memory_wall() -> None:
     memory_pressure = crowding_of(history)
     slowed = history.throughput * (1.0 - 0.15 * memory_pressure(history.features)[:, 0])
     known = np.arange(120) % 2 == 0
-    told = replace(history, throughput=np.where(known, slowed, np.nan))
+    training = replace(history, throughput=np.where(known, slowed, np.nan))
     missed = [
         np.std(process.latent(history.features).logarithm[~known] - np.log(slowed[~known]))
         for process in (
-            GaussianProcess(memory_pressure=each).fit(told, rng=np.random.default_rng(0))
+            GaussianProcess(memory_pressure=each).fit(training, rng=np.random.default_rng(0))
             for each in (memory_pressure, None)
         )
     ]
@@ -148,8 +148,8 @@ def test_counts_carry_over_to_layers_that_were_not_seen_so() -> None:
 def test_a_tuned_parameter_that_never_varied_leaves_doubt() -> None:
     trials = [trial("F" * LAYERS, 4, noise=noise) for noise in (0.01, -0.01, 0.0)]
     asked = [{"kernel": tuple("F" * LAYERS), "batch": batch, "backend": "a"} for batch in (4, 8)]
-    told, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})
-    here, there = told.latent(history.columns.encode(asked)).spread
+    informed, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})
+    here, there = informed.latent(history.columns.encode(asked)).spread
     assert there > 3 * here
     ignorant, history = fitted(trials)
     here, there = ignorant.latent(history.columns.encode(asked)).spread

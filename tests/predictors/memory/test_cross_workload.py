@@ -85,8 +85,8 @@ def test_a_larger_micro_batch_is_never_easier_however_noisy_the_outcomes() -> No
     rng = np.random.default_rng(1)
     batches = (2 ** rng.integers(0, 8, 200)).tolist()
     trials = [trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches]
-    told = chances(trials, [2**power for power in range(8)], compare=False)
-    assert all(after <= before + 1e-9 for before, after in pairwise(told))
+    probabilities = chances(trials, [2**power for power in range(8)], compare=False)
+    assert all(after <= before + 1e-9 for before, after in pairwise(probabilities))
 
 
 def test_the_order_of_trials_is_free() -> None:
@@ -106,7 +106,7 @@ def gpt(width: int, batch: int, *, wall_gib: float = 60.0) -> Trial:
     return Trial.infeasible(workload=facts, config={"micro_batch_size": batch})
 
 
-def test_the_memory_formula_tells_an_unseen_model_apart() -> None:
+def test_the_memory_formula_distinguishes_an_unseen_model() -> None:
     known = [gpt(width, batch) for width in (1024, 1536, 2048) for batch in (1, 2, 4, 8, 16, 32)]
     history = History.from_trials(known, objective="tokens_per_second")
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))

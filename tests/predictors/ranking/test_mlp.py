@@ -67,26 +67,26 @@ def test_numbers_are_one_hot_and_shared_between_neighbours() -> None:
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(8,))
     assert one_hot.encode(columns.encode(rows)).tolist() == np.eye(3).tolist()
     asked = columns.encode([{"size": 2}, {"size": 64}, {"size": 0.5}, {}])
-    told = one_hot.encode(asked)
-    np.testing.assert_allclose(told, [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0] * 3], atol=1e-6)
+    encoded = one_hot.encode(asked)
+    np.testing.assert_allclose(encoded, [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0] * 3], atol=1e-6)
 
 
 def test_two_ends_are_a_trend_that_goes_on_for_a_while() -> None:
     columns = Columns.from_rows([{"size": 1}, {"size": 4}])
     one_hot = OneHot.of(columns.encode([{"size": 1}, {"size": 4}]), columns, knots=(2, 4))
     assert one_hot.width == 2  # the finer set would be the same
-    told = one_hot.encode(columns.encode([{"size": 2}, {"size": 8}, {"size": 4096}, {"size": -1}]))
-    np.testing.assert_allclose(told, [[0.5, 0.5], [-0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]], atol=1e-6)
+    encoded = one_hot.encode(columns.encode([{"size": 2}, {"size": 8}, {"size": 4096}, {"size": -1}]))
+    np.testing.assert_allclose(encoded, [[0.5, 0.5], [-0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]], atol=1e-6)
 
 
 def test_many_numbers_share_few_indicators_and_finer_ones_weigh_less() -> None:
     rows = [{"size": size} for size in range(1, 100)]
     columns = Columns.from_rows(rows)
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(2, 5))
-    told = one_hot.encode(columns.encode(rows))
+    encoded = one_hot.encode(columns.encode(rows))
     assert one_hot.width == 7
-    np.testing.assert_allclose(told[:, :2].sum(axis=1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(told[:, 2:].sum(axis=1), 0.3, rtol=1e-6)
+    np.testing.assert_allclose(encoded[:, :2].sum(axis=1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(encoded[:, 2:].sum(axis=1), 0.3, rtol=1e-6)
 
 
 def test_categories_missing_values_and_layers() -> None:
@@ -124,7 +124,7 @@ def test_the_curve_pools_what_falls() -> None:
     assert curve.values.tolist() == [0.0, 1.5, 3.0]
 
 
-def test_scores_that_tell_nothing_give_the_mean() -> None:
+def test_scores_without_information_give_the_mean() -> None:
     curve = IsotonicCurve.through(np.zeros(4), np.array([1.0, 2.0, 3.0, 4.0]), np.ones(4))
     assert curve(np.array([0.0])).tolist() == pytest.approx([2.5])
     assert curve(np.array([1.0])) > curve(np.array([0.0]))
@@ -149,12 +149,12 @@ def test_every_trial_is_left_out_by_some_network(rng: np.random.Generator) -> No
     assert ((~_bags(RankingSettings(networks=3, bag=1.0), 50, rng)).sum(axis=0) == 1).all()
 
 
-def test_the_order_is_learned_and_the_throughput_told(rng: np.random.Generator) -> None:
+def test_the_order_is_learned_and_the_throughput_predicted(rng: np.random.Generator) -> None:
     history = history_of({size: 1000.0 * size**0.5 for size in (1, 2, 4, 8, 16, 32, 64)}, repeats=4)
-    told = RankingMLP().fit(history, rng=rng).predict(history.features)
-    assert (np.diff(told.throughput)[np.diff(history.throughput) > 0] > 0).all()
-    assert np.abs(np.log(told.throughput / history.throughput)).max() < 0.1
-    inside = (told.quantile(0.1) <= history.throughput) & (history.throughput <= told.quantile(0.9))
+    predicted = RankingMLP().fit(history, rng=rng).predict(history.features)
+    assert (np.diff(predicted.throughput)[np.diff(history.throughput) > 0] > 0).all()
+    assert np.abs(np.log(predicted.throughput / history.throughput)).max() < 0.1
+    inside = (predicted.quantile(0.1) <= history.throughput) & (history.throughput <= predicted.quantile(0.9))
     assert inside.mean() > 0.7
 
 

@@ -38,7 +38,7 @@ def test_without_a_difference_there_are_no_levels() -> None:
 
 
 @pytest.mark.parametrize("device", ["chip-four", "GB300"])
-def test_a_device_that_no_trial_had_is_told_with_more_doubt(device: str) -> None:
+def test_a_device_that_no_trial_had_is_predicted_with_more_doubt(device: str) -> None:
     known = history(SPEEDS)
     fitted = Roofline().fit(known, rng=np.random.default_rng(0))
     row = {**FACTS, "world_size": 8, "micro_batch_size": 4, "tp_degree": 1}

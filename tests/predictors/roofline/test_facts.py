@@ -29,7 +29,7 @@ class TestFacts:
         assert facts.share("sharding_strategy", ["FULL_SHARD"]).tolist() == [0.0, 0.5, 1.0]
         assert facts.share("sharding_strategy", ["NO_SHARD", "FULL_SHARD"]).tolist() == [1.0, 1.0, 1.0]
 
-    def test_words_and_booleans_are_told_apart(self, facts: Facts) -> None:
+    def test_words_and_booleans_are_distinguished(self, facts: Facts) -> None:
         assert facts.share("compile", ["True"]).tolist() == [1.0, 0.0, 0.0]
         assert facts.share("device", ["A100"]).tolist() == [0.0, 0.0, 1.0]
 

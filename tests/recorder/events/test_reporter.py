@@ -65,7 +65,7 @@ def test_another_rank_prints_nothing(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert (event.writer, event.state) == ("rank3", State.OUT_OF_MEMORY)
 
 
-def test_a_store_that_fails_is_told_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_that_fails_is_reported_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     made = reporter(tmp_path / "file" / "store")
     made.started({})

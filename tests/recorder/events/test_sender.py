@@ -58,7 +58,7 @@ def test_events_reach_the_store_through_nobodys_child(mark: str, tmp_path: Path)
     assert trial.state is State.COMPLETED
 
 
-def test_what_went_wrong_is_told(tmp_path: Path) -> None:
+def test_what_went_wrong_is_reported(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     courier = EventSender(str(tmp_path / "file" / "store"), deadline_s=10)
     courier.send(STARTED.to_json())
@@ -95,7 +95,7 @@ def test_a_stopped_writer_never_delays_a_step(mark: str, tmp_path: Path) -> None
         os.kill(writer, signal.SIGKILL)
 
 
-def test_a_dead_writer_is_told_and_hurts_nobody(mark: str, tmp_path: Path) -> None:
+def test_a_dead_writer_is_reported_and_hurts_nobody(mark: str, tmp_path: Path) -> None:
     courier = EventSender(str(tmp_path), deadline_s=5)
     writer = wait_for_writer(mark)
     os.kill(writer, signal.SIGKILL)

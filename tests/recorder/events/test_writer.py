@@ -56,18 +56,18 @@ def test_the_closing_event_comes_last() -> None:
     assert (closing.sequence, closing.trial_id, closing.workload) == (5, "t-1", STARTED.workload)
 
 
-def test_the_first_problem_is_told_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_the_first_problem_is_reported_once(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(b"{}")
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
-    told = ends[0].recv(10_000).decode().splitlines()
-    assert len(told) == 2
-    assert "invalid event" in told[0]
+    lines = ends[0].recv(10_000).decode().splitlines()
+    assert len(lines) == 2
+    assert "invalid event" in lines[0]
 
 
-def test_a_store_that_cannot_be_written_is_told(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
+def test_a_store_that_cannot_be_written_is_reported(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     writer = EventWriter(ends[1], str(tmp_path / "file" / "store"))
     writer.take(line(ENDED))
@@ -85,7 +85,7 @@ def test_lines_are_put_together(ends: tuple[socket.socket, socket.socket]) -> No
     assert list(read_lines(ends[1])) == [b"one", b"two"]
 
 
-def test_a_kill_for_want_of_memory_is_told_by_the_kernels_count() -> None:
+def test_a_kill_for_want_of_memory_is_recognized_by_the_kernels_count() -> None:
     last = Event(kind=EventKind.STARTED, trial_id="trial-1")
     assert closing_event(last).state is State.UNKNOWN
     closed = closing_event(last, State.OUT_OF_MEMORY, KILLED_BY_HOST)

@@ -49,13 +49,13 @@ class Properties:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"), [((2, 27, 3), "2.27.3"), (2703, "2703"), (RuntimeError("built without NCCL"), None)]
+    ("reported", "version"), [((2, 27, 3), "2.27.3"), (2703, "2703"), (RuntimeError("built without NCCL"), None)]
 )
-def test_the_facts_of_a_device(monkeypatch: pytest.MonkeyPatch, told: object, version: str | None) -> None:
+def test_the_facts_of_a_device(monkeypatch: pytest.MonkeyPatch, reported: object, version: str | None) -> None:
     def say() -> object:
-        if isinstance(told, Exception):
-            raise told
-        return told
+        if isinstance(reported, Exception):
+            raise reported
+        return reported
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)
@@ -101,7 +101,7 @@ def test_the_implementation_of_an_optimizer(optimizer: torch.optim.Optimizer, fa
     assert read_optimizer(optimizer) == facts
 
 
-def test_a_torch_that_does_not_tell_its_choice_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_does_not_say_its_choice_leaves_it_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torchs_optimizer, "_default_to_fused_or_foreach")  # pins the name
     assert read_optimizer(torch.optim.SGD(WEIGHTS, lr=0.1)) == {"optimizer": "SGD", "optimizer_fused": False}
 
@@ -130,7 +130,7 @@ class Float8Tensor(torch.Tensor):
     """Called as in torchao."""
 
 
-def test_modules_in_eight_bits_are_told_by_their_class_or_their_weights() -> None:
+def test_modules_in_eight_bits_are_recognized_by_their_class_or_their_weights() -> None:
     model = nn.Sequential(nn.Linear(2, 2), Float8Linear(2, 2), nn.Linear(2, 2, bias=False))
     assert count_float8_modules(model) == 1
     model[2].weight = nn.Parameter(torch.zeros(2, 2).as_subclass(Float8Tensor), requires_grad=False)

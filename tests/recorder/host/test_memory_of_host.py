@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     ],
     ids=["of its own", "in a container", "first version", "not counted", "no file", "no group"],
 )
-def test_kills_are_counted_where_the_kernel_tells(
+def test_kills_are_counted_where_the_kernel_counts_them(
     groups: str, file: str, text: str, expected: int | None, tmp_path: Path
 ) -> None:
     (tmp_path / "groups").write_text(groups)

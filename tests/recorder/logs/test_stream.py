@@ -142,7 +142,7 @@ def test_a_declared_format_is_the_only_one_read_and_a_step_counts_once() -> None
     assert (measured.source, measured.steps_counted + measured.warmup_steps) == ("space file", 4)
 
 
-def test_what_lines_and_steps_tell_differently_is_said() -> None:
+def test_a_difference_between_lines_and_steps_is_reported() -> None:
     steps = Measurement(tokens_per_second=400.0, samples_per_second=4.0)
     assert disagreement(steps, Measurement(tokens_per_second=430.0)) == ""
     assert disagreement(steps, None) == disagreement(None, steps) == ""
@@ -150,11 +150,11 @@ def test_what_lines_and_steps_tell_differently_is_said() -> None:
         steps, Measurement(tokens_per_second=100.0)
     )
     assert "samples_per_second" in disagreement(steps, Measurement(samples_per_second=40.0))
-    told = Measurement(tokens_per_second=100.0, source="space file")
-    both = merged(steps, told)
+    log = Measurement(tokens_per_second=100.0, source="space file")
+    both = merged(steps, log)
     assert (both.tokens_per_second, both.samples_per_second, both.source) == (100.0, 4.0, "space file")
     assert (both.other_source, both.other_tokens_per_second) == ("optimizer steps", 400.0)
-    both = merged(steps, told, prefer_log=False)
+    both = merged(steps, log, prefer_log=False)
     assert (both.tokens_per_second, both.source) == (400.0, "")
     assert (both.other_source, both.other_tokens_per_second) == ("space file", 100.0)
     assert merged(steps, Measurement(tokens_per_second=401.0, source="x"), prefer_log=False) == steps
@@ -194,7 +194,7 @@ def test_rates_are_weighed_by_the_time_that_they_were_true_for() -> None:
     assert found.samples_per_second == pytest.approx(18.0, rel=0.06)
 
 
-def test_lines_that_were_held_back_count_for_what_they_tell() -> None:
+def test_lines_that_were_held_back_count_for_what_they_say() -> None:
     lines = [line(index, 7.0 + 1e-6 * index, rate=80.0, step_s=0.1) for index in range(1, 21)]
     assert measure_readings(lines, source="x").samples_per_second == pytest.approx(80.0)
 

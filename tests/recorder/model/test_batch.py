@@ -103,7 +103,7 @@ def test_the_samples_are_where_a_known_batch_size_is(size: int | None, tensor: t
     assert found[1] == (tensor.numel() if tensor.dtype == torch.int64 else None)
 
 
-def test_a_loader_tells_the_batch_size_where_all_loaders_agree() -> None:
+def test_a_loader_gives_the_batch_size_where_all_loaders_agree() -> None:
     assert loader_batch_size() is None
     first = DataLoader(list(range(12)), batch_size=3)
     assert loader_batch_size() == 3

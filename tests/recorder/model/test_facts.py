@@ -37,7 +37,7 @@ def test_the_global_batch_is_that_of_the_whole_job() -> None:
     assert facts["activation_checkpointing"] == "full"
 
 
-def test_checkpoint_wrappers_tell_where_no_probe_was() -> None:
+def test_checkpoint_wrappers_count_where_no_probe_was() -> None:
     model = Model()
     model.blocks[0] = checkpoint_wrapper(model.blocks[0])
     assert observe(model, None, HookObservations(), world_size=1)["activation_checkpointing"] == "selective"

@@ -77,7 +77,7 @@ def test_ranks_that_share_a_sequence_consume_no_batches_of_their_own() -> None:
     assert found.facts()["cp_degree"] == 2
 
 
-def test_a_plan_tells_each_kind_once_and_is_short() -> None:
+def test_a_plan_names_each_kind_once_and_is_short() -> None:
     mesh = Mesh((2,), ("tp",))
     wide = nn.ModuleDict({f"part_{index}": nn.Linear(1, 1, bias=False) for index in range(99)})
     for parameter in wide.parameters():

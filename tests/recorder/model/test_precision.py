@@ -77,7 +77,7 @@ def test_autocast_shows_within_a_layer() -> None:
     assert probe.autocast_type == "torch.bfloat16"
 
 
-def test_a_torch_that_does_not_tell_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_torch_that_does_not_say_leaves_it_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     blocks = nn.ModuleList(Block() for _ in range(2))
     probe = PrecisionProbe(list(blocks), bare)
     train(blocks, {0, 1})

@@ -100,7 +100,7 @@ def test_low_precision_of_a_policy() -> None:
     assert read_sharding(FSDPLinear(**group), world_size=2).low_precision == "bf16"
 
 
-def test_policies_that_differ_are_told_unit_by_unit() -> None:
+def test_policies_that_differ_are_recorded_unit_by_unit() -> None:
     units = [
         FSDPLinear(
             mesh_info=mesh(shard_mesh_size=2),

@@ -92,7 +92,7 @@ def test_a_file_of_the_working_directory_stands_in_for_nothing(tmp_path: Path) -
     assert len(list((tmp_path / "store").rglob("*.json"))) == 2
 
 
-def test_without_a_program_the_usage_is_told(tmp_path: Path) -> None:
+def test_without_a_program_the_usage_is_printed(tmp_path: Path) -> None:
     code, _, stderr = run(["-m", "torchx_cubicml.recorder", "--"], tmp_path)
     assert code == 2
     assert stderr.startswith("usage: python -m torchx_cubicml.recorder -- ")

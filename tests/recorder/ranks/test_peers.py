@@ -46,7 +46,7 @@ def test_a_rank_finds_what_another_has_posted(store: TCPStore) -> None:
     assert second.ask("trial_id", within_s=60) == "trial-1"
 
 
-def test_what_the_others_tell_of_themselves(store: TCPStore) -> None:
+def test_what_the_others_say_of_themselves(store: TCPStore) -> None:
     first, *others = (peers(rank, store.port, world_size=4) for rank in range(4))
     assert first.work(within_s=60) == RankWork()
     for size, other in enumerate(others, start=1):

@@ -113,15 +113,15 @@ def test_steps_are_handed_on_when_it_is_time_to_look() -> None:
     assert handed == [leading, other, leading]
 
 
-def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
-    told: list[Exception] = []
+def test_a_clock_that_fails_is_reported_and_harms_nobody() -> None:
+    errors: list[Exception] = []
 
     def guard(hook: Callable[..., object]) -> Callable[..., None]:
         def call(*args: object) -> None:
             try:
                 hook(*args)
             except Exception as error:  # noqa: BLE001 - as around every hook
-                told.append(error)
+                errors.append(error)
 
         return call
 
@@ -133,7 +133,7 @@ def test_a_clock_that_fails_is_told_and_harms_nobody() -> None:
     notes.now = fail
     make_step_hook(notes, print, guard)(leading, (), {})
     DeferredForwardHook(notes, (0,), guard)(nn.Linear(2, 1), (torch.zeros(3, 2),), {})
-    assert [str(error) for error in told] == ["CUDA error: device-side assert triggered"] * 2
+    assert [str(error) for error in errors] == ["CUDA error: device-side assert triggered"] * 2
 
 
 def test_forwards_without_steps_take_no_memory_for_ever() -> None:

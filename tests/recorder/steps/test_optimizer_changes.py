@@ -76,7 +76,7 @@ def test_a_step_compiled_as_a_whole_shows_its_model_and_no_steps(tmp_path: Path)
 
 
 @pytest.mark.launch
-def test_a_failure_within_the_compiler_is_told_and_harms_nobody(tmp_path: Path) -> None:
+def test_a_failure_within_the_compiler_is_reported_and_harms_nobody(tmp_path: Path) -> None:
     (tmp_path / "sitecustomize.py").write_text(
         "from torchx_cubicml.recorder.steps.training import Training\n"
         "def fail(self):\n    raise RuntimeError('injected')\n"
@@ -130,12 +130,12 @@ def test_an_optimizer_without_a_state_has_stepped_where_its_parameter_was_writte
 
 
 def test_the_place_of_the_compiler_is_there_and_can_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    on_every_compilation(told.append)
+    calls: list[object] = []
+    on_every_compilation(calls.append)
     try:
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     finally:
-        callback.callback_handler.remove_end_callback(told.append)
-    assert told
+        callback.callback_handler.remove_end_callback(calls.append)
+    assert calls
     monkeypatch.delattr(callback, "callback_handler")
-    on_every_compilation(told.append)
+    on_every_compilation(calls.append)

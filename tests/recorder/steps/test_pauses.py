@@ -120,7 +120,7 @@ def test_a_clock_that_fails_fails_no_save() -> None:
     assert pauses.saving(lambda: "saved") == "saved"
 
 
-def test_the_hosts_own_time_of_pauses_is_told_between_moments(pauses: Pauses) -> None:
+def test_the_hosts_own_time_of_pauses_is_counted_between_moments(pauses: Pauses) -> None:
     began = time.perf_counter()
     pauses.evaluate(in_training_mode=False)
     pauses.saving(lambda: time.sleep(0.01))
@@ -246,7 +246,7 @@ class TestNoGrad:
             assert pauses.kind == EVAL_MODE
 
     @pytest.mark.parametrize("enters_itself", [False, True])
-    def test_it_is_told_apart_from_what_steps_do_without_gradients(
+    def test_it_is_distinguished_from_what_steps_do_without_gradients(
         self, pauses: Pauses, model: nn.Module, enters_itself: bool
     ) -> None:
         batch = torch.ones(1, 2)

@@ -81,7 +81,7 @@ def test_a_rate_needs_the_work_of_every_step_that_was_watched() -> None:
     assert found.relative_error == 0.0  # of the steps themselves
 
 
-def test_evaluation_and_saving_are_left_out_and_told() -> None:
+def test_evaluation_and_saving_are_left_out_and_reported() -> None:
     run = steps(*[1.0] * 20)
     run[7] = Block(seconds=6.0, samples=8, eval_mode_s=4.0, eval_mode_steps=1, checkpoint_s=1.0)
     run[12] = Block(seconds=3.0, samples=8, no_grad_s=2.0, no_grad_steps=1)
@@ -123,7 +123,7 @@ def test_drift_compares_the_ends_of_the_steady_state_and_widens_the_error() -> N
     assert steady_state(run[:12]).drift is None
 
 
-def test_a_share_of_time_is_told_only_where_every_step_tells() -> None:
+def test_a_share_of_time_is_reported_only_where_every_step_has_one() -> None:
     run = [Block(seconds=1.0, samples=8, outside_s=0.5)] * 8
     assert steady_state(run).share_outside == 0.5
     assert steady_state([*run, Block(seconds=1.0, samples=8)]).share_outside is None
@@ -154,7 +154,7 @@ def test_a_hidden_stall_before_an_unwatched_step_is_time_outside() -> None:
     assert filled[2].outside_s == pytest.approx(2.25)
 
 
-def test_a_share_of_time_that_the_looks_leave_in_doubt_is_not_told() -> None:
+def test_a_share_of_time_that_the_looks_leave_in_doubt_is_not_reported() -> None:
     """Most of the time goes to few steps, wherever in the step: looks at few steps miss or meet them."""
     rng = np.random.default_rng(0)
     inside_s = np.where(rng.random(4000) < 0.2, 0.02, 0.001)
@@ -208,7 +208,7 @@ class TestBlocks:
         found = steady_state(blocks.all(), singly=blocks.sampled_steps())
         assert found.step_time_s == (1.0, 1.0, 1.0)
 
-    def test_blocks_that_were_watched_in_part_tell_the_time_outside(self) -> None:
+    def test_blocks_that_were_watched_in_part_give_the_time_outside(self) -> None:
         looks = Block(seconds=64.0, steps=64, watched=8, samples=64, outside_s=1.6)
         rests = Block(seconds=64.0, steps=64, watched=0)
         found = steady_state([looks, rests, rests] * 20)

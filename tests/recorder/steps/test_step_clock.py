@@ -65,7 +65,7 @@ def test_cuda_events_are_read_once_the_device_has_passed_them(monkeypatch: pytes
     assert [step.samples for step in clock.steps()] == [5]
 
 
-def test_a_device_tells_how_long_pauses_were_and_gives_its_events_back(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_device_measures_how_long_pauses_were_and_gives_its_events_back(monkeypatch: pytest.MonkeyPatch) -> None:
     import torch
 
     monkeypatch.setattr(torch.cuda, "Event", Event)

@@ -189,7 +189,7 @@ def test_time_that_other_optimizers_take_is_not_outside_of_steps(training: Train
         assert measured.samples_per_second is not None
 
 
-def test_of_several_trainings_the_longest_is_told_of(training: Training) -> None:
+def test_of_several_trainings_the_longest_is_reported(training: Training) -> None:
     model, optimizer = model_and_optimizer()  # a search for a learning rate, say
     for _ in range(12):
         take_step(training, model, optimizer, batch=16)
@@ -226,7 +226,7 @@ def test_a_part_that_is_called_in_place_of_the_model_is_not_taken_for_it(trainin
     assert training.facts()["n_params"] == 90
 
 
-def test_the_loader_tells_the_batch_where_only_parts_are_called(training: Training) -> None:
+def test_the_loader_gives_the_batch_where_only_parts_are_called(training: Training) -> None:
     loader = torch.utils.data.DataLoader(torch.randn(40, 8), batch_size=4)
     model, optimizer = model_and_optimizer()
     for inputs in loader:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 TYPED = Answer(contract="typed")
-WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("told",))
+WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("a line",))
 QUESTION = '{"program": "t.py"}'
 ADDRESS = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -104,12 +104,12 @@ def all_as_typed(found: dict[int, Answer], reason: str) -> None:
     assert not any(answer.lines for number, answer in found.items() if number)
 
 
-def test_all_ranks_do_what_rank_0_wants_and_it_alone_tells(port: int) -> None:
+def test_all_ranks_do_what_rank_0_wants_and_it_alone_prints(port: int) -> None:
     found = answers(port, Worked(), delays={0: 0.2, 1: 0.0, 2: 0.4})
     assert found[0] == WANTED
     assert {answer.args for answer in found.values()} == {WANTED.args}
     assert {answer.contract for answer in found.values()} == {"wanted"}
-    assert [answer.lines for answer in found.values()] == [("told",), (), ()]
+    assert [answer.lines for answer in found.values()] == [("a line",), (), ()]
 
 
 def test_where_nothing_changes_nobody_waits_for_the_others(port: int) -> None:

@@ -338,7 +338,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("text", "parts"), WRONG.values(), ids=WRONG)
-def test_what_is_wrong_is_told(text: str, parts: list[str]) -> None:
+def test_what_is_wrong_is_reported(text: str, parts: list[str]) -> None:
     with pytest.raises(SpaceError) as caught:
         parse(text)
     message = str(caught.value)
@@ -432,9 +432,9 @@ def test_the_space_files_in_the_docs_are_legal(page: str) -> None:
 
 
 def test_the_reference_names_every_key_and_trainer() -> None:
-    told = (ROOT / "docs" / "space-file.md").read_text()
+    page = (ROOT / "docs" / "space-file.md").read_text()
     for name in (*ROOT_KEYS, *PARAMETER_KEYS, *REWRITE_KEYS, *LOG_KEYS[:1], *TRAINERS):
-        assert f"`{name}" in told or f"{name} =" in told or f"[{name}]" in told, name
+        assert f"`{name}" in page or f"{name} =" in page or f"[{name}]" in page, name
 
 
 def test_reads_what_an_editor_writes() -> None:
@@ -504,8 +504,8 @@ WRONG_SHORT_FORMS = {
 
 
 @pytest.mark.parametrize(("text", "parts"), WRONG_SHORT_FORMS.values(), ids=WRONG_SHORT_FORMS)
-def test_what_is_wrong_with_a_trainer_or_a_condition_is_told(text: str, parts: list[str]) -> None:
-    test_what_is_wrong_is_told(text, parts)
+def test_what_is_wrong_with_a_trainer_or_a_condition_is_reported(text: str, parts: list[str]) -> None:
+    test_what_is_wrong_is_reported(text, parts)
 
 
 def test_short_forms() -> None:

@@ -39,7 +39,7 @@ def test_rules_are_read() -> None:
         ("explore = 2\nexplore_budget_gpu_hours = 1", r"rewrite.explore: must be a number from 0 to 1"),
     ],
 )
-def test_what_is_wrong_is_told_with_key_and_rule(text: str, message: str) -> None:
+def test_what_is_wrong_is_reported_with_key_and_rule(text: str, message: str) -> None:
     with pytest.raises(SpaceError, match=message):
         rules(text)
 

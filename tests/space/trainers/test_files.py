@@ -114,7 +114,7 @@ class TestDeepSpeed:
         assert values["gradient_accumulation_steps",] == 4 * accumulation
         assert ("train_batch_size",) not in values
 
-    def test_a_file_that_contradicts_itself_is_told(self, folder: Path) -> None:
+    def test_a_file_that_contradicts_itself_is_reported(self, folder: Path) -> None:
         (folder / "ds.json").write_text(json.dumps({**DEEPSPEED, "train_batch_size": 3}))
         with pytest.raises(LaunchError, match="gradient_accumulation_steps"):
             read_config(launch("--deepspeed_config ds.json"), space_of("deepspeed", *self.PARAMETERS))

@@ -31,7 +31,7 @@ def test_the_lines_of_a_job_that_goes_on_are_not_waited_for(tmp_path: Path, word
         jobs.cancel(handle)
 
 
-def test_the_lines_of_a_job_that_ended_are_told(tmp_path: Path) -> None:
+def test_the_lines_of_a_job_that_ended_are_read(tmp_path: Path) -> None:
     with JobRunner("local_cwd", log_dir=str(tmp_path)) as jobs:
         handle = jobs.submit(app_of("import sys; sys.exit('its last words')"), launch_id="launch-1")
         while jobs.look(handle).phase is not JobPhase.ENDED:

@@ -184,7 +184,7 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
         Off(at="advisor.surrogates.cross_workload:CrossWorkloadSurrogate.ensemble", instead=_itself_alone),
     ),
 }
-"""What is switched off, in the order of the engine: predictors, kernel, surrogates, acquisition, searchers."""
+"""Mechanisms to switch off, in the order of the engine: predictors, kernel, surrogates, acquisition, searchers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -83,7 +83,7 @@ def propose_round(
 
 
 class _Score:
-    """What the predictor expects of configs; ``-inf`` for those that were launched already."""
+    """Throughput that the predictor expects of configs; ``-inf`` for those that were launched already."""
 
     def __init__(
         self,

@@ -313,7 +313,7 @@ def _paired_sections(scores: Scores, paired_seeds: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much is measured.
+    """Extent of the measurements.
 
     Args:
         seeds: random splits that all methods are averaged over.

@@ -78,7 +78,7 @@ ELSEWHERE = 3  # repeats of each of two configs of two other programs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was promised of one history.
+    """Promises made of one history, and whether they hold.
 
     Args:
         held: whether the interval of each launched config but the own holds its true gain.
@@ -166,7 +166,7 @@ def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], Ground]
 
 
 def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
-    """Return what is promised of one history."""
+    """Return the promises made of one history."""
     trials, ground = history(seed, kind, n_launches)
     current, true = ground.configs[0], dict(zip(map(repr, ground.configs), ground.true, strict=True))
     study = Study.of(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)

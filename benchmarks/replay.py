@@ -166,7 +166,7 @@ def propose_paper(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]
 def propose_optuna(cell: Cell, known: Sequence[Trial], seed: int, *, sampler: str) -> list[Config]:
     """Return the row nearest to what Optuna's ``sampler`` asks for, among those not launched yet.
 
-    A row that failed is told with a throughput of zero and a broken constraint.
+    A row that failed has a throughput of zero and a broken constraint.
     """
     import optuna
     from optuna.distributions import CategoricalDistribution, IntDistribution
@@ -255,7 +255,7 @@ SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {
     "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
     "ours, warm": (search_ours, True),
 }
-"""What searches, and whether all other workloads are known to it."""
+"""Searches by name; True for those that know all other workloads."""
 
 
 @cache

@@ -66,7 +66,7 @@ class Simulated(Protocol):
         """The user's own config."""
 
     def references(self) -> list[Config]:
-        """Return configs that need no search; the best of them is told beside the searches."""
+        """Return configs that need no search; the best of them is listed beside the searches."""
 
     def throughput(self, config: Config) -> float:
         """Return samples per second without noise; 0.0 where memory runs out."""
@@ -149,7 +149,7 @@ class Models(Protocol):
 
     families: Sequence[str]
     reference: tuple[str, str]
-    """What the best of ``Simulated.references`` is called, and what it is."""
+    """Name and description of the best of ``Simulated.references``."""
 
     def title(self) -> str:
         """Return what is known of them, in words."""
@@ -295,7 +295,7 @@ class Search:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search found: shares of the optimum without noise, the share out of memory, and seconds of a core."""
+    """Result of a search: shares of the optimum without noise, the share out of memory, and seconds of a core."""
 
     shares: Sequence[float]
     oom: float

@@ -94,12 +94,12 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the record is within the bound of what was realised."""
+        """True if the record is within the bound of what was realised."""
         return not self.fault and self.off is not None and abs(self.off) <= WITHIN
 
     @property
     def holds(self) -> bool:
-        """Whether the interval holds the rate in the long run."""
+        """True if the interval holds the rate in the long run."""
         return self.beyond is not None and abs(math.log1p(self.beyond)) <= QUANTILE * self.error
 
 
@@ -253,7 +253,7 @@ def _trained_s(log: Sequence[Sequence[object]], start: float, end: float) -> flo
 
 
 def _is_late(schedule: Schedule, log: Sequence[Sequence[object]], start: float, end: float) -> bool:
-    """Whether the steps between two moments took longer than they were to, or made up for what came before."""
+    """Return whether the steps between two moments took longer than they were to, or made up for what came before."""
     leads = {0, 1} if schedule.style == "alternating" else {0}
     ends = [event[1] for event in log if event[0] == "step" and event[2] in leads]
     planned = sum(seconds for seconds, ended in zip(schedule.seconds, ends, strict=True) if start < ended <= end)

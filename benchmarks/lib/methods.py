@@ -25,7 +25,7 @@ Judge: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], NDArray[np
 
 
 class Learner(Protocol):
-    """What the libraries have in common."""
+    """Interface that the libraries have in common."""
 
     def fit(self, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self:
         """Learn ``values`` ``[n]`` from ``inputs`` ``[n, n_inputs]``."""
@@ -143,4 +143,4 @@ JUDGES: dict[str, Judge] = {
     "ours": our_judge,
     **{name: partial(library_judge, make=make) for name, make in _MAKES.items()},
 }
-"""Who says what will run; one for all predictors of this package."""
+"""Classifiers of what will run, by name; one serves all predictors of this package."""

@@ -1,4 +1,4 @@
-"""Optuna's samplers on simulated spaces: told of jobs out of memory as broken constraints."""
+"""Optuna's samplers on simulated spaces: jobs out of memory are broken constraints."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def propose(
 ) -> list[Config]:
     """Return what ``tpe`` or ``gp`` asks for after ``trials`` in the bound ``space``; the study is rebuilt from them.
 
-    Numbers are told by their ranks, which is how they are spaced here; words and flags as categories, a value per layer
-    as one category each. A job out of memory is told with a throughput of zero and a broken constraint; so is what is
-    not legal, which costs no launch. Of several asked for at once, TPE takes those before as bad (``constant_liar``),
-    so that they differ.
+    Numbers are given as their ranks, which is how they are spaced here; words and flags as categories, a value per
+    layer as one category each. A job out of memory has a throughput of zero and a broken constraint; so has what is not
+    legal, which costs no launch. Of several asked for at once, TPE takes those before as bad (``constant_liar``), so
+    that they differ.
     """
     seed = int(rng.integers(2**31))
     made: BaseSampler

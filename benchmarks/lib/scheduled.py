@@ -56,7 +56,7 @@ class Pace:
 
 
 class Log:
-    """What happened when, in the order of its end."""
+    """Record of events and their times, in the order of their ends."""
 
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []

@@ -1,4 +1,4 @@
-"""Which jobs of a table are known and which are predicted."""
+"""Splits of a table into jobs that are known and jobs that are predicted."""
 
 from __future__ import annotations
 

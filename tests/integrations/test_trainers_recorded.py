@@ -41,7 +41,7 @@ def launched(folder: Path, job: str, *words: str, options: tuple[str, ...] = ())
     store, report = folder / "store", folder / "report.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHX_CUBICML_STORE": str(store), "HF_HUB_OFFLINE": "1"}
     cubicrun = (sys.executable, "-m", "torchx_cubicml.cubicrun", *options, "--standalone", "--nproc_per_node", "2")
-    command = [*cubicrun, str(JOBS / job), *words, "--report", str(report)]
+    command = [*cubicrun, str(JOBS / job), *words, "--outcome", str(report)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )

@@ -13,7 +13,7 @@ SEQ_LEN = 32
 @dataclass
 class Arguments:
     n_layer: int = field(default=2)
-    report: str = field(default="", metadata={"help": "file that receives what was done"})
+    outcome: str = field(default="", metadata={"help": "file that receives what was done"})
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -55,7 +55,7 @@ def main() -> None:
             "n_params": n_params,
             "metrics": done.metrics,
         }
-        Path(own.report).write_text(json.dumps(report))
+        Path(own.outcome).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

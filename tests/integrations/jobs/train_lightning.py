@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--max_steps", type=int, default=20)
-    parser.add_argument("--report", required=True)
+    parser.add_argument("--outcome", required=True)
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
@@ -97,7 +97,7 @@ def main() -> None:
             "n_params": n_params,
             "strategy": type(trainer.strategy).__name__,
         }
-        Path(args.report).write_text(json.dumps(report))
+        Path(args.outcome).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

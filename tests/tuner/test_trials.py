@@ -65,7 +65,7 @@ def test_trials_are_read_at_the_statistic_that_is_asked_for(tmp_path: Path) -> N
 def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
     plan = Event(kind=EventKind.PLANNED, launch_id=LAUNCH, config={"x": 1})
-    for event in (plan, replace(plan, launch_id="launch-of-another"), told(EventKind.STARTED, 0)):
+    for event in (plan, replace(plan, launch_id="launch-of-another"), event_of(EventKind.STARTED, 0)):
         trial_log.append(event)
     trial_log.refresh()
     monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda place: pytest.fail(f"{place} is read again"))
@@ -83,9 +83,9 @@ def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_of_several_trials_of_a_launch_the_measured_one_is_told(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
-    ended = told(EventKind.ENDED, 1, state=State.USER_ERROR)
-    measured = replace(told(EventKind.MEASURED, 2), measurement=Measurement(tokens_per_second=80.0))
-    for number, event in enumerate((told(EventKind.STARTED, 0), ended, measured, told(EventKind.STARTED, 3))):
+    ended = event_of(EventKind.ENDED, 1, state=State.USER_ERROR)
+    measured = replace(event_of(EventKind.MEASURED, 2), measurement=Measurement(tokens_per_second=80.0))
+    for number, event in enumerate((event_of(EventKind.STARTED, 0), ended, measured, event_of(EventKind.STARTED, 3))):
         trial_log.append(replace(event, trial_id=f"t{number}"))
         trial_log.refresh()
         found = trial_log.of_launch(LAUNCH)
@@ -96,10 +96,10 @@ def test_of_several_trials_of_a_launch_the_measured_one_is_told(tmp_path: Path) 
 
 def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
-    trial_log.append(replace(told(EventKind.STARTED, 0), launch_id=""))
+    trial_log.append(replace(event_of(EventKind.STARTED, 0), launch_id=""))
     trial_log.refresh()
     assert trial_log.of_launch(LAUNCH) is None
-    trial_log.append(told(EventKind.MEASURED, 5))
+    trial_log.append(event_of(EventKind.MEASURED, 5))
     trial_log.refresh()
     assert trial_log.attempts(LAUNCH) == [(NOON, NOON + timedelta(minutes=5))]
     assert [trial.launch_id for trial in trial_log.trials()] == [LAUNCH]
@@ -107,8 +107,8 @@ def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) 
 
 def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
-    trial_log.append(told(EventKind.STARTED, 0))
-    trial_log.append(replace(told(EventKind.STARTED, 9), launch_id="launch-of-another"))
+    trial_log.append(event_of(EventKind.STARTED, 0))
+    trial_log.append(replace(event_of(EventKind.STARTED, 9), launch_id="launch-of-another"))
     trial_log.refresh()
     assert trial_log.attempts(LAUNCH) == [(NOON, NOON)]
 
@@ -116,7 +116,7 @@ def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: 
 def test_two_launches_with_the_same_trial_id_stay_apart(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
     other = f"{LAUNCH[:-1]}2"
-    first, second = told(EventKind.STARTED, 0), replace(told(EventKind.STARTED, 5), launch_id=other)
+    first, second = event_of(EventKind.STARTED, 0), replace(event_of(EventKind.STARTED, 5), launch_id=other)
     for event in (
         first,
         replace(first, kind=EventKind.ENDED, state=State.COMPLETED),

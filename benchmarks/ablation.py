@@ -184,7 +184,7 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
         Off(at="advisor.surrogates.cross_workload:CrossWorkloadSurrogate.ensemble", instead=_itself_alone),
     ),
 }
-"""What is switched off, in the order of the engine: predictors, kernel, surrogates, acquisition, searchers."""
+"""Mechanisms to switch off, in the order of the engine: predictors, kernel, surrogates, acquisition, searchers."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -393,13 +393,13 @@ def main() -> None:
     if unknown := [part for name in names for part in name.split(" + ") if part not in MECHANISMS]:
         sys.exit(f"unknown mechanism {unknown[0]!r}; choose from {_names()}")
     chosen = list(cases(args.families.split(","), seeds=args.seeds))
-    told = [f"Loss without each mechanism over {len(chosen)} cases; 95 % t-interval over units; units."]
-    print(told[0], flush=True)
+    lines = [f"Loss without each mechanism over {len(chosen)} cases; 95 % t-interval over units; units."]
+    print(lines[0], flush=True)
     for line in rows(names, chosen, workers=args.workers):
         print(line, flush=True)
-        told.append(line)
+        lines.append(line)
         if args.output is not None:
-            args.output.write_text("\n".join(told) + "\n")
+            args.output.write_text("\n".join(lines) + "\n")
 
 
 if __name__ == "__main__":

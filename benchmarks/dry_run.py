@@ -67,9 +67,9 @@ class Bench:
 
     def rewritten(self) -> Cost:
         """Return what one costs that is rewritten."""
-        cost, told = self.dry_run(*self._ours())
-        if "arguments rewritten" not in told:
-            raise SystemExit(f"not rewritten:\n{told}")
+        cost, stderr = self.dry_run(*self._ours())
+        if "arguments rewritten" not in stderr:
+            raise SystemExit(f"not rewritten:\n{stderr}")
         return cost
 
     def kinds(self) -> dict[str, Callable[[], Cost]]:
@@ -88,13 +88,13 @@ class Bench:
 
     def _until_rewritten(self) -> Iterator[float]:
         for _ in range(_MOST_COLD):
-            cost, told = self.dry_run(*self._ours())
+            cost, stderr = self.dry_run(*self._ours())
             yield cost.wall_s
-            if "arguments rewritten" in told:
+            if "arguments rewritten" in stderr:
                 time.sleep(4)  # the times of change of folders count from three seconds on
                 self.rewritten()
                 return
-        raise SystemExit(f"not rewritten in {_MOST_COLD} launches:\n{told}")
+        raise SystemExit(f"not rewritten in {_MOST_COLD} launches:\n{stderr}")
 
     def _ours(self) -> list[str]:
         return ["cubicml", "--space", str(EXAMPLES / "gpt.toml"), "--store", str(self.store)]

@@ -83,7 +83,7 @@ def propose_round(
 
 
 class _Score:
-    """What the predictor expects of configs; ``-inf`` for those that were launched already."""
+    """Throughput that the predictor expects of configs; ``-inf`` for those that were launched already."""
 
     def __init__(
         self,
@@ -160,10 +160,10 @@ def run(simulator: Simulator, method: str, *, optimum: float, seed: int) -> Run:
         trials += [
             simulator.launch(config, rng=rng, number=len(trials) + place) for place, config in enumerate(configs)
         ]
-    told = [trial.measurement.samples_per_second if trial.measurement else None for trial in trials]
+    speeds = [trial.measurement.samples_per_second if trial.measurement else None for trial in trials]
     return Run(
         shares=np.array([simulator.throughput(trial.config) for trial in trials]) / optimum,
-        measured=np.array([speed or 0.0 for speed in told]) / optimum,
+        measured=np.array([speed or 0.0 for speed in speeds]) / optimum,
         seconds=statistics.fmean(seconds),
     )
 
@@ -203,10 +203,10 @@ def table(runs: dict[tuple[str, str], list[Run]]) -> str:
         if method == "random":
             continue
         measures = {
-            "median": lambda told: float(np.median(told)),
-            "fits": lambda told: float(np.mean(told > 0)),
+            "median": lambda values: float(np.median(values)),
+            "fits": lambda values: float(np.mean(values > 0)),
             "tau": falls,
-            "tau, fit": lambda told: falls(told[told > 0]),
+            "tau, fit": lambda values: falls(values[values > 0]),
         }
         for name, measure in measures.items():
             cells = [_mean([measure(run.round(number)) for run in group]) for number in range(ROUNDS + 1)]
@@ -225,18 +225,18 @@ def orderings(group: Sequence[Run]) -> list[str]:
     """Return what the runs of one method show of the paper's orderings, with standard errors over runs."""
     steps = [RANDOM_JOBS // 4, RANDOM_JOBS // 2, *_MARKS[2:]]
     lines = [
-        f"  best measured, {here} jobs to {then}: {_told([run.best(then) - run.best(here) for run in group])}"
+        f"  best measured, {here} jobs to {then}: {_mean_text([run.best(then) - run.best(here) for run in group])}"
         for here, then in pairwise(steps)
     ]
     for number in range(1, ROUNDS + 1):
         jumps = [float(np.median(run.round(number)) - np.median(run.round(number - 1))) for run in group]
-        lines.append(f"  median of round {number} over that before: {_told(jumps)}")
+        lines.append(f"  median of round {number} over that before: {_mean_text(jumps)}")
     taus = [falls(run.round(number)) for run in group for number in range(1, ROUNDS + 1)]
-    lines.append(f"  tau of launch order and measurement within a round: {_told(taus)}")
+    lines.append(f"  tau of launch order and measurement within a round: {_mean_text(taus)}")
     return lines
 
 
-def _told(values: Sequence[float]) -> str:
+def _mean_text(values: Sequence[float]) -> str:
     error = statistics.stdev(values) / len(values) ** 0.5 if len(values) > 1 else float("nan")
     up = sum(value > 0 for value in values)
     return f"{_mean(values):+.3f} +- {error:.3f}, above 0 in {up} of {len(values)}"
@@ -259,10 +259,10 @@ def draw(runs: dict[tuple[str, str], list[Run]], path: Path) -> None:
         for axis, family in zip(row, FAMILIES, strict=True):
             first = runs[family, method][0]
             for number in range(ROUNDS + 1):
-                told = first.round(number)
+                values = first.round(number)
                 start = 0 if number == 0 else RANDOM_JOBS + (number - 1) * JOBS_A_ROUND
-                place = start + np.arange(len(told))
-                axis.scatter(place, told, s=7, label="random" if number == 0 else f"round {number}")
+                place = start + np.arange(len(values))
+                axis.scatter(place, values, s=7, label="random" if number == 0 else f"round {number}")
             axis.plot(np.maximum.accumulate(first.measured), color="0.6", linewidth=0.8, zorder=0)
             axis.set_title(f"{family}, {method}")
     axes[0][0].legend(loc="lower right", fontsize=6)
@@ -299,10 +299,10 @@ def main() -> None:
         for (family, seed), simulator in simulators.items():
             found = run(simulator, method, optimum=optima[family, seed], seed=seed)
             runs.setdefault((family, method), []).append(found)
-        _tell(runs, args)  # what is done so far, for those who wait
+        _report(runs, args)  # what is done so far, for those who wait
 
 
-def _tell(runs: dict[tuple[str, str], list[Run]], args: argparse.Namespace) -> None:
+def _report(runs: dict[tuple[str, str], list[Run]], args: argparse.Namespace) -> None:
     text = "\n".join(
         [
             f"{RANDOM_JOBS} random jobs, then {ROUNDS} rounds of {JOBS_A_ROUND} by predictor and REINFORCE; "

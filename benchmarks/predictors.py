@@ -144,11 +144,11 @@ class Job:
         reached = _reached(self.test)
         yield f"{self.known}: tau", CEILING, tau_ceiling(reached, self.noise)
         for name in self.methods:
-            told = METHODS[name](self.train, self.test, self.seed)
-            yield f"{self.known}: tau", name, float(kendalltau(told.throughput, reached)[0])
-            yield f"{self.known}: median error", name, float(np.median(np.abs(told.throughput / reached - 1.0)))
-            if told.low is not None and told.high is not None:
-                inside = (told.low <= reached) & (reached <= told.high)
+            predicted = METHODS[name](self.train, self.test, self.seed)
+            yield f"{self.known}: tau", name, float(kendalltau(predicted.throughput, reached)[0])
+            yield f"{self.known}: median error", name, float(np.median(np.abs(predicted.throughput / reached - 1.0)))
+            if name in OURS:
+                inside = (predicted.quantile(0.1) <= reached) & (reached <= predicted.quantile(0.9))
                 yield f"{self.known}: coverage", name, float(inside.mean())
 
     def _proposals(self) -> Iterator[tuple[str, str, float]]:
@@ -161,10 +161,10 @@ class Job:
         judges = {name: judge for name, judge in JUDGES.items() if name in (*self.methods, "ours")}
         fits = {name: judge(self.train, self.test, self.seed) for name, judge in judges.items()}
         for name in self.methods:
-            told, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
-            order = np.argsort(-told.throughput * runs, kind="stable")
+            predicted, runs = METHODS[name](self.train, self.test, self.seed), fits.get(name, fits["ours"])
+            order = np.argsort(-predicted.throughput * runs, kind="stable")
             yield from self._best(name, reached[order], reached.max())
-            asked[name] = told.throughput
+            asked[name] = predicted.throughput
             if 0 < (reached > 0).sum() < len(reached):
                 yield f"{self.known}: AUC", name, float(roc_auc_score(reached > 0, runs))
         if asked.keys() >= set(ENSEMBLE):
@@ -313,7 +313,7 @@ def _paired_sections(scores: Scores, paired_seeds: int) -> list[str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Extent:
-    """How much is measured.
+    """Extent of the measurements.
 
     Args:
         seeds: random splits that all methods are averaged over.

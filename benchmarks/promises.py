@@ -78,7 +78,7 @@ ELSEWHERE = 3  # repeats of each of two configs of two other programs
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What was promised of one history.
+    """Promises made of one history, and whether they hold.
 
     Args:
         held: whether the interval of each launched config but the own holds its true gain.
@@ -134,7 +134,7 @@ def launched(
     *,
     rng: np.random.Generator,
     between: float,
-    told: bool,
+    has_error: bool,
     workload: Workload,
 ) -> Trial:
     """Return one launch of a config whose true throughput is known."""
@@ -142,7 +142,7 @@ def launched(
     within = math.exp(rng.uniform(math.log(low), math.log(high)))
     speed = true * math.exp(rng.normal(0.0, between) + rng.normal(0.0, within))
     measurement = Measurement(
-        tokens_per_second=speed, statistic="mean" if told else "", relative_error=within if told else None
+        tokens_per_second=speed, statistic="mean" if has_error else "", relative_error=within if has_error else None
     )
     name = f"trial-{int(rng.integers(2**53))}"
     return Trial(trial_id=name, workload=workload, config=config, state=State.COMPLETED, measurement=measurement)
@@ -153,7 +153,7 @@ def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], Ground]
     rng = np.random.default_rng([seed, n_launches])
     ground = transformer_ground(rng) if kind == "transformer" else plain_ground(rng)
     between = math.exp(rng.uniform(*map(math.log, BETWEEN)))
-    make = partial(launched, rng=rng, between=between, told=kind != "untold")
+    make = partial(launched, rng=rng, between=between, has_error=kind != "untold")
     others = 1 + rng.permutation(len(ground.configs) - 1)[: max(1, n_launches // 2)]
     tried = [0, *others.tolist()]
     tried += rng.choice(tried, n_launches - len(tried)).tolist() if n_launches > len(tried) else []
@@ -166,7 +166,7 @@ def history(seed: int, kind: str, n_launches: int) -> tuple[list[Trial], Ground]
 
 
 def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
-    """Return what is promised of one history."""
+    """Return the promises made of one history."""
     trials, ground = history(seed, kind, n_launches)
     current, true = ground.configs[0], dict(zip(map(repr, ground.configs), ground.true, strict=True))
     study = Study.of(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)
@@ -176,9 +176,9 @@ def outcome_of(seed: int, *, kind: str, n_launches: int) -> Outcome:
         return true[repr(same)] / ground.true[0]
 
     measured = [config for config in study.posterior.measured() if config != current]
-    gains = [gain for gain in study.posterior.gains(measured, current) if gain is not None]
+    gains = study.posterior.gains(measured, current)
     ratios = [ratio_of(config) for config in measured]
-    ends = [(gain.quantile(0.1), gain.quantile(0.9)) for gain in gains]
+    ends = list(zip(gains.quantile(0.1).tolist(), gains.quantile(0.9).tolist(), strict=True))
     best = study.best_known()
     rewritten = None
     if best is not None and best.config != current:
@@ -230,12 +230,12 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
-    told = []
+    printed = []
     for each in lines(args.kind or KINDS, args.histories, args.workers):
         print(each, flush=True)
-        told.append(each)
+        printed.append(each)
     if args.output is not None:
-        args.output.write_text("\n".join(told) + "\n", encoding="utf-8")
+        args.output.write_text("\n".join(printed) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -83,7 +83,7 @@ def call(count):
             hook(model, (inputs,), output)
         after_step(optimizer, (), {})
     return (time.perf_counter() - start) / count
-told = {}
+results = {}
 for name, share in (("all", 1e9), ("few", 1e-9)):
     watch(share)
     call(20_000)
@@ -91,8 +91,8 @@ for name, share in (("all", 1e9), ("few", 1e-9)):
     before = resident_kib()
     us = [1e6 * call(500) for _ in range(order["steps"] // 500)]
     gc.collect()
-    told[name] = {"us": us, "growth_kib": resident_kib() - before}
-print(json.dumps(told))
+    results[name] = {"us": us, "growth_kib": resident_kib() - before}
+print(json.dumps(results))
 """
 
 TOGGLED = """
@@ -110,10 +110,10 @@ def put(on):
 # What torch itself does more in a module and an optimizer that have hooks is part of this.
 WHOLE = """
 large = torch.randn(3_000_000)  # 12 MB: the work of a step leaves no room for our code in the processor's cache
-told = {}
+results = {}
 for name, share in (("all", 1e9), ("few", 1e-9)):
     watch(share)
-    pairs = told[name] = []
+    pairs = results[name] = []
     while len(pairs) < order["pairs"]:
         pair = {}
         for on in random.sample((True, False), 2):
@@ -126,7 +126,7 @@ for name, share in (("all", 1e9), ("few", 1e-9)):
         if not is_other:
             pairs.append(1e6 * (pair[True] - pair[False]))
     put(True)
-print(json.dumps(told))
+print(json.dumps(results))
 """
 
 # An entry into no_grad in each step, and one in every other step, which puts hooks on the model to see what comes.
@@ -142,17 +142,17 @@ def timed(every):
             clip()
         step()
     return 1e6 * (time.perf_counter() - start) / 200
-told = {}
+results = {}
 watch(1e-9)
 for every in (1, 2):
-    told[every] = []
+    results[every] = []
     for _ in range(order["pairs"]):
         pair = {}
         for on in random.sample((True, False), 2):
             torch.no_grad.__enter__ = enters[not on]
             pair[on] = timed(every)
-        told[every].append(pair[True] - pair[False])
-print(json.dumps(told))
+        results[every].append(pair[True] - pair[False])
+print(json.dumps(results))
 """
 
 PAIRS = """
@@ -280,9 +280,9 @@ def measure_entries(folder: Path) -> tuple[str, bool]:
 def measure_pairs(folder: Path, step_s: float, seconds: float) -> tuple[str, bool]:
     """Return by how much steps of ``step_s`` grow and whether the bound holds for the whole interval."""
     order = {"step_s": step_s, "pairs": max(round(seconds / step_s / 2 / PROCESSES), 10)}
-    told = [json.loads(*recorded(TRAINING + TOGGLED + PAIRS, order, folder)) for _ in range(PROCESSES)]
-    pairs = [pair for each in told for pair in each["pairs"]]
-    share = sum(each["share"] for each in told) / PROCESSES
+    answers = [json.loads(*recorded(TRAINING + TOGGLED + PAIRS, order, folder)) for _ in range(PROCESSES)]
+    pairs = [pair for each in answers for pair in each["pairs"]]
+    share = sum(each["share"] for each in answers) / PROCESSES
     without = 1000 * median(pair[4] for pair in pairs)
     rows: list[str] = []
     highest = 0.0

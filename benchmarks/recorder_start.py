@@ -87,13 +87,13 @@ def measure_start(folder: Path, pairs: int) -> tuple[str, bool]:
     commands = [sys.executable], [sys.executable, "-m", "torchx_cubicml.recorder", "--"]
     differences = []
     for number in range(pairs + 1):
-        told: dict[int, tuple[float, float, float]] = {}
+        times: dict[int, tuple[float, float, float]] = {}
         for kind in sorted((0, 1), reverse=bool(number % 2)):
             began = time.time()
             reached, host = map(float, run([*commands[kind], str(script)], folder).split())
-            told[kind] = reached - began, host, time.time() - began
+            times[kind] = reached - began, host, time.time() - began
         if number:  # the first fills the caches of the file system
-            differences.append([1000 * (ours - plain) for ours, plain in zip(told[1], told[0], strict=True)])
+            differences.append([1000 * (ours - plain) for ours, plain in zip(times[1], times[0], strict=True)])
     columns = [interval(column) for column in zip(*differences, strict=True)]
     names = ("wall time", "CPU time", "wall time to the end of the process, its record written")
     rows = [
@@ -106,9 +106,9 @@ def measure_start(folder: Path, pairs: int) -> tuple[str, bool]:
 
 def measure_first_steps(folder: Path, step_s: float, processes: int) -> tuple[str, bool]:
     """Return what the steps of ``step_s`` cost before their forwards are watched less; no bound is set for them."""
-    told = [json.loads(*recorded(FIRST, {"step_s": step_s}, folder)) for _ in range(processes)]
-    look = interval([1000 * each["look_s"] for each in told])
-    pairs = [each["pairs"] for each in told]
+    answers = [json.loads(*recorded(FIRST, {"step_s": step_s}, folder)) for _ in range(processes)]
+    look = interval([1000 * each["look_s"] for each in answers])
+    pairs = [each["pairs"] for each in answers]
     step_ms = 1000 * median(pair[2] for each in pairs for pair in each)
     rows = [f"  first look at the model      {_spelled(look, 'ms', 0)}, {processes} processes, once"]
     for name, column in (("wall time", 0), ("CPU time", 1)):

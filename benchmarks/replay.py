@@ -166,7 +166,7 @@ def propose_paper(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]
 def propose_optuna(cell: Cell, known: Sequence[Trial], seed: int, *, sampler: str) -> list[Config]:
     """Return the row nearest to what Optuna's ``sampler`` asks for, among those not launched yet.
 
-    A row that failed is told with a throughput of zero and a broken constraint.
+    A row that failed has a throughput of zero and a broken constraint.
     """
     import optuna
     from optuna.distributions import CategoricalDistribution, IntDistribution
@@ -185,14 +185,14 @@ def propose_optuna(cell: Cell, known: Sequence[Trial], seed: int, *, sampler: st
     study = optuna.create_study(direction="maximize", sampler=asking)
     for trial in known:
         at = {name: choices[name].index(int(str(trial.config[name]))) for name in NAMES}
-        told = create_trial(
+        frozen = create_trial(
             state=TrialState.COMPLETE,
             params={**at, "zero_stage": trial.config["zero_stage"]},
             distributions=space,
             value=_speed(trial),
             system_attrs={"constraints": [-1.0 if trial.measurement is not None else 1.0]},
         )
-        study.add_trial(told)
+        study.add_trial(frozen)
     asked = study.ask(space).params
 
     def distance(config: Config) -> float:
@@ -255,7 +255,7 @@ SEARCHES: dict[str, tuple[Callable[..., list[float]], bool]] = {
     "gp": (partial(search, propose=partial(propose_optuna, sampler="gp")), False),
     "ours, warm": (search_ours, True),
 }
-"""What searches, and whether all other workloads are known to it."""
+"""Searches by name; True for those that know all other workloads."""
 
 
 @cache
@@ -330,8 +330,8 @@ def lines_of(jobs: Sequence[Job], *, workers: int) -> Iterator[str]:
             each = []
             for job in group:
                 each.append(next(found))
-                told = f"{name}: {job.key[0]} on {job.key[1]} took {each[-1][1]:.1f} s a search"
-                print(told, file=sys.stderr, flush=True)
+                message = f"{name}: {job.key[0]} on {job.key[1]} took {each[-1][1]:.1f} s a search"
+                print(message, file=sys.stderr, flush=True)
             means = np.mean([shares for shares, _ in each], axis=0)
             gap = " " * 9 * (len(MARKS) - means.shape[1])
             seconds = f"{gap}{len(means):7d}{np.mean([seconds for _, seconds in each]):8.1f}"
@@ -361,21 +361,21 @@ def main() -> None:
     args = parser.parse_args()
     keys = keys_of_cells(args.cells)
     n_rows = [len(Cell(_groups()[key]).rows) for key in keys]
-    told: list[str] = []
+    lines: list[str] = []
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         print(line, flush=True)
-        told.append(line)
+        lines.append(line)
         if args.output is not None:
             args.output.parent.mkdir(parents=True, exist_ok=True)
-            args.output.write_text("\n".join(told) + "\n")
+            args.output.write_text("\n".join(lines) + "\n")
 
-    tell(_HEAD.format(n=len(keys), fewest=min(n_rows), most=max(n_rows)))
-    tell(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>8s}")
-    tell(f"{'workloads':14s}" + "".join(f"{sum(mark <= n for n in n_rows):9d}" for mark in MARKS))
-    tell(_ceiling(keys))
+    report(_HEAD.format(n=len(keys), fewest=min(n_rows), most=max(n_rows)))
+    report(f"{'jobs':14s}" + "".join(f"{mark:9d}" for mark in MARKS) + f"{'seeds':>7s}{'CPU s':>8s}")
+    report(f"{'workloads':14s}" + "".join(f"{sum(mark <= n for n in n_rows):9d}" for mark in MARKS))
+    report(_ceiling(keys))
     for line in lines_of([*jobs_of(args.only.split(";"), keys, args)], workers=args.workers):
-        tell(line)
+        report(line)
 
 
 _HEAD = """\

@@ -66,7 +66,7 @@ class Simulated(Protocol):
         """The user's own config."""
 
     def references(self) -> list[Config]:
-        """Return configs that need no search; the best of them is told beside the searches."""
+        """Return configs that need no search; the best of them is listed beside the searches."""
 
     def throughput(self, config: Config) -> float:
         """Return samples per second without noise; 0.0 where memory runs out."""
@@ -149,7 +149,7 @@ class Models(Protocol):
 
     families: Sequence[str]
     reference: tuple[str, str]
-    """What the best of ``Simulated.references`` is called, and what it is."""
+    """Name and description of the best of ``Simulated.references``."""
 
     def title(self) -> str:
         """Return what is known of them, in words."""
@@ -287,26 +287,26 @@ class Search:
                 trials += [
                     simulated.launch(each, rng=rng, number=at) for at, each in zip(numbers, configs, strict=True)
                 ]
-            told = handed_over(simulated, self.method, simulated.current, trials[:mark])
-            shares.append(simulated.throughput(told) / optimum)
+            chosen = handed_over(simulated, self.method, simulated.current, trials[:mark])
+            shares.append(simulated.throughput(chosen) / optimum)
         oom = statistics.fmean(trial.state is State.OUT_OF_MEMORY for trial in trials)
         return Found(shares=shares, oom=oom, seconds=time.process_time() - started)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search found: shares of the optimum without noise, the share out of memory, and seconds of a core."""
+    """Result of a search: shares of the optimum without noise, the share out of memory, and seconds of a core."""
 
     shares: Sequence[float]
     oom: float
     seconds: float
 
 
-def table(plan: Plan, tell: Callable[[str], None], pool: Executor) -> None:
-    """Tell the table of a plan's methods in each family and their mean, over its simulators, line by line."""
-    tell(f"{plan.models.title()}, simulated models {plan.seeds[0]} to {plan.seeds[-1]} of each family")
+def table(plan: Plan, report: Callable[[str], None], pool: Executor) -> None:
+    """Report the table of a plan's methods in each family and their mean, over its simulators, line by line."""
+    report(f"{plan.models.title()}, simulated models {plan.seeds[0]} to {plan.seeds[-1]} of each family")
     head = f"{'family':10s}{'method':19s}" + "".join(f"{mark:>7d}" for mark in plan.marks)
-    tell(f"{head}  worst   OOM models     s")
+    report(f"{head}  worst   OOM models     s")
     references = {family: _reference(plan, family) for family in plan.models.families}  # and the optima, once
     found: dict[tuple[str, str], list[Future[Found]]] = {}
     for family, method in product(plan.models.families, plan.methods):
@@ -316,7 +316,7 @@ def table(plan: Plan, tell: Callable[[str], None], pool: Executor) -> None:
     means: dict[str, list[NDArray[np.float64]]] = {method: [] for method in plan.methods}
     for family in plan.models.families:
         name, what = plan.models.reference
-        tell(f"{family:10s}{name:19s}{references[family]:7.3f}  {what}")
+        report(f"{family:10s}{name:19s}{references[family]:7.3f}  {what}")
         for method in plan.methods:
             runs = [each.result() for each in found[family, method]]
             shares = np.array([run.shares for run in runs])
@@ -324,10 +324,10 @@ def table(plan: Plan, tell: Callable[[str], None], pool: Executor) -> None:
             gap = " " * 7 * (len(plan.marks) - shares.shape[1])
             oom, seconds = (statistics.fmean(each) for each in ((r.oom for r in runs), (r.seconds for r in runs)))
             end = f"{gap}{shares[:, -1].min():7.3f}{oom:6.2f}{len(runs):7d}{seconds:6.0f}"
-            tell(_row(family, method, shares.mean(axis=0)) + end)
+            report(_row(family, method, shares.mean(axis=0)) + end)
     for method in plan.methods:
-        tell(_row("mean", method, np.mean(means[method], axis=0)))
-    tell("")
+        report(_row("mean", method, np.mean(means[method], axis=0)))
+    report("")
 
 
 def _reference(plan: Plan, family: str) -> float:
@@ -370,16 +370,16 @@ def main() -> None:
         args.output.parent.mkdir(parents=True, exist_ok=True)
         args.output.write_text("")
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         print(line, flush=True)
         if args.output is not None:
             with args.output.open("a") as output:
                 output.write(f"{line}\n")
 
-    tell(_HEAD)
+    report(_HEAD)
     with ProcessPoolExecutor(args.workers, mp_context=get_context("spawn")) as pool:
         for plan in plans:
-            table(plan, tell, pool)
+            table(plan, report, pool)
 
 
 _HEAD = """\

@@ -94,12 +94,12 @@ class Verdict:
 
     @property
     def is_right(self) -> bool:
-        """Whether the record is within the bound of what was realised."""
+        """True if the record is within the bound of what was realised."""
         return not self.fault and self.off is not None and abs(self.off) <= WITHIN
 
     @property
     def holds(self) -> bool:
-        """Whether the interval holds the rate in the long run."""
+        """True if the interval holds the rate in the long run."""
         return self.beyond is not None and abs(math.log1p(self.beyond)) <= QUANTILE * self.error
 
 
@@ -127,27 +127,27 @@ def simulated(name: Name) -> Verdict:
     """Return what the estimator says of a run that is only drawn."""
     schedule = drawn(*name)
     found = estimate(schedule.seconds[1:], schedule.work()[1:])  # nobody sees the beginning of the first step
-    told = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
+    verdict = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
     if found is None:
-        return _with(told, fault="no estimate")
+        return _with(verdict, fault="no estimate")
     rate, error = found
-    return _with(told, beyond=rate / schedule.rate - 1, **_interval(error))
+    return _with(verdict, beyond=rate / schedule.rate - 1, **_interval(error))
 
 
 def launched(name: Name, folder: Path) -> Verdict:
     """Return what is recorded of a training that is run for real."""
     schedule = drawn(*name)
-    told = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
-    place = folder / told.name.replace(":", "-")
+    verdict = Verdict(name=_spelled(name), family=schedule.family, words=_described(schedule))
+    place = folder / verdict.name.replace(":", "-")
     fault = launch(place, {"own": schedule.as_json()}, options_of(schedule, place), processes=schedule.processes)
     if fault:
-        return _with(told, fault=fault)
+        return _with(verdict, fault=fault)
     trials = list(TrialStore(str(place / "store")))
     measurement = trials[0].measurement if len(trials) == 1 else None
     if measurement is None:
         warned = [line for line in (place / "own.txt").read_text().splitlines() if "warning:" in line]
-        return _with(told, fault=f"no measurement of {len(trials)} trials {' '.join(warned)}")
-    return apply_rules(told, schedule, measurement, json.loads((place / "own.json").read_text()))
+        return _with(verdict, fault=f"no measurement of {len(trials)} trials {' '.join(warned)}")
+    return apply_rules(verdict, schedule, measurement, json.loads((place / "own.json").read_text()))
 
 
 def options_of(schedule: Schedule, place: Path) -> list[str]:
@@ -194,10 +194,10 @@ def launch(
     return f"exit status {status}" if status else ""
 
 
-def apply_rules(told: Verdict, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Verdict:
+def apply_rules(verdict: Verdict, schedule: Schedule, record: Measurement, log: Sequence[Sequence[object]]) -> Verdict:
     """Return the verdict on a record."""
-    told = _with(
-        told,
+    verdict = _with(
+        verdict,
         is_steady=record.is_steady,
         may_include_evaluation=record.may_include_evaluation,
         steps=record.steps_counted,
@@ -205,14 +205,14 @@ def apply_rules(told: Verdict, schedule: Schedule, record: Measurement, log: Seq
     )
     window = counted_window(log, warmup=record.warmup_steps, counted=record.steps_counted)
     if window is None:
-        return _with(told, fault=f"{record.warmup_steps} + {record.steps_counted} steps are not those of the run")
+        return _with(verdict, fault=f"{record.warmup_steps} + {record.steps_counted} steps are not those of the run")
     rates = dict(zip(("samples", "tokens"), realised(log, *window), strict=True))
     recorded = {"samples": record.samples_per_second, "tokens": record.tokens_per_second}
     if recorded[schedule.unit] is None:
-        return _with(told, fault=f"no {schedule.unit} recorded")
+        return _with(verdict, fault=f"no {schedule.unit} recorded")
     offs = [rate / rates[unit] - 1 for unit, rate in recorded.items() if rate is not None and rates[unit]]
     return _with(
-        told,
+        verdict,
         is_late=_is_late(schedule, log, *window),
         off=max(offs, key=abs),
         beyond=(recorded[schedule.unit] or 0.0) / (schedule.rate * schedule.processes) - 1,
@@ -253,7 +253,7 @@ def _trained_s(log: Sequence[Sequence[object]], start: float, end: float) -> flo
 
 
 def _is_late(schedule: Schedule, log: Sequence[Sequence[object]], start: float, end: float) -> bool:
-    """Whether the steps between two moments took longer than they were to, or made up for what came before."""
+    """Return whether the steps between two moments took longer than they were to, or made up for what came before."""
     leads = {0, 1} if schedule.style == "alternating" else {0}
     ends = [event[1] for event in log if event[0] == "step" and event[2] in leads]
     planned = sum(seconds for seconds, ended in zip(schedule.seconds, ends, strict=True) if start < ended <= end)
@@ -264,8 +264,8 @@ def _interval(error: float | None) -> dict[str, object]:
     return {"error": WITHOUT_INTERVAL if error is None else error, "has_interval": error is not None}
 
 
-def _with(told: Verdict, **changes: object) -> Verdict:
-    return Verdict(**{**asdict(told), **changes})
+def _with(verdict: Verdict, **changes: object) -> Verdict:
+    return Verdict(**{**asdict(verdict), **changes})
 
 
 def _spelled(name: Name) -> str:

@@ -132,12 +132,12 @@ def simulated(folder: Path, *, late_s: float, launches: int) -> tuple[float, flo
     request = replace(prepared.request, budget=Budget(launches=launches), parallel=PARALLEL)
     go(replace(prepared, request=request), cluster)
     spans = [(job.submitted.timestamp(), job.ends.timestamp()) for job in cluster.jobs.values()]
-    told = [(begin, end + late_s) for begin, end in spans]
+    reported = [(begin, end + late_s) for begin, end in spans]
     searches = launches - 2 * request.repeats_made
-    return *in_flight(spans, searches=searches), in_flight(told, searches=searches)[0]
+    return *in_flight(spans, searches=searches), in_flight(reported, searches=searches)[0]
 
 
-def tell_own_work(sizes: Iterable[int], launches: int) -> tuple[list[str], float]:
+def report_own_work(sizes: Iterable[int], launches: int) -> tuple[list[str], float]:
     """Return lines on the tuner's own work, and its longest wall time between launches."""
     lines, longest = [f"own work of a tune of {launches} launches, seconds of wall time (and of a core)"], 0.0
     for n_trials in sizes:
@@ -154,7 +154,7 @@ def tell_own_work(sizes: Iterable[int], launches: int) -> tuple[list[str], float
     return [*lines, ""], longest
 
 
-def tell_slots(arguments: argparse.Namespace) -> tuple[list[str], list[float], list[float]]:
+def report_slots(arguments: argparse.Namespace) -> tuple[list[str], list[float], list[float]]:
     """Return lines on slots, the shares that were filled, and the shares of time with all in flight of processes."""
     lines, shares, full = [f"{PARALLEL} slots, jobs that only sleep"], [], []
     for n_trials in arguments.beside:
@@ -170,10 +170,10 @@ def tell_slots(arguments: argparse.Namespace) -> tuple[list[str], list[float], l
         full.append(every)
     for late_s in (0.0, 3.0):
         with tempfile.TemporaryDirectory() as name:
-            every, filled, told = simulated(Path(name), late_s=late_s, launches=200)
+            every, filled, reported = simulated(Path(name), late_s=late_s, launches=200)
         lines.append(
             f"  200 simulated jobs of 20 to 200 s, ends told {late_s:g} s late: all in flight {every:.1%}, filled "
-            f"{filled:.1%}; all in flight by what the cluster tells {told:.1%}"
+            f"{filled:.1%}; all in flight by what the cluster tells {reported:.1%}"
         )
         shares.append(filled)
     return [*lines, ""], shares, full
@@ -189,9 +189,9 @@ def main() -> int:
     parser.add_argument("--output", type=Path, help="file to write the result to, besides printing it")
     arguments = parser.parse_args()
     busy = f"load average {os.getloadavg()[0]:.1f} at the begin"
-    slots, shares, full = tell_slots(arguments)
+    slots, shares, full = report_slots(arguments)
     with chdir(HERE.parent):
-        work, longest = tell_own_work(arguments.trials, arguments.launches)
+        work, longest = report_own_work(arguments.trials, arguments.launches)
     held = {
         f"slots filled over {FILLED_BOUND:.0%}": min(shares) > FILLED_BOUND,
         f"all in flight over {FILLED_BOUND:.0%} of the time over the smallest store": full[0] > FILLED_BOUND,

@@ -10,8 +10,8 @@ ROOT = Path(__file__).resolve().parent.parent
 def test_the_floors_of_the_page_are_those_of_the_linter() -> None:
     contract, *_ = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     page = (ROOT / "docs" / "architecture.md").read_text()
-    told = re.findall(r"^ {6}\d  (\S+(?: \| \S+)*)", page, re.MULTILINE)
-    assert [set(floor.split(" | ")) for floor in told] == [set(layer.split(" | ")) for layer in contract["layers"]]
+    floors = re.findall(r"^ {6}\d  (\S+(?: \| \S+)*)", page, re.MULTILINE)
+    assert [set(floor.split(" | ")) for floor in floors] == [set(layer.split(" | ")) for layer in contract["layers"]]
 
 
 def is_installed(path: Path) -> bool:

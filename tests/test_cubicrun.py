@@ -169,9 +169,9 @@ def test_unrecordable_commands_run_as_typed_with_one_line(folder: Path, line: st
     given, rest = split_options(shlex.split(line))
     plan = plan_launch(given, rest)
     assert (plan.args, plan.env) == (tuple(rest), {})
-    (told,) = plan.lines
-    assert told.startswith("torchx-cubicml: running your command as typed, without recording it: ")
-    assert reason in told
+    (line,) = plan.lines
+    assert line.startswith("torchx-cubicml: running your command as typed, without recording it: ")
+    assert reason in line
 
 
 def test_a_python_without_the_package_runs_as_typed(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -217,22 +217,22 @@ def test_facts_known_only_in_the_job_are_decided_there(folder: Path, size: str) 
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("words", "message"),
     [
         ("--nnodes 1:4 --cubicml", "the number of nodes (1:4) is known only when the job starts"),
         ("--nnodes 2 --nproc_per_node 2", ""),
     ],
     ids=["elastic", "several nodes in mode record"],
 )
-def test_what_is_recorded_and_not_rewritten(folder: Path, words: str, told: str) -> None:
-    mode = "rewrite" if told else "record"
+def test_an_unrewritten_launch_is_recorded(folder: Path, words: str, message: str) -> None:
+    mode = "rewrite" if message else "record"
     size = shlex.split(words.removesuffix(" --cubicml"))
     plan = planned("--cubicml-space", "space.toml", "--cubicml-mode", mode, *size, *COMMAND)
     assert plan.args == (*size, "-m", "torchx_cubicml.recorder", "--", *COMMAND)
     contract = decode_contract(plan.env[CONTRACT_VARIABLE])
     assert (contract.origin, contract.trial_id) == (Origin.USER, "")
     assert contract.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
-    assert told in "\n".join(plan.lines)
+    assert message in "\n".join(plan.lines)
 
 
 def test_without_a_store_the_default_one_serves(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -277,8 +277,8 @@ def test_help_shows_our_options_before_those_of_torchrun(
 ) -> None:
     (command,) = become(monkeypatch, "--help")
     assert command[1:] == ["-P", "-m", "torch.distributed.run", "--help"]
-    told, error = capsys.readouterr()
-    assert "--cubicml-space FILE" in told
+    printed, error = capsys.readouterr()
+    assert "--cubicml-space FILE" in printed
     assert error == ""
 
 
@@ -526,8 +526,8 @@ def test_past_the_deadline_all_ranks_run_as_typed(folder: Path, cause: str) -> N
     assert len(reasons) == 1, ends[0][2]
     if cause == "node without cubicrun":
         # On a machine under load rank 0 itself can take as long.
-        told = "only 1 of 2 ranks joined in time|the decision took too long|torchrun's store took longer than"
-        assert re.search(told, reasons[0])
+        pattern = "only 1 of 2 ranks joined in time|the decision took too long|torchrun's store took longer than"
+        assert re.search(pattern, reasons[0])
         assert recorded(folder).origin is Origin.USER
 
 

@@ -52,7 +52,7 @@ def launch(folder: Path, *arguments: str) -> tuple[subprocess.CompletedProcess[s
     return done, trial
 
 
-def told(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
+def job_output(done: subprocess.CompletedProcess[str]) -> dict[str, float]:
     """Return what the job itself has measured."""
     return json.loads(done.stdout.splitlines()[-1])
 
@@ -194,7 +194,7 @@ def test_more_than_the_device_holds_is_out_of_memory() -> None:
 def test_a_training_in_mixed_precision(how: str, tmp_path: Path) -> None:
     done, trial = launch(tmp_path, how)
     assert done.returncode == 0, done.stderr
-    own = told(done)
+    own = job_output(done)
     assert trial.state is State.COMPLETED
     assert trial.observed == {
         **trial.observed,

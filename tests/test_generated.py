@@ -1,7 +1,7 @@
 """Every command on generated stores under generated spaces: it answers, or says in a sentence why not.
 
-``make test-generated CASES=2000`` runs so many cases of each. What goes wrong inside of a launch is told on stderr and
-the command runs as typed: there, too, an error that nobody raised on purpose is a defect.
+``make test-generated CASES=2000`` runs so many cases of each. What goes wrong inside a launch is reported on stderr,
+and the command runs as typed: there, too, an error that nobody raised on purpose is a defect.
 """
 
 from __future__ import annotations
@@ -122,14 +122,14 @@ def strictly(text: str) -> object:
     return json.loads(text, parse_constant=refuse)
 
 
-def check_promise(told: dict[str, object]) -> None:
+def check_promise(promise: dict[str, object]) -> None:
     for name in _RATES:
-        value = told.get(name)
-        assert value is None or (isinstance(value, float) and 0.0 < value < math.inf), (name, told)
-    assert 0.0 <= told.get("probability_to_fit", 1.0) <= 1.0, told
+        value = promise.get(name)
+        assert value is None or (isinstance(value, float) and 0.0 < value < math.inf), (name, promise)
+    assert 0.0 <= promise.get("probability_to_fit", 1.0) <= 1.0, promise
     for low, middle, high in (("low", "throughput", "high"), ("gain_low", "gain", "gain_high")):
-        if told.get(middle) is not None:
-            assert told[low] <= told[middle] <= told[high], told
+        if promise.get(middle) is not None:
+            assert promise[low] <= promise[middle] <= promise[high], promise
 
 
 @pytest.fixture
@@ -160,14 +160,14 @@ METHODS = st.tuples(st.sampled_from([None, None, *SEARCHERS]), st.sampled_from([
 def test_suggest(folder, case: Case, method: list[str], count: str, as_json: bool) -> None:
     with folder() as path, laid_out(case, path):
         words = ["--space", "space.toml", "--count", count, *method, *(["--json"] if as_json else [])]
-        told = answer("suggest", *words, "--", *case.component)
-        assert told.status in {0, 2}
-        if told.status:
+        done = answer("suggest", *words, "--", *case.component)
+        assert done.status in {0, 2}
+        if done.status:
             return
         if not as_json:
-            assert told.out.startswith("The next launch would run:")
+            assert done.out.startswith("The next launch would run:")
             return
-        found = strictly(told.out)
+        found = strictly(done.out)
         space = load_space("space.toml")
         legal = {item.name: set(map(repr, item.choices)) for item in space.parameters if item.choices}
         assert len(found["worth_trying"]) <= int(count)
@@ -200,11 +200,16 @@ def test_predictors(case: Case, name: str, objective: str) -> None:
             assert ((fits >= 0.0) & (fits <= 1.0)).all()
         return
     make = partial(GaussianProcess, tuned=tuned, optimistic=bool(len(rows) % 2)) if name == "own" else PREDICTORS[name]
-    told = make().fit(history, rng=rng).predict(features)
-    known = ~np.isnan(told.throughput)
+    predicted = make().fit(history, rng=rng).predict(features)
+    known = ~np.isnan(predicted.throughput)
     if name != "roofline" and np.isfinite(history.throughput).any():
         assert known.all()
-    for values in (told.throughput[known], told.spread[known], told.quantile(0.1)[known], told.quantile(0.99)[known]):
+    for values in (
+        predicted.throughput[known],
+        predicted.spread[known],
+        predicted.quantile(0.1)[known],
+        predicted.quantile(0.99)[known],
+    ):
         assert (np.isfinite(values) & (values > 0.0)).all(), values
 
 
@@ -220,10 +225,10 @@ def test_predictors(case: Case, name: str, objective: str) -> None:
 def test_evaluate(folder, case: Case, split: str, names: list[str], more: list[str], as_json: bool) -> None:
     with folder() as path, laid_out(case, path):
         asked = ["--predictor", *names] if names else []
-        told = answer("evaluate", "--split", split, *asked, *more, *(["--json"] if as_json else []))
-        assert told.status in {0, 2}
-        if told.status == 0 and as_json:
-            found = strictly(told.out)
+        done = answer("evaluate", "--split", split, *asked, *more, *(["--json"] if as_json else []))
+        assert done.status in {0, 2}
+        if done.status == 0 and as_json:
+            found = strictly(done.out)
             for card in found if isinstance(found, list) else [found]:
                 assert card["n_train"] > 0
                 assert card["n_test"] > 0
@@ -238,8 +243,8 @@ def test_history(folder, case: Case, number: int) -> None:
         assert len(before) == len(case.trials)
         assert f"of {len(before)} trials" in answer("history", "list", "--limit", str(rng.choice([-1, 1, 5]))).out
         for name in [*(trial["trial_id"] for trial in before[:2]), "t", "nothing", "größe", ""]:
-            told = answer("history", "show", name, *rng.choice([["--json"], []]))
-            assert told.status in {0, 2}
+            done = answer("history", "show", name, *rng.choice([["--json"], []]))
+            assert done.status in {0, 2}
         _of_past_days(TrialStore(str(path / "store")), case, rng)
         known = strictly(answer("history", "list", "--json", "--limit", "0").out)
         day = rng.choice(["2026-01-01", "2027-01-01", "1970-01-01", "9999-12-31", "yesterday", "2026-13-01", ""])
@@ -251,8 +256,8 @@ def _of_past_days(store: TrialStore, case: Case, rng: random.Random) -> None:
     """Add to the store what old recorders wrote, and what no recorder did."""
     for place, trial in enumerate(case.trials):
         for event in trial_events(replace(trial, trial_id=f"old-{trial.trial_id}")):
-            told = {**event.to_json(), **rng.choice([{}, {}, {"later": [1]}, {"schema": 99}, {"attempt": [1]}])}
-            text = json.dumps(told)
+            written = {**event.to_json(), **rng.choice([{}, {}, {"later": [1]}, {"schema": 99}, {"attempt": [1]}])}
+            text = json.dumps(written)
             damaged = text[: rng.randrange(len(text))] if rng.random() < 0.1 else text
             name = f"{place}-{event.sequence}-{event.attempt[1]}-{rng.randrange(10**9)}.json"
             store.folder.publish(rng.choice(["2025-12-31", "2026-02-03"]), name, damaged.encode())
@@ -287,7 +292,7 @@ def test_history_import(
             writer.writerow(COLUMNS)
             for row, state in zip(rows, states, strict=False):
                 usual = ["8", "2", "4", str(rng.uniform(1.0, 1e6)), state, "2025-03-10", "40"]
-                cells = [rng.choice([cell, told]) for cell, told in zip(row, usual, strict=False)]
+                cells = [rng.choice([cell, other]) for cell, other in zip(row, usual, strict=False)]
                 writer.writerow([*cells, *row[len(cells) :]])
         if "damage" in more:
             data = Path("jobs.csv").read_bytes()
@@ -301,10 +306,10 @@ def test_history_import(
             Path("map.toml").write_text(rng.choice(MAPPINGS), encoding="utf-8")
             options += ["--mapping", "map.toml"]
         for _ in range(2 if "twice" in more else 1):
-            told = answer("history", "import", "jobs.csv", *options, *(["--json"] if "json" in more else []))
-            assert told.status in {0, 1, 2}
-            if told.status < 2 and "json" in more:
-                strictly(told.out)
+            done = answer("history", "import", "jobs.csv", *options, *(["--json"] if "json" in more else []))
+            assert done.status in {0, 1, 2}
+            if done.status < 2 and "json" in more:
+                strictly(done.out)
         if "log" in more:
             _print_trials(Path("job.log"), rng)
             assert answer("history", "import", "--log", "job.log").status in {0, 1}
@@ -332,8 +337,8 @@ def _print_trials(path: Path, rng: random.Random) -> None:
     for place in range(3):
         trial = Trial.completed(workload={"program": "größe"}, config={"a": place}, tokens_per_second=10.0)
         begin, end = trial_events(replace(trial, trial_id=f"printed-{place}", measurement=measurement(rng)))
-        told = {**begin.to_json(), **end.to_json(), **rng.choice([{}, {"event": "started"}, {"state": "none"}])}
-        lines.append(f"[rank0] CUBICML_TRIAL {json.dumps(told)} and more")
+        written = {**begin.to_json(), **end.to_json(), **rng.choice([{}, {"event": "started"}, {"state": "none"}])}
+        lines.append(f"[rank0] CUBICML_TRIAL {json.dumps(written)} and more")
     path.write_text("\n".join(rng.sample(lines, len(lines))), encoding="utf-8")
 
 
@@ -348,13 +353,13 @@ def test_init(folder, case: Case, script: str) -> None:
             )
         if script == "none":
             Path("train.py").unlink()
-        told = answer("init", "--", *case.component)
-        assert told.status in {0, 2}
-        if told.status == 0:
-            parse_space(told.out, where="starter.toml")
-        assert answer("init", "-o", "new.toml", "--", *case.component).status == told.status
-        if told.status == 0:
-            assert Path("new.toml").read_text() == told.out
+        done = answer("init", "--", *case.component)
+        assert done.status in {0, 2}
+        if done.status == 0:
+            parse_space(done.out, where="starter.toml")
+        assert answer("init", "-o", "new.toml", "--", *case.component).status == done.status
+        if done.status == 0:
+            assert Path("new.toml").read_text() == done.out
             assert answer("init", "-o", "new.toml", "--", *case.component).status == 2
 
 
@@ -362,8 +367,8 @@ def test_init(folder, case: Case, script: str) -> None:
 def test_launch(folder, case: Case, mode: str) -> None:
     with folder() as path, laid_out(case, path):
         options = Options(space="space.toml", store=str(path / "store"), mode=mode)
-        told = [_launched(case, options) for _ in range(2)]
-        (first, contract), (second, _) = told
+        launches = [_launched(case, options) for _ in range(2)]
+        (first, contract), (second, _) = launches
         assert first == second  # the second is of what was kept
         if contract is not None:
             _check_contract(contract, case)
@@ -430,10 +435,10 @@ def test_tune(
     words += ["--repeats", str(repeats), "--scratch", "scratch", *method, *more]
     with folder() as path, laid_out(case, path), pytest.MonkeyPatch.context() as patch:
         patch.setattr(tuner, "tune", _on(cluster))
-        told = answer("tune", *words, "--", *case.component)
-        assert told.status in {0, 1, 2}
-        if told.status == 0 and "--json" in more:
-            strictly(told.out)
+        done = answer("tune", *words, "--", *case.component)
+        assert done.status in {0, 1, 2}
+        if done.status == 0 and "--json" in more:
+            strictly(done.out)
         assert len(cluster.jobs) <= launches
         trials, _ = read_trials(str(path / "store"), deadline_s=60.0)
         assert len(trials) <= len(case.trials) + launches

@@ -1,4 +1,4 @@
-"""Names and texts of the package, as a stranger meets them."""
+"""Names and texts of the package and its benchmarks, as a stranger meets them."""
 
 from __future__ import annotations
 
@@ -13,8 +13,9 @@ import pytest
 ROOT = Path(__file__).resolve().parent.parent
 PACKAGE = ROOT / "torchx_cubicml"
 MODULES = sorted(path for path in PACKAGE.rglob("*.py") if not path.is_relative_to(PACKAGE / "components"))
-TREES = {path: ast.parse(path.read_text()) for path in MODULES}
-QUESTION = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why)\b")
+BENCHMARKS = sorted((ROOT / "benchmarks").rglob("*.py"))
+TREES = {path: ast.parse(path.read_text()) for path in [*MODULES, *BENCHMARKS]}
+QUESTION = re.compile(r"(What|Which|Who|Whose|How|Where|When|Why|Whether)\b")
 MOST_RECURRING = 10
 
 
@@ -39,8 +40,8 @@ def imported(path: Path) -> set[str]:
 
 def test_no_class_name_is_used_twice() -> None:
     places = defaultdict(list)
-    for path, tree in TREES.items():
-        for node in ast.walk(tree):
+    for path in MODULES:
+        for node in ast.walk(TREES[path]):
             if isinstance(node, ast.ClassDef):
                 places[node.name].append(dotted(path))
     assert {name: where for name, where in places.items() if len(where) > 1} == {}
@@ -51,7 +52,7 @@ def test_few_file_names_recur() -> None:
     assert len([name for name, count in counted.items() if count > 1]) <= MOST_RECURRING
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
+@pytest.mark.parametrize("path", TREES, ids=dotted)
 def test_no_docstring_begins_with_a_question(path: Path) -> None:
     documented = (ast.Module, ast.ClassDef, ast.FunctionDef)
     texts = {
@@ -89,7 +90,7 @@ def accepted_arguments(node: ast.ClassDef) -> set[str]:
     return names
 
 
-@pytest.mark.parametrize("path", MODULES, ids=dotted)
+@pytest.mark.parametrize("path", TREES, ids=dotted)
 def test_the_documented_arguments_of_a_class_are_its_own(path: Path) -> None:
     classes = [node for node in ast.walk(TREES[path]) if isinstance(node, ast.ClassDef) and not node.bases]
     stale = {

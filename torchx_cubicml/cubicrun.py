@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.messages import NOT_RECORDED, told
+from torchx_cubicml.launch.messages import NOT_RECORDED, message_line
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.settings import PREFIX, child_environment
@@ -73,7 +73,7 @@ def main() -> NoReturn:
     try:
         _execute(plan)
     except OSError as error:  # the added arguments or variables exceed the system's limit
-        _write(sys.stderr, f"{told(f'{NOT_RECORDED}: {error.strerror or error}')}\n")
+        _write(sys.stderr, f"{message_line(f'{NOT_RECORDED}: {error.strerror or error}')}\n")
         _execute(typed)
 
 
@@ -118,7 +118,7 @@ def plan_launch(given: Mapping[str, str], args: Sequence[str]) -> Plan:
         return _plan_in_job(command, options) if _needs_job(command, options) else _plan_here(command, options)
     except Exception as error:  # noqa: BLE001 - a defect of ours or of a library must not stop the user's training
         why = str(error) if isinstance(error, LaunchError) else f"{type(error).__name__}: {error}"
-        return replace(typed, lines=(told(f"{NOT_RECORDED}: {why}"),))
+        return replace(typed, lines=(message_line(f"{NOT_RECORDED}: {why}"),))
 
 
 def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
@@ -163,7 +163,7 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
         env={**variables, CONTRACT_VARIABLE: ""},
-        lines=(told("rank 0 will choose the config once all ranks have joined"),),
+        lines=(message_line("rank 0 will choose the config once all ranks have joined"),),
     )
 
 

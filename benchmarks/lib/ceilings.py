@@ -1,4 +1,4 @@
-"""How well a perfect model would score: the same numbers with the truth itself as the prediction, under the noise.
+"""Scores of a perfect model: the same numbers with the truth itself as the prediction, under the noise.
 
 The noise is that of the table's own twins, jobs that differ in ``zero_stage`` alone: half of the square of their log
 ratio each. A job's measurement stands for its truth, and is measured once more with a twin's deviation drawn by chance.

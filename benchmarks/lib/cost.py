@@ -1,4 +1,4 @@
-"""How long predictors take to learn and to score, from a hundred trials to a hundred thousand."""
+"""Time that predictors take to fit and to score, from a hundred trials to a hundred thousand."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ _ASKED = 100_000  # configs that are scored
 def cost(trials: Sequence[Trial], *, counts: Sequence[int] = COUNTS) -> str:
     """Return how long the predictors take to learn from tables of some sizes, made by repeating this one.
 
-    Learning is told in processor seconds, which do not count what else the machine does; scoring likewise, and by the
-    clock on the wall, for large batches are scored on all cores.
+    Learning is measured in processor seconds, which do not count what else the machine does; scoring likewise, and by
+    the clock on the wall, for large batches are scored on all cores.
     """
     ran = [trial for trial in trials if trial.measurement is not None]
     lines = [

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol, Self, TypeAlias
 
 import numpy as np
 
-from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility
+from torchx_cubicml.predictors import PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.columns import UNSEEN
 from torchx_cubicml.predictors.features.history import History, training_row
 
@@ -21,28 +20,12 @@ if TYPE_CHECKING:
 
 OBJECTIVE = "tokens_per_second"
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Told:
-    """What a method says of ``n`` trials.
-
-    Args:
-        throughput: median expected, whole job, ``[n]``.
-        low: lower end of the 80 % interval, ``[n]``; ``None`` where the method has none.
-        high: upper end.
-    """
-
-    throughput: NDArray[np.float64]
-    low: NDArray[np.float64] | None = None
-    high: NDArray[np.float64] | None = None
-
-
-Method: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Told]"
+Method: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], Prediction]"
 Judge: TypeAlias = "Callable[[Sequence[Trial], Sequence[Trial], int], NDArray[np.float64]]"
 
 
 class Learner(Protocol):
-    """What the libraries have in common."""
+    """Interface that the libraries have in common."""
 
     def fit(self, inputs: NDArray[np.float64], values: NDArray[np.float64]) -> Self:
         """Learn ``values`` ``[n]`` from ``inputs`` ``[n, n_inputs]``."""
@@ -58,11 +41,10 @@ class Classifier(Learner, Protocol):
         """Return the probability of each outcome, ``[n, 2]``."""
 
 
-def ours(train: Sequence[Trial], test: Sequence[Trial], seed: int, *, name: str) -> Told:
-    """Return what a predictor of this package says of ``test``."""
+def ours(train: Sequence[Trial], test: Sequence[Trial], seed: int, *, name: str) -> Prediction:
+    """Return the prediction of ``test`` by a predictor of this package."""
     history, features = _encoded(train, test)
-    prediction = PREDICTORS[name]().fit(history, rng=np.random.default_rng(seed)).predict(features)
-    return Told(throughput=prediction.throughput, low=prediction.quantile(0.1), high=prediction.quantile(0.9))
+    return PREDICTORS[name]().fit(history, rng=np.random.default_rng(seed)).predict(features)
 
 
 def our_judge(train: Sequence[Trial], test: Sequence[Trial], seed: int) -> NDArray[np.float64]:
@@ -78,13 +60,14 @@ def library(
     seed: int,
     *,
     make: Callable[[int], tuple[Learner, Classifier]],
-) -> Told:
-    """Return what a library's regressor says of ``test``: raw columns, logarithm of throughput."""
+) -> Prediction:
+    """Return the prediction of ``test`` by a library's regressor on raw columns, whose spread is unknown: NaN."""
     history, features = _encoded(train, test)
     regressor, _ = make(seed)
     measured = np.isfinite(history.throughput)
     regressor.fit(_without_gaps(history.features[measured]), np.log(history.throughput[measured]))
-    return Told(throughput=np.exp(regressor.predict(_without_gaps(_unseen_as_gaps(history, features)))))
+    logarithm = regressor.predict(_without_gaps(_unseen_as_gaps(history, features)))
+    return Prediction(logarithm=logarithm, spread=np.full(len(features), np.nan))
 
 
 def library_judge(
@@ -160,4 +143,4 @@ JUDGES: dict[str, Judge] = {
     "ours": our_judge,
     **{name: partial(library_judge, make=make) for name, make in _MAKES.items()},
 }
-"""Who says what will run; one for all predictors of this package."""
+"""Classifiers of what will run, by name; one serves all predictors of this package."""

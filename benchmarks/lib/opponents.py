@@ -1,4 +1,4 @@
-"""Optuna's samplers on simulated spaces: told of jobs out of memory as broken constraints."""
+"""Optuna's samplers on simulated spaces: jobs out of memory are broken constraints."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ def propose(
 ) -> list[Config]:
     """Return what ``tpe`` or ``gp`` asks for after ``trials`` in the bound ``space``; the study is rebuilt from them.
 
-    Numbers are told by their ranks, which is how they are spaced here; words and flags as categories, a value per layer
-    as one category each. A job out of memory is told with a throughput of zero and a broken constraint; so is what is
-    not legal, which costs no launch. Of several asked for at once, TPE takes those before as bad (``constant_liar``),
-    so that they differ.
+    Numbers are given as their ranks, which is how they are spaced here; words and flags as categories, a value per
+    layer as one category each. A job out of memory has a throughput of zero and a broken constraint; so has what is not
+    legal, which costs no launch. Of several asked for at once, TPE takes those before as bad (``constant_liar``), so
+    that they differ.
     """
     seed = int(rng.integers(2**31))
     made: BaseSampler
@@ -47,7 +47,7 @@ def propose(
     distributions = {_name(at, dimension): _distribution(dimension) for at, dimension in enumerate(space.dimensions)}
     for trial in trials:
         speed = trial.measurement.samples_per_second if trial.measurement else None
-        study.add_trial(_told(_params(space, trial.config), distributions, speed))
+        study.add_trial(_frozen_trial(_params(space, trial.config), distributions, speed))
     asked: list[Config] = []
     for _ in range(count + _MOST_ILLEGAL):
         if len(asked) == count:
@@ -55,13 +55,15 @@ def propose(
         params = study.ask(distributions).params
         found = space.decode([_choice(params[_name(at, each)], each) for at, each in enumerate(space.dimensions)])
         if found is None:
-            study.add_trial(_told(params, distributions, None))
+            study.add_trial(_frozen_trial(params, distributions, None))
         else:
             asked.append(found)
     return asked
 
 
-def _told(params: dict[str, object], distributions: dict[str, BaseDistribution], speed: float | None) -> FrozenTrial:
+def _frozen_trial(
+    params: dict[str, object], distributions: dict[str, BaseDistribution], speed: float | None
+) -> FrozenTrial:
     return create_trial(
         state=TrialState.COMPLETE,
         params=params,
@@ -89,16 +91,16 @@ def _distribution(dimension: Dimension) -> BaseDistribution:
     return CategoricalDistribution(range(len(dimension.choices)))
 
 
-def _choice(told: object, dimension: Dimension) -> int:
-    place = int(str(told))
+def _choice(value: object, dimension: Dimension) -> int:
+    place = int(str(value))
     return dimension.choices.index(_rungs(dimension)[place]) if _is_number(dimension) else place
 
 
 def _params(space: SearchSpace, config: Config) -> dict[str, object]:
     params: dict[str, object] = {}
     for at, (dimension, choice) in enumerate(zip(space.dimensions, space.encode(config), strict=True)):
-        told = _rungs(dimension).index(dimension.choices[choice]) if _is_number(dimension) else choice
-        params[_name(at, dimension)] = told
+        value = _rungs(dimension).index(dimension.choices[choice]) if _is_number(dimension) else choice
+        params[_name(at, dimension)] = value
     return params
 
 

@@ -31,7 +31,7 @@ def _of_word(column: NDArray[np.generic], values: Mapping[str, float]) -> Column
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Split:
-    """How a batch is split over ranks, and what is kept of it, ``[n]`` each."""
+    """Split of a batch over ranks, and the part of it that is kept, ``[n]`` each."""
 
     tp: Column
     pp: Column

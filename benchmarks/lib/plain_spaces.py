@@ -107,7 +107,7 @@ class PlainModel:
 
     @cached_property
     def memory_gib(self) -> float:
-        """What a device has: so much that a share of all configs within ``FAILING`` fails, and the user's own runs."""
+        """Memory of a device: so much that a share of all configs within ``FAILING`` fails, and the user's own runs."""
         if FAMILIES[self.family].fits_always:
             return float("inf")
         share = np.random.default_rng([self.seed, 99]).uniform(*FAILING)

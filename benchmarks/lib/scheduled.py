@@ -56,7 +56,7 @@ class Pace:
 
 
 class Log:
-    """What happened when, in the order of its end."""
+    """Record of events and their times, in the order of their ends."""
 
     def __init__(self) -> None:
         self.events: list[tuple[object, ...]] = []
@@ -216,7 +216,7 @@ class Training:
         style = schedule["style"]
         self._networks = Gan() if style == "gan" else Networks(style, has_tokens=bool(schedule["seq_lens"]))
         self._pauses = {(pause["after"], pause["kind"]): pause["seconds"] for pause in schedule["pauses"]}
-        self._told = (0.0, 0)  # when the last line was printed, and what was consumed since
+        self._since_line = (0.0, 0)  # when the last line was printed, and what was consumed since
 
     def run(self) -> None:
         """Train."""
@@ -226,7 +226,7 @@ class Training:
             dist.barrier()
         self._pace.begin_anew()
         self.log.begin()
-        self._told = (self._pace.moment, 0)
+        self._since_line = (self._pace.moment, 0)
         for index in range(len(self._schedule["seconds"])):
             self._step(index)
             for (after, kind), seconds in self._pauses.items():
@@ -245,18 +245,18 @@ class Training:
             self._networks.train(batch, is_last=number == len(batches) - 1)
         pace.until(pace.moment)
         self._networks.step(index, self.log)
-        self._tell(index, sum(batches) * self._schedule["processes"], length)
+        self._report(index, sum(batches) * self._schedule["processes"], length)
         if index < STEPS_TO_SETTLE and pace.behind_s() > LATE_S:
             pace.begin_anew()
 
-    def _tell(self, index: int, samples: int, length: int) -> None:
-        """Tell of the step where the script is what tells."""
+    def _report(self, index: int, samples: int, length: int) -> None:
+        """Report the step where the script is the source."""
         source, every = self._schedule["source"], self._schedule["log_every"]
         if source == "measure":
             measure.step(samples=samples, tokens=samples * length if length else None)
-        since, consumed = self._told
+        since, consumed = self._since_line
         work = consumed + samples * (length or 1)
-        self._told = since, work
+        self._since_line = since, work
         if not source.startswith("log") or (index + 1) % every:
             return
         now = next(event[1] for event in reversed(self.log.events) if event[0] == "step")
@@ -267,7 +267,7 @@ class Training:
         if self._is_first:
             print(f"step {index + 1} loss 0.1 {said}", flush=True)
         self.log.line()
-        self._told = now, 0
+        self._since_line = now, 0
 
     def _pause(self, kind: str, seconds: float) -> None:
         behind_s = self._pace.behind_s()

@@ -1,4 +1,4 @@
-"""Which jobs of a table are known and which are predicted."""
+"""Splits of a table into jobs that are known and jobs that are predicted."""
 
 from __future__ import annotations
 
@@ -40,9 +40,9 @@ def by_scale(trials: Sequence[Trial], large: int, seed: int) -> Split:
     train = [trial for trial in trials if size_of(trial) <= LARGEST_KNOWN]
     beyond = [trial for trial in trials if size_of(trial) > LARGEST_KNOWN]
     ran = [index for index, trial in enumerate(beyond) if trial.measurement is not None]
-    told = set(np.random.default_rng(seed).permutation(ran)[:large].tolist())
-    train += [trial for index, trial in enumerate(beyond) if index in told]
-    return train, [trial for index, trial in enumerate(beyond) if index not in told]
+    shown = set(np.random.default_rng(seed).permutation(ran)[:large].tolist())
+    train += [trial for index, trial in enumerate(beyond) if index in shown]
+    return train, [trial for index, trial in enumerate(beyond) if index not in shown]
 
 
 def by_date(trials: Sequence[Trial], _seed: int) -> Split:

@@ -77,7 +77,7 @@ class Schedule:
 
     @property
     def unit(self) -> str:
-        """What is counted: tokens, or samples where there are none."""
+        """Unit of the work: tokens, or samples where there are none."""
         return "tokens" if self.seq_lens else "samples"
 
     def work(self) -> list[int]:

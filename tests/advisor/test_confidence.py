@@ -75,12 +75,12 @@ def test_a_slow_node_hides_no_gain() -> None:
     fastest = {"micro_batch_size": 32, "compile": True, "backend": "a"}
     ran = [trial for trial in some(30, sloped, noise=0.01, seed=0) if trial.config != fastest]
     trials = [*ran, launched(fastest, 0.7 * sloped(fastest))]
-    best, told = best_known(SPACE, **GIVEN, trials=trials), verdict(studied(trials))
+    best, confidence = best_known(SPACE, **GIVEN, trials=trials), verdict(studied(trials))
     assert (best.config["micro_batch_size"], best.config["compile"]) == (32, True)
     assert best.config != fastest
     assert best.gain == pytest.approx(sloped(best.config) / sloped(CURRENT), rel=0.05)
-    assert told.winner.config == best.config
-    assert fastest in [rival.config for rival in told.rivals]
+    assert confidence.winner.config == best.config
+    assert fastest in [rival.config for rival in confidence.rivals]
 
 
 def test_a_repeated_fast_result_is_believed() -> None:
@@ -116,12 +116,12 @@ def test_the_winner_is_named_with_its_rivals_and_how_sure_it_is() -> None:
     near = {**CURRENT, "micro_batch_size": 32, "compile": True}
     twin, slow = {**near, "backend": "b"}, {**CURRENT, "micro_batch_size": 1}
     speeds = [(near, 1600.0), (near, 1590.0), (twin, 1602.0), (CURRENT, 1200.0), (CURRENT, 1195.0), (slow, 1000.0)]
-    told = verdict(studied([launched(*each) for each in speeds]))
-    assert told is not None
-    assert told.winner.config in (near, twin)
-    assert [rival.config for rival in told.rivals] == [twin if told.winner.config == near else near]
-    assert told.faster > 0.95
-    assert 0.5 < told.confidence <= 1.0
+    found = verdict(studied([launched(*each) for each in speeds]))
+    assert found is not None
+    assert found.winner.config in (near, twin)
+    assert [rival.config for rival in found.rivals] == [twin if found.winner.config == near else near]
+    assert found.faster > 0.95
+    assert 0.5 < found.confidence <= 1.0
 
 
 def test_measuring_again_makes_surer() -> None:
@@ -194,15 +194,15 @@ def test_all_questions_go_by_one_winner() -> None:
     ran = [trial for trial in some(30, sloped, noise=0.01, seed=0) if trial.config != fastest]
     for find_outliers in (0.3, 0.7):
         study = studied([*ran, launched(fastest, find_outliers * sloped(fastest))])
-        told = verdict(study)
-        assert told.winner.config == study.best_known().config
-        assert {worth.name: worth.value for worth in sensitivity(study)} == told.winner.config
+        found = verdict(study)
+        assert found.winner.config == study.best_known().config
+        assert {worth.name: worth.value for worth in sensitivity(study)} == found.winner.config
 
 
 def test_the_questions_take_a_named_winner() -> None:
     study = studied(some(12, sloped, noise=0.02, seed=0))
-    told, named = verdict(study), verdict(study, winner=CURRENT)
+    found, named = verdict(study), verdict(study, winner=CURRENT)
     assert named.winner.config == CURRENT
-    assert named.confidence < 0.05 < told.confidence
+    assert named.confidence < 0.05 < found.confidence
     assert {worth.name: worth.value for worth in sensitivity(study, winner=CURRENT)} == CURRENT
     assert sensitivity(study, winner={**CURRENT, "micro_batch_size": 3}) == ()

@@ -20,9 +20,9 @@ def test_the_users_config_comes_first_then_equal_layers() -> None:
     points = first_batch(bound(LAYERS, BATCH), current=CURRENT)
     assert points[0].config == CURRENT
     assert points[0].why == "your config"
-    told = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
+    values = [(point.config["sharding_strategy"], point.config["micro_batch_size"]) for point in points[1:]]
     alike = [((name,) * 4, batch) for batch in (4, 16) for name in STRATEGIES]
-    assert told == alike[1:]  # the first is the user's own at another batch
+    assert values == alike[1:]  # the first is the user's own at another batch
     assert points[3].why == "every layer FULL_SHARD at the largest micro_batch_size (16)"
 
 

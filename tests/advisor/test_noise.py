@@ -3,7 +3,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.noise import ThroughputPosterior, believe, pooled_noise, repeat_noise
+from torchx_cubicml.advisor.noise import believe, pooled_noise, repeat_noise
+from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.records.trial import State, Trial
 
 
@@ -44,9 +45,9 @@ class TestRepeatNoise:
         rng = np.random.default_rng(0)
         doubts = rng.choice([0.01, 0.05, 0.3], size=(60, 4))
         logs = rng.normal(0.0, 0.03, size=(60, 4)) + rng.normal(0.0, doubts)
-        told = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
-        assert pooled_noise(told) == pytest.approx(0.03, abs=0.012)
-        assert pooled_noise((values, (0.0,) * 4) for values, _ in told) > 0.1
+        measurements = [(tuple(values), tuple(each)) for values, each in zip(np.exp(logs), doubts, strict=True)]
+        assert pooled_noise(measurements) == pytest.approx(0.03, abs=0.012)
+        assert pooled_noise((values, (0.0,) * 4) for values, _ in measurements) > 0.1
 
     def test_launches_of_an_unknown_config_are_no_repeats(self) -> None:
         bare = [
@@ -59,36 +60,39 @@ class TestRepeatNoise:
         assert repeat_noise([failed, *runs([1.0, 9.0])], objective="samples_per_second") == repeat_noise([])
 
 
+def predicted(*throughputs: float, spread: float = 0.1) -> Prediction:
+    return Prediction(logarithm=np.log(throughputs), spread=np.full(len(throughputs), spread))
+
+
 class TestBelieve:
     def test_more_measurements_weigh_more(self) -> None:
-        predicted = ThroughputPosterior(100.0, 0.1)
-        once, often = (believe(predicted, [200.0] * count, [0.0] * count, noise=0.1) for count in (1, 20))
-        assert once is not None
-        assert often is not None
-        assert once.throughput == pytest.approx((100.0 * 200.0) ** 0.5)
-        assert once.throughput < often.throughput < 200.0
-        assert often.spread < once.spread < 0.1
+        measured = [((200.0,) * count, (0.0,) * count) for count in (1, 20)]
+        beliefs = believe(predicted(100.0, 100.0), measured, noise=0.1)
+        (once, often), (spread_of_once, spread_of_often) = beliefs.throughput, beliefs.spread
+        assert once == pytest.approx((100.0 * 200.0) ** 0.5)
+        assert once < often < 200.0
+        assert spread_of_often < spread_of_once < 0.1
 
     def test_measurements_alone_are_their_mean(self) -> None:
-        belief = believe(None, [90.0, 100.0, 111.0], [0.0] * 3, noise=0.1)
-        assert belief is not None
-        assert belief.throughput == pytest.approx((90.0 * 100.0 * 111.0) ** (1 / 3))
-        assert belief.spread == pytest.approx(0.1 / 3**0.5)
+        belief = believe(Prediction.unknown(1), [((90.0, 100.0, 111.0), (0.0,) * 3)], noise=0.1)
+        assert belief.throughput == pytest.approx([(90.0 * 100.0 * 111.0) ** (1 / 3)])
+        assert belief.spread == pytest.approx([0.1 / 3**0.5])
 
     def test_a_run_that_is_unsure_of_itself_weighs_less(self) -> None:
-        belief = believe(None, [100.0, 200.0], [0.0, 0.3], noise=0.1)
-        assert belief is not None
-        assert belief.throughput == pytest.approx(100.0 * 2.0 ** (0.01 / (0.1 + 0.01)))
-        assert belief.spread == pytest.approx((1 / 0.01 + 1 / 0.1) ** -0.5)
+        belief = believe(Prediction.unknown(1), [((100.0, 200.0), (0.0, 0.3))], noise=0.1)
+        assert belief.throughput == pytest.approx([100.0 * 2.0 ** (0.01 / (0.1 + 0.01))])
+        assert belief.spread == pytest.approx([(1 / 0.01 + 1 / 0.1) ** -0.5])
 
     def test_a_belief_without_measurements_is_the_prediction(self) -> None:
-        assert believe(ThroughputPosterior(100.0, 0.1), [], [], noise=0.1) == ThroughputPosterior(100.0, 0.1)
-        assert believe(None, [], [], noise=0.1) is None
+        asked = predicted(100.0, np.nan)
+        beliefs = believe(asked, [((), ())] * 2, noise=0.1)
+        assert beliefs.intervals() == asked.intervals()
+        assert beliefs.intervals()[1] is None
 
-    def test_quantiles_are_log_normal(self) -> None:
-        belief = ThroughputPosterior(100.0, 0.1)
-        assert belief.quantile(0.5) == pytest.approx(100.0)
-        assert belief.quantile(0.9) * belief.quantile(0.1) == pytest.approx(100.0**2)
+    def test_a_prediction_is_left_as_it_was(self) -> None:
+        asked = predicted(100.0)
+        believe(asked, [((200.0,), (0.0,))], noise=0.1)
+        assert asked.throughput == pytest.approx([100.0])
 
 
 def test_a_trial_stopped_early_is_a_measurement() -> None:

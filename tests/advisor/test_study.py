@@ -12,8 +12,8 @@ from torchx_cubicml.advisor import Study, Suggestion, best_known, suggest
 from torchx_cubicml.advisor.batch import BASELINE_REASON
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.advisor.posterior import Posterior
-from torchx_cubicml.advisor.surrogates.base import Forecast
 from torchx_cubicml.errors import RecordError, SpaceError
+from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -74,10 +74,10 @@ class Guesses:
 
     ahead: float
 
-    def forecast(self, rows: Sequence[Mapping[str, object]]) -> Forecast:
+    def forecast(self, rows: Sequence[Mapping[str, object]]) -> Prediction:
         faster = np.array([row["micro_batch_size"] == 4 for row in rows], dtype=np.float64)
         n = len(rows)
-        return Forecast(logarithm=np.log(100.0) + self.ahead * faster, spread=np.full(n, 0.1), fits=np.ones(n))
+        return Prediction(logarithm=np.log(100.0) + self.ahead * faster, spread=np.full(n, 0.1), fits=np.ones(n))
 
     def outliers(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.bool_]:
         return np.zeros(len(rows), dtype=np.bool_)
@@ -277,8 +277,8 @@ class TestSuggest:
         assert asked(trials, space=bound) == asked(trials)
 
     def test_json_values_only(self) -> None:
-        told = asked(tuned(14))[0].to_json()
-        assert json.loads(json.dumps(told, allow_nan=False)) == told
+        written = asked(tuned(14))[0].to_json()
+        assert json.loads(json.dumps(written, allow_nan=False)) == written
 
 
 class TestBestKnown:

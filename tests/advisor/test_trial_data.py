@@ -53,7 +53,7 @@ def test_observed_values_make_the_config_of_a_bare_launch() -> None:
 
 
 @pytest.mark.parametrize(
-    ("others", "told"),
+    ("others", "doubtful"),
     [
         ([], bare(8)),
         ([asked(2, seen=1)], bare(8)),
@@ -64,8 +64,8 @@ def test_observed_values_make_the_config_of_a_bare_launch() -> None:
     ],
     ids=["never shown to be alike", "split over ranks", "split once", "other model", "not seen whole", "other program"],
 )
-def test_in_doubt_a_launch_has_no_config(others: list[Trial], told: Trial) -> None:
-    assert configs([*others, told])[-1] == {}
+def test_in_doubt_a_launch_has_no_config(others: list[Trial], doubtful: Trial) -> None:
+    assert configs([*others, doubtful])[-1] == {}
 
 
 def test_an_unobserved_parameter_excludes_bare_launches() -> None:

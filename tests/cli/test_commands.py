@@ -110,8 +110,8 @@ def test_evaluate_prints_report_cards(store: str) -> None:
         assert -1 <= card["tau"] <= 1
         assert card["n_train"] + card["n_test"] >= 12
         assert card["learning_curve"][0]["n_train"] == 10
-    told = torchx("evaluate", "--store", store)
-    assert "too few measured trials to compare predictors" in told.stdout
+    refused = torchx("evaluate", "--store", store)
+    assert "too few measured trials to compare predictors" in refused.stdout
 
 
 def test_trials_measured_in_samples_are_graded_by_samples(tmp_path: Path) -> None:
@@ -163,8 +163,8 @@ def test_suggest_shows_the_nearest_measurement(tmp_path: Path) -> None:
     TrialStore(str(tmp_path)).add(trial)
     done = torchx("suggest", "--space", "examples/gpt.toml", "--store", tmp_path, "--", *GPT)
     assert done.returncode == 0, done.stderr
-    (told,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
-    assert re.search(r"similar trial: (41,000 tokens|40\.0 samples)/s \(\w+ .+ instead of ", told)
+    (line,) = [line for line in done.stdout.splitlines() if trial.trial_id in line]
+    assert re.search(r"similar trial: (41,000 tokens|40\.0 samples)/s \(\w+ .+ instead of ", line)
 
 
 def test_suggest_searches_by_the_method_that_is_named(tmp_path: Path) -> None:
@@ -234,10 +234,10 @@ def test_ctrl_c_in_a_tune_ends_the_job_and_says_how_to_go_on(tmp_path: Path) -> 
         assert time.monotonic() < end, "no job starts"
         time.sleep(0.1)
     tune.send_signal(signal.SIGINT)
-    _, told = tune.communicate(timeout=600)
+    _, stderr = tune.communicate(timeout=600)
     assert tune.returncode == 130
-    assert "Interrupted" in told
-    assert "Traceback" not in told
+    assert "Interrupted" in stderr
+    assert "Traceback" not in stderr
     assert not Path(f"/proc/{(tmp_path / 'pid0').read_text()}").exists()
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.state is State.STOPPED_EARLY
@@ -309,19 +309,19 @@ def test_a_bad_space_is_reported_with_place_and_legal_values(case: str, tmp_path
 def test_history_import_brings_in_a_table_and_a_log_once(tmp_path: Path) -> None:
     (tmp_path / "jobs.csv").write_text("n_gpus,tp,speed\n8,1,100\n8,2,oops\n8,4,120\n")
     given = ("--workload", "n_gpus", "--parameters", "tp", "--throughput", "speed", "--store", str(tmp_path / "store"))
-    told = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
-    assert told.stdout.strip() == "imported 2 trials; 0 already known, 1 lines skipped"
-    assert "line 3: speed must be a positive number, got 'oops'" in told.stderr
-    assert "2 rows: 2 measured, 0 out of memory" in told.stderr
-    assert "the roofline formulas cover 0 of 2 trials; the others lack n_layers (2)" in told.stderr
+    done = torchx("history", "import", str(tmp_path / "jobs.csv"), *given)
+    assert done.stdout.strip() == "imported 2 trials; 0 already known, 1 lines skipped"
+    assert "line 3: speed must be a positive number, got 'oops'" in done.stderr
+    assert "2 rows: 2 measured, 0 out of memory" in done.stderr
+    assert "the roofline formulas cover 0 of 2 trials; the others lack n_layers (2)" in done.stderr
     (first, _) = TrialStore(str(tmp_path / "store"))
     begin, end = trial_events(replace(first, trial_id="printed"))
     (tmp_path / "job.log").write_text(f"CUBICML_TRIAL {json.dumps({**begin.to_json(), **end.to_json()})}\n")
     for n_new in (1, 0):
-        told = torchx(
+        done = torchx(
             "history", "import", "--log", str(tmp_path / "job.log"), "--store", str(tmp_path / "store"), "--json"
         )
-        assert json.loads(told.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
+        assert json.loads(done.stdout) == {"imported": n_new, "known": 1 - n_new, "problems": []}
     assert len(list(TrialStore(str(tmp_path / "store")))) == 3
 
 
@@ -330,10 +330,10 @@ def test_history_compact_folds_past_days_and_says_how_many(tmp_path: Path) -> No
     for number in range(3):
         event = Event(kind=EventKind.STARTED, trial_id=f"t{number}")
         store.folder.publish("2026-01-01", f"{number}.json", json.dumps(event.to_json()).encode())
-    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-01", "--json")
-    assert json.loads(told.stdout) == {"events": 0, "segments": 0}
-    told = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
-    assert told.stdout == f"merged 3 events of {store.url} into 1 segments\n"
+    done = torchx("history", "compact", "--store", store.url, "--before", "2026-01-01", "--json")
+    assert json.loads(done.stdout) == {"events": 0, "segments": 0}
+    done = torchx("history", "compact", "--store", store.url, "--before", "2026-01-02")
+    assert done.stdout == f"merged 3 events of {store.url} into 1 segments\n"
     assert [trial.trial_id for trial in store] == ["t0", "t1", "t2"]
 
 

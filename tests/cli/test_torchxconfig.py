@@ -85,14 +85,14 @@ def test_a_tune_is_over_when_its_winner_is_written(tmp_path: Path, monkeypatch: 
     target.parent.mkdir()
     finished = []
 
-    def told(prepared: object) -> Generator[TuneResult, None, None]:
+    def tuned(prepared: object) -> Generator[TuneResult, None, None]:
         del prepared
         if goes:
             shutil.rmtree(target.parent)
         yield won({"micro_batch_size": 1}, {"micro_batch_size": 4})
         finished.append(target.exists())
 
-    monkeypatch.setattr(tuner, "tune", told)
+    monkeypatch.setattr(tuner, "tune", tuned)
     if goes:
         with pytest.raises(LaunchError, match="cannot write the winner as a default to"):
             tune.run(arguments(tmp_path, target))

@@ -38,7 +38,7 @@ _CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 
 @dataclass(frozen=True)
-class Told:
+class TerminalOutput:
     status: int
     screen: str
 
@@ -47,7 +47,7 @@ class Told:
         return [line.rstrip() for line in re.split(r"[\r\n]+", _CONTROL.sub("", self.screen))]
 
 
-def on_a_terminal(words: list[str], cwd: Path) -> Told:
+def on_a_terminal(words: list[str], cwd: Path) -> TerminalOutput:
     """Run a command whose every stream is a terminal, and return all that it wrote there."""
     leader, follower = pty.openpty()
     environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "160", "LINES": "40"}
@@ -57,13 +57,13 @@ def on_a_terminal(words: list[str], cwd: Path) -> Told:
     while True:
         try:
             piece = os.read(leader, 65536)
-        except OSError:  # so Linux tells that nobody holds the other end any more
+        except OSError:  # so Linux reports that nobody holds the other end any more
             break
         if not piece:
             break
         screen += piece
     os.close(leader)
-    return Told(process.wait(timeout=600), screen.decode(errors="replace"))
+    return TerminalOutput(process.wait(timeout=600), screen.decode(errors="replace"))
 
 
 def quick_tune(*options: str, args: str = "--batch_size 1 --seconds 0.6") -> list[str]:
@@ -80,34 +80,34 @@ def workspace(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def told(workspace: Path) -> Told:
+def output(workspace: Path) -> TerminalOutput:
     options = ("--budget", "8 launches", "--parallel", "2", "--write-config", ".torchxconfig")
     return on_a_terminal(quick_tune(*options), workspace)
 
 
-def test_a_terminal_shows_what_is_in_flight_and_what_is_left(told: Told) -> None:
-    assert told.status == 0, told.screen[-3000:]
-    assert "\x1b[" in told.screen
+def test_a_terminal_shows_what_is_in_flight_and_what_is_left(output: TerminalOutput) -> None:
+    assert output.status == 0, output.screen[-3000:]
+    assert "\x1b[" in output.screen
     heads = [
-        line for line in told.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]
+        line for line in output.lines if line.split() == ["purpose", "config", "state", "time", "predicted", "measured"]
     ]
     assert len(heads) > 3  # drawn again and again
-    both = [line.split() for line in told.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
+    both = [line.split() for line in output.lines if re.match(r"\s*\d+ +(baseline|search|confirm) ", line)]
     assert {words[0] for words in both} >= {"1", "2", "3"}
     assert any("running" in words for words in both)
-    assert any(re.search(r"best [\d,]+ samples_per_second; \d of 8 launches left", line) for line in told.lines)
-    assert any("about" in line and "launches left" in line for line in told.lines)
+    assert any(re.search(r"best [\d,]+ samples_per_second; \d of 8 launches left", line) for line in output.lines)
+    assert any("about" in line and "launches left" in line for line in output.lines)
 
 
-def test_a_terminal_keeps_the_ends_and_the_result(told: Told) -> None:
-    ends = [line for line in told.lines if re.match(r"\s*\d+   -> micro_batch_size=", line)]
+def test_a_terminal_keeps_the_ends_and_the_result(output: TerminalOutput) -> None:
+    ends = [line for line in output.lines if re.match(r"\s*\d+   -> micro_batch_size=", line)]
     assert len(ends) == len({line.split()[0] for line in ends}) >= 6
-    rest = "\n".join(told.lines)
+    rest = "\n".join(output.lines)
     assert "Command to run:" in rest
     assert "device hours" in rest
 
 
-def test_the_winner_is_the_default_of_the_next_launch(told: Told, workspace: Path) -> None:
+def test_the_winner_is_the_default_of_the_next_launch(output: TerminalOutput, workspace: Path) -> None:
     assert "[cli:run]" in (workspace / ".torchxconfig").read_text()  # what stood there stays
     words = ["torchx", "run", "--dryrun", "cubicml", "--mode", "record", "--store", "store", QUICK[0]]
     done = subprocess.run(words, cwd=workspace, capture_output=True, text=True, check=False, timeout=600)

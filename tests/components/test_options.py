@@ -105,11 +105,11 @@ def test_torchx_run_takes_all_options_by_one_way(folder: Path, way: str) -> None
         (folder / ".torchxconfig").write_text(f"[component:cubicml]\n{lines}")
     else:
         env = {f"TORCHX_CUBICML_{name.upper()}": value for name, value in values.items()}
-    contract, _, told = dry_run(folder, *words, *command_of(), **env)
+    contract, _, stderr = dry_run(folder, *words, *command_of(), **env)
     assert contract is not None
     assert contract.store == str(folder / "team")
     assert contract.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
-    assert "arguments" not in told, "mode record says nothing of them"
+    assert "arguments" not in stderr, "mode record says nothing of them"
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -168,7 +168,7 @@ def piped() -> specs.AppDef:
 
 
 @pytest.mark.parametrize(
-    ("words", "recorded", "told"),
+    ("words", "recorded", "message"),
     [
         (command_of(), True, "arguments rewritten"),
         (command_of("-j", "1:4x2"), True, r"keeping your arguments: the number of nodes \(1:4\) is known only when"),
@@ -191,16 +191,16 @@ def piped() -> specs.AppDef:
     ids=["rewritten", "elastic", "roles", "expansion", "pipe", "no training", "absent", "no choice", "long"],
 )
 def test_what_is_recorded_and_not_rewritten_says_why(
-    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], recorded: bool, told: str
+    folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], recorded: bool, message: str
 ) -> None:
     (folder / "gpt.toml").write_text(BATCH_SIZES)
     (folder / "own.py").write_text(OWN)
     fill(folder / "team")
     contract, shown = component(words, space="gpt.toml", store="team")
     stderr = capsys.readouterr().err
-    assert re.search(f"^torchx-cubicml: .*{told}", stderr, re.MULTILINE), stderr
+    assert re.search(f"^torchx-cubicml: .*{message}", stderr, re.MULTILINE), stderr
     assert (contract is not None) == recorded
-    if "rewritten" not in told:
+    if "rewritten" not in message:
         assert "--batch_size 8" not in shown
         assert not recorded or "torchx_cubicml.recorder" in shown
 

@@ -139,8 +139,8 @@ def test_a_trainer_starts_with_the_best_known_config(tmp_path: Path, case: Case)
     )
     assert done.returncode == 0, done.stderr
     assert "torchx-cubicml: arguments rewritten" in done.stderr
-    told = json.loads(shown.read_text())
-    assert told == {**told, **case.shown}
+    started = json.loads(shown.read_text())
+    assert started == {**started, **case.shown}
     (trial,) = [trial for trial in TrialStore(str(tmp_path / "store")) if trial.origin is Origin.REWRITE]
     assert (trial.state, trial.config["micro_batch_size"]) == (State.COMPLETED, 8)
     measured = trial.measurement

@@ -138,5 +138,5 @@ class TestEveryPredictor:
 
 def test_importing_the_predictors_imports_no_scikit_learn() -> None:
     code = "import sys, torchx_cubicml.predictors; print(sorted({'sklearn', 'scipy', 'torch'} & set(sys.modules)))"
-    told = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
-    assert told.stdout.strip() == "[]"
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"

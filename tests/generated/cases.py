@@ -465,15 +465,15 @@ def measurement(rng: random.Random, *, slowness: float = 1.0) -> Measurement:
     speed = rng.choice(ODD_SPEEDS) if rng.random() < 0.06 else speed
     units = rng.choice([{"tokens_per_second"}, {"tokens_per_second", "samples_per_second"}, {"samples_per_second"}])
     rates = {name: speed / (64.0 if name == "samples_per_second" and speed > 1e-300 else 1.0) for name in sorted(units)}
-    told: dict[str, object] = {**rates, "peak_memory_gib": _odd(rng, 40.0 / slowness)}
+    values: dict[str, object] = {**rates, "peak_memory_gib": _odd(rng, 40.0 / slowness)}
     release = rng.choice(["imported", "logged", "median", "mean", "mean"])
     if release == "imported":
-        return Measurement(**_some(told, rng))
-    told |= {"steps_counted": rng.choice([1, 5, 100, 10**6]), "warmup_steps": rng.choice([0, 3, 10**6])}
+        return Measurement(**_some(values, rng))
+    values |= {"steps_counted": rng.choice([1, 5, 100, 10**6]), "warmup_steps": rng.choice([0, 3, 10**6])}
     if release == "logged":
-        return Measurement(**told, source="nanogpt")
+        return Measurement(**values, source="nanogpt")
     step_s = _odd(rng, 0.1)
-    told |= {
+    values |= {
         "step_time_s": (step_s, step_s, step_s * 1.5 if step_s < 1e300 else step_s),
         "mean_step_time_s": _odd(rng, 0.11),
         "drift": rng.choice([0.0, 0.1, -0.5, 1e300]) if rng.random() < 0.3 else 0.01,
@@ -483,7 +483,7 @@ def measurement(rng: random.Random, *, slowness: float = 1.0) -> Measurement:
         "statistic": "p50" if release == "median" else "mean",
     }
     if release == "mean":
-        told |= {
+        values |= {
             "relative_error": _odd(rng, 0.01),
             "evaluation_s": rng.choice([0.0, 12.0, 1e300]),
             "checkpoint_s": rng.choice([0.0, 3.0]),
@@ -495,12 +495,12 @@ def measurement(rng: random.Random, *, slowness: float = 1.0) -> Measurement:
             "other_tokens_per_second": _odd(rng, speed),
             "other_samples_per_second": _odd(rng, speed),
         }
-    return Measurement(**_some(told, rng))
+    return Measurement(**_some(values, rng))
 
 
-def _some(told: Mapping[str, object], rng: random.Random) -> dict[str, object]:
-    kept = {name for name in told if name.endswith("_per_second") or name == "statistic"}
-    return {name: value for name, value in told.items() if name in kept or rng.random() < 0.85}
+def _some(values: Mapping[str, object], rng: random.Random) -> dict[str, object]:
+    kept = {name for name in values if name.endswith("_per_second") or name == "statistic"}
+    return {name: value for name, value in values.items() if name in kept or rng.random() < 0.85}
 
 
 def _odd(rng: random.Random, usual: float) -> float:
@@ -542,8 +542,8 @@ def _imported(trial: Trial, rng: random.Random) -> Trial:
         lost = Trial.infeasible(workload=trial.workload, config=trial.config, reason=reason)
         return replace(lost, trial_id=trial.trial_id)
     speed = rng.choice(ODD_SPEEDS) if rng.random() < 0.1 else rng.uniform(10.0, 1e5)
-    told = {rng.choice(["tokens_per_second", "samples_per_second"]): speed, "peak_memory_gib": _odd(rng, 20.0)}
-    return replace(Trial.completed(workload=trial.workload, config=trial.config, **told), trial_id=trial.trial_id)
+    values = {rng.choice(["tokens_per_second", "samples_per_second"]): speed, "peak_memory_gib": _odd(rng, 20.0)}
+    return replace(Trial.completed(workload=trial.workload, config=trial.config, **values), trial_id=trial.trial_id)
 
 
 def _explored(trial: Trial, rng: random.Random) -> Trial:

@@ -38,17 +38,17 @@ def needs(*packages: str) -> pytest.MarkDecorator:
 
 def launched(folder: Path, job: str, *words: str, options: tuple[str, ...] = ()) -> tuple[Trial, dict[str, object]]:
     """Return the trial of a launch on two processes, and what the job itself says that it did."""
-    store, told = folder / "store", folder / "told.json"
+    store, report = folder / "store", folder / "report.json"
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "TORCHX_CUBICML_STORE": str(store), "HF_HUB_OFFLINE": "1"}
     cubicrun = (sys.executable, "-m", "torchx_cubicml.cubicrun", *options, "--standalone", "--nproc_per_node", "2")
-    command = [*cubicrun, str(JOBS / job), *words, "--told", str(told)]
+    command = [*cubicrun, str(JOBS / job), *words, "--outcome", str(report)]
     done = subprocess.run(
         command, cwd=folder, env=environment, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
     )
     assert done.returncode == 0, done.stderr[-4000:]
     assert "warning" not in "".join(line for line in done.stderr.splitlines() if "torchx-cubicml" in line)
     (trial,) = TrialStore(str(store))
-    return trial, json.loads(told.read_text())
+    return trial, json.loads(report.read_text())
 
 
 def facts(trial: Trial, *names: str) -> tuple[object, ...]:
@@ -71,31 +71,31 @@ class TestHuggingFaceTrainer:
     def test_steps_batch_and_accumulation_are_those_of_the_trainer(
         self, hugging_face: tuple[Trial, dict[str, object]]
     ) -> None:
-        trial, told = hugging_face
-        assert (trial.state, told["steps"], told["micro_batches"]) == (State.COMPLETED, 16, 32)
+        trial, report = hugging_face
+        assert (trial.state, report["steps"], report["micro_batches"]) == (State.COMPLETED, 16, 32)
         assert trial.measurement is not None
         assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 16
         batch = ("micro_batch_size", "gradient_accumulation_steps", "dp_degree", "global_batch_size", "seq_len")
         assert facts(trial, *batch) == (4, 2, 2, 16, 32)
         model = ("n_params", "n_layers", "activation_checkpointing", "optimizer")
-        assert facts(trial, *model) == (told["n_params"], 2, "full", "AdamW")
+        assert facts(trial, *model) == (report["n_params"], 2, "full", "AdamW")
 
     def test_sharding_is_recorded_as_it_was_applied(self, hugging_face: tuple[Trial, dict[str, object]]) -> None:
-        trial, told = hugging_face
-        assert (told["wrapped"], told["fsdp"]) == ("DistributedDataParallel", False)
+        trial, report = hugging_face
+        assert (report["wrapped"], report["fsdp"]) == ("DistributedDataParallel", False)
         assert trial.config["sharding_strategy"] == "FULL_SHARD"
         assert trial.observed["sharding_strategy"] == "DDP"
 
     def test_throughput_is_at_least_what_the_trainer_prints(
         self, hugging_face: tuple[Trial, dict[str, object]]
     ) -> None:
-        trial, told = hugging_face
+        trial, report = hugging_face
         measured = trial.measurement
         assert measured is not None
         assert measured.samples_per_second is not None
         assert measured.samples_per_second == pytest.approx(16 / measured.mean_step_time_s)
         assert measured.tokens_per_second == pytest.approx(32 * measured.samples_per_second)
-        whole = told["metrics"]["train_samples_per_second"]  # warm-up and evaluation with it
+        whole = report["metrics"]["train_samples_per_second"]  # warm-up and evaluation with it
         assert measured.samples_per_second > whole
         assert measured.share_outside_steps is not None
         assert measured.share_outside_steps > 0.05
@@ -104,15 +104,15 @@ class TestHuggingFaceTrainer:
 @needs("lightning")
 @pytest.mark.parametrize(("strategy", "sharding"), [("ddp", "DDP"), ("fsdp2", ("FULL_SHARD", "FULL_SHARD"))])
 def test_lightning_is_recorded_as_it_trained(tmp_path: Path, strategy: str, sharding: object) -> None:
-    trial, told = launched(tmp_path, "train_lightning.py", "--strategy", strategy, "--accumulate", "2")
-    assert (trial.state, told["steps"], told["micro_batches"]) == (State.COMPLETED, 20, 40)
-    assert told["validations"] > 0
+    trial, report = launched(tmp_path, "train_lightning.py", "--strategy", strategy, "--accumulate", "2")
+    assert (trial.state, report["steps"], report["micro_batches"]) == (State.COMPLETED, 20, 40)
+    assert report["validations"] > 0
     measured = trial.measurement
     assert measured is not None
     assert measured.steps_counted + measured.warmup_steps == 20
     batch = ("micro_batch_size", "gradient_accumulation_steps", "dp_degree", "global_batch_size", "seq_len")
     assert facts(trial, *batch) == (4, 2, 2, 16, 16)
-    assert facts(trial, "sharding_strategy", "n_params", "n_layers") == (sharding, told["n_params"], 2)
+    assert facts(trial, "sharding_strategy", "n_params", "n_layers") == (sharding, report["n_params"], 2)
     shards = (2, 1) if strategy == "fsdp2" else (1, 2)
     assert facts(trial, "dp_shard_degree", "dp_replicate_degree") == shards
     assert measured.samples_per_second == pytest.approx(16 / measured.mean_step_time_s)

@@ -86,10 +86,10 @@ def look(model, moment):
     shown = []
     for name, way in WAYS.items():
         try:
-            told = way(model)(torch.ones(3, 8)).sum().item()
+            seen = way(model)(torch.ones(3, 8)).sum().item()
         except Exception as error:  # noqa: BLE001 - told as it is
-            told = f"{type(error).__name__}: {error}"
-        shown.append(f"{moment} {name}: {told}")
+            seen = f"{type(error).__name__}: {error}"
+        shown.append(f"{moment} {name}: {seen}")
         torch._dynamo.reset()
     graphs = (torch.jit.trace(model, torch.ones(3, 8)).graph, torch.fx.symbolic_trace(nn.Sequential(model)).graph)
     sizes = [len(list(graph.nodes() if callable(graph.nodes) else graph.nodes)) for graph in graphs]

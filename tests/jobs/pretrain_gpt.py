@@ -23,8 +23,8 @@ args = vars(parser.parse_args())
 dist.init_process_group("gloo")
 
 if os.environ["RANK"] == "0":
-    told = {**args, "connections": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")}
-    Path(os.environ["SHOWN"]).write_text(json.dumps(told))
+    shown = {**args, "connections": os.environ.get("CUDA_DEVICE_MAX_CONNECTIONS")}
+    Path(os.environ["SHOWN"]).write_text(json.dumps(shown))
 if os.environ["RANK"] == str(int(os.environ["WORLD_SIZE"]) - 1):
     for step in range(1, 11):
         took_ms = 900.0 if step < 3 else 200.0

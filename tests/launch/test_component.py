@@ -145,9 +145,9 @@ def test_other_programs_are_launched_as_typed() -> None:
     ids=["component", "file", "size", "script", "host"],
 )
 def test_a_refusal_of_torchx_is_one_line(component: str, args: str, reason: str) -> None:
-    with pytest.raises(LaunchError, match=reason) as told:
+    with pytest.raises(LaunchError, match=reason) as raised:
         parse(component, args)
-    assert "\n" not in str(told.value)
+    assert "\n" not in str(raised.value)
 
 
 def test_an_unknown_option_is_refused_by_the_parser_of_torchx(capsys: pytest.CaptureFixture[str]) -> None:

@@ -155,10 +155,10 @@ def test_an_unreadable_command_names_flag_and_reason(args: list[str], declared: 
 
 
 def test_the_reason_for_an_absent_flag_shows_no_value() -> None:
-    with pytest.raises(LaunchError) as told:
+    with pytest.raises(LaunchError) as raised:
         read_config(launch("--api_key=hunter2", "--password", "hunter2"), BATCH)
-    assert "--password" in str(told.value)
-    assert "hunter2" not in str(told.value)
+    assert "--password" in str(raised.value)
+    assert "hunter2" not in str(raised.value)
 
 
 def test_the_last_of_repeated_flags_counts_and_is_not_rewritten() -> None:

@@ -69,7 +69,7 @@ def test_other_bytes_stay(path: str, text: str, after: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "text", "told"),
+    ("path", "text", "message"),
     [
         ("c.yaml", "a: &x {b: 1}\nc: *x\n", "an anchor or an alias"),
         ("c.yaml", "---\na: 1\n---\na: 2\n", "single document"),
@@ -83,11 +83,11 @@ def test_other_bytes_stay(path: str, text: str, after: str) -> None:
         ("c.ini", "a = 1", "unsupported format; choose from"),
     ],
 )
-def test_what_cannot_be_set_is_told(path: str, text: str, told: str) -> None:
-    if not told:
+def test_what_cannot_be_set_is_reported(path: str, text: str, message: str) -> None:
+    if not message:
         assert parse_document(with_values(text, {("b",): 3}, path=path), path=path)["b"] == 3
         return
-    with pytest.raises(LaunchError, match=told):
+    with pytest.raises(LaunchError, match=message):
         with_values(text, {("a", "b"): 3}, path=path)
 
 
@@ -164,9 +164,9 @@ def test_a_damaged_file_is_set_or_reported_in_one_line(
     try:
         changed = with_values(text, {key: value}, path=path)
     except LaunchError as error:
-        told = str(error)
+        message = str(error)
     else:
         wanted = list(value) if isinstance(value, tuple) else value
         assert alike(value_at(parse_document(changed, path=path), key), wanted)
-        told = ""
-    assert "\n" not in told
+        message = ""
+    assert "\n" not in message

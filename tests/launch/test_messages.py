@@ -1,11 +1,11 @@
 from __future__ import annotations
 
-from torchx_cubicml.launch.messages import aligned, change_rows, first_few, gain_text, short, told
+from torchx_cubicml.launch.messages import aligned, change_rows, first_few, gain_text, message_line, short
 from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace
 
 
 def test_a_line_is_one_line_of_bounded_length_without_secrets() -> None:
-    line = told("a\nb \x1b[31m token=hunter2 " + "x" * 1000)
+    line = message_line("a\nb \x1b[31m token=hunter2 " + "x" * 1000)
     assert line.startswith("torchx-cubicml: a b ?[31m token=*** xxx")
     assert len(line) < 450
     assert line.endswith("...")

@@ -109,9 +109,9 @@ def requests(dry_runs: dict[str, tuple[Path, subprocess.Popen[str]]]) -> dict[st
     for name, (folder, process) in dry_runs.items():
         stdout, stderr = process.communicate(timeout=600)
         assert process.returncode == 0, stderr
-        told = [line for line in stderr.splitlines() if line.startswith("torchx-cubicml: ")]
+        lines = [line for line in stderr.splitlines() if line.startswith("torchx-cubicml: ")]
         request = stdout.partition("=== SCHEDULER REQUEST ===\n")[2]
-        shown[name] = readable("\n".join([*told, "", structured(RUNS[name][0], request)]), folder)
+        shown[name] = readable("\n".join([*lines, "", structured(RUNS[name][0], request)]), folder)
     return shown
 
 
@@ -145,8 +145,8 @@ def readable(text: str, folder: Path) -> str:
     text = text.replace(torchx_version(), "<torchx>")
     (contract,) = contracts
     said = {name: value for name, value in dataclasses.asdict(decode_contract(contract)).items() if value}
-    told = json.dumps(said, indent=1)
-    return "\n".join(line.rstrip() for line in f"{text.rstrip()}\n\ncontract: {told}\n".splitlines()) + "\n"
+    contract_text = json.dumps(said, indent=1)
+    return "\n".join(line.rstrip() for line in f"{text.rstrip()}\n\ncontract: {contract_text}\n".splitlines()) + "\n"
 
 
 def torchx_version() -> str:

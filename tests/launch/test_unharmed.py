@@ -29,10 +29,10 @@ TORCHRUN = """#!{python}
 import json, os, sys
 from string import Template
 words = sys.argv[sys.argv.index("--") + 1 :]
-told = {{name: os.environ.get(name) for name in ("TEXT", "KEPT", "{contract}")}}
+shown = {{name: os.environ.get(name) for name in ("TEXT", "KEPT", "{contract}")}}
 argv = [Template(word).safe_substitute(local_rank="0") for word in words]  # as torch.distributed.elastic does
-with open(os.environ["TOLD"], "w") as file:
-    json.dump({{"argv": argv, "env": told}}, file)
+with open(os.environ["SHOWN"], "w") as file:
+    json.dump({{"argv": argv, "env": shown}}, file)
 """
 SRUN = """#!{python}
 import os, sys
@@ -106,18 +106,18 @@ def test_every_value_arrives_as_it_is(
     written = write_config(component.launch, space, values)
     assert read_config(written, space)[1] == values
     contract = Contract(store="/tmp/store", config=values)
-    told = run(*way(component.build(written, contract)), programs)
-    assert told["argv"] == ["train.py", *written.script_args]
-    rest = iter(told["argv"])
+    shown = run(*way(component.build(written, contract)), programs)
+    assert shown["argv"] == ["train.py", *written.script_args]
+    rest = iter(shown["argv"])
     assert all(word in rest for word in [*first, *last]), "unknown words must stay, in their order"
-    assert (told["env"]["TEXT"], told["env"]["KEPT"]) == (variable, "a b")
-    assert decode_contract(told["env"][CONTRACT_VARIABLE]) == contract
+    assert (shown["env"]["TEXT"], shown["env"]["KEPT"]) == (variable, "a b")
+    assert decode_contract(shown["env"][CONTRACT_VARIABLE]) == contract
     retyped = ComponentLaunch.parse("dist.ddp", component.arguments(replace(written, env=component.launch.env)))
     assert retyped.launch.script_args == written.script_args
 
 
 def run(command: list[str], env: dict[str, str], programs: Path) -> dict:
-    out = programs / "told.json"
+    out = programs / "shown.json"
     out.unlink(missing_ok=True)
     (programs / "slurm").mkdir(exist_ok=True)
     done = subprocess.run(
@@ -125,7 +125,7 @@ def run(command: list[str], env: dict[str, str], programs: Path) -> dict:
         env={
             **os.environ,
             "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
-            "TOLD": str(out),
+            "SHOWN": str(out),
             "SLURM_JOB_ID": "7",
             **env,
         },

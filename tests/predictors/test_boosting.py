@@ -102,7 +102,7 @@ def test_ten_thousand_trials_are_learned_in_seconds() -> None:
 
 
 def test_quantiles_stand_in_order() -> None:
-    prediction = Prediction(throughput=np.array([100.0]), spread=np.array([0.1]))
+    prediction = Prediction(logarithm=np.log([100.0]), spread=np.array([0.1]))
     assert prediction.quantile(0.1)[0] < 100.0 < prediction.quantile(0.9)[0]
     assert prediction.quantile(0.5) == pytest.approx([100.0])
 
@@ -122,9 +122,9 @@ def test_an_unseen_program_widens_the_interval() -> None:
 
 def test_a_new_value_of_a_constant_changes_no_prediction() -> None:
     rows, speed = made_up(40, noise=0.02, seed=0)
-    told = [{**row, "seq_len": 1000} if place % 3 else row for place, row in enumerate(rows)]
+    known = [{**row, "seq_len": 1000} if place % 3 else row for place, row in enumerate(rows)]
     asked = {"world_size": 8, "precision": "bf16"}
-    predicted = predict(history_of(told, speed), [{**asked, "seq_len": length} for length in (1000, 1001, 2000, 1)])
+    predicted = predict(history_of(known, speed), [{**asked, "seq_len": length} for length in (1000, 1001, 2000, 1)])
     assert predicted.throughput == pytest.approx(predicted.throughput[:1].repeat(4), rel=0.2)
 
 

@@ -172,8 +172,8 @@ def test_one_trial_held_out_has_no_rank_and_no_regret() -> None:
 
 
 def test_the_card_reads_as_one_paragraph() -> None:
-    told = str(card_of(median_error=0.12, regret_of_5=0.05))
-    assert told == (
+    text = str(card_of(median_error=0.12, regret_of_5=0.05))
+    assert text == (
         "boosting, a fifth held out: trained on 80 measured trials, tested on 20. Kendall's tau 0.90 (Pearson 0.90, "
         "Spearman 0.95); median error 12%; its first proposal reaches 90% of the best known throughput, the best of "
         "its first five 95%; its 80 % interval covers 80% of the measurements."
@@ -182,8 +182,8 @@ def test_the_card_reads_as_one_paragraph() -> None:
 
 
 def test_json_values_only() -> None:
-    told = card_of(regret=math.nan).to_json()
-    assert json.loads(json.dumps(told, allow_nan=False)) == told
+    written = card_of(regret=math.nan).to_json()
+    assert json.loads(json.dumps(written, allow_nan=False)) == written
 
 
 def _fields(trial: Trial) -> dict[str, object]:

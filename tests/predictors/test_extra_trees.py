@@ -115,5 +115,5 @@ rng = np.random.default_rng(0)
 throughput = Greybox().fit(history, rng=rng).predict(history.features).throughput
 print(np.isfinite(throughput).all(), {"sklearn", "scipy"} & sys.modules.keys())
 """
-    told = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    assert told.stdout.split() == ["True", "set()"]
+    done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert done.stdout.split() == ["True", "set()"]

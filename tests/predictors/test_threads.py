@@ -43,14 +43,14 @@ print(2 in after.values(), before.items() <= after.items())
 
 
 def test_a_library_loaded_inside_is_limited_by_the_next_context() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _LOADED_MEANWHILE],
         env={"OMP_NUM_THREADS": "2"},
         check=True,
         capture_output=True,
         text=True,
     )
-    assert told.stdout.split() == ["True"] * 5
+    assert done.stdout.split() == ["True"] * 5
 
 
 _TWO_AT_ONCE = """
@@ -67,13 +67,13 @@ def openmp():
     return {each["num_threads"] for each in threadpool_info() if each["user_api"] == "openmp"}
 
 first_is_in, second_is_in, first_is_out, second_is_out = (threading.Event() for _ in range(4))
-told = []
+results = []
 
 def first():
     with one_thread():
         first_is_in.set()
         second_is_in.wait(60)
-    told.append(openmp() == {2})
+    results.append(openmp() == {2})
     first_is_out.set()
     second_is_out.wait(60)  # the thread that set the limit is alive when the other one lifts it
 
@@ -82,29 +82,29 @@ def second():
     with one_thread():
         second_is_in.set()
         first_is_out.wait(60)
-        told.append(blas() == openmp() == {1})
+        results.append(blas() == openmp() == {1})
     second_is_out.set()
 
-told.append(blas() == openmp() == {2})
+results.append(blas() == openmp() == {2})
 threads = [threading.Thread(target=each) for each in (first, second)]
 for each in threads:
     each.start()
 for each in threads:
     each.join()
-told.append(blas() == openmp() == {2})
-print(*told)
+results.append(blas() == openmp() == {2})
+print(*results)
 """
 
 
 def test_overlapping_contexts_hold_until_both_are_left() -> None:
-    told = subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-c", _TWO_AT_ONCE],
         env={"OMP_NUM_THREADS": "2", "OPENBLAS_NUM_THREADS": "2"},
         check=True,
         capture_output=True,
         text=True,
     )
-    assert told.stdout.split() == ["True"] * 4
+    assert done.stdout.split() == ["True"] * 4
 
 
 def test_several_threads_work_with_one_library_thread_each(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,11 +33,11 @@ def test_a_script_sees_its_model_unchanged(tmp_path: Path) -> None:
         )
         for recorder in ((), ("-m", "torchx_cubicml.recorder", "--"))
     ]
-    (plain, _), (recorded, told) = (process.communicate(timeout=600) for process in started)
-    assert [process.returncode for process in started] == [0, 0], told
+    (plain, _), (recorded, stderr) = (process.communicate(timeout=600) for process in started)
+    assert [process.returncode for process in started] == [0, 0], stderr
     assert recorded.splitlines() == plain.splitlines()
     assert "after step 14 func" in plain
-    assert "warning" not in told
+    assert "warning" not in stderr
     (trial,) = TrialStore(str(tmp_path / "store"))
     assert trial.state is State.COMPLETED
     assert trial.measurement.steps_counted + trial.measurement.warmup_steps == 14

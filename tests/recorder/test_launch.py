@@ -59,7 +59,7 @@ class Ended:
     def warnings(self) -> list[str]:
         return [line for line in self.stderr.splitlines() if line.startswith("torchx-cubicml: warning: ")]
 
-    def told_by_the_job(self) -> list[str]:
+    def lines_of_the_job(self) -> list[str]:
         """Return what the job itself wrote to stderr, and torchrun's own table of failures."""
         lines = [line for line in self.stderr.splitlines() if not line.startswith(OURS)]
         agent = next((index for index, line in enumerate(lines) if re.match(r"[WEI]\d{4} ", line)), len(lines))
@@ -292,7 +292,7 @@ def test_a_recorded_launch_ends_as_before(how: str, rank: str, state: State, rea
     plain, ended = (running.end() for running in both)
     assert ended.code == plain.code != 0
     assert sorted(ended.stdout.splitlines()) == sorted(plain.stdout.splitlines())
-    assert ended.told_by_the_job() == plain.told_by_the_job()
+    assert ended.lines_of_the_job() == plain.lines_of_the_job()
     end = time.monotonic() + 100
     while not ended.trial().state.ended:
         assert time.monotonic() < end, "nobody tells that it has ended"

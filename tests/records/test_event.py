@@ -301,35 +301,35 @@ class TestFold:
         st.randoms(use_true_random=False),
     )
     @settings(max_examples=50)
-    def test_the_order_of_events_is_free(self, told: list[Event], shuffler: Random) -> None:
-        told = [replace(event, trial_id=event.trial_id and "a", launch_id="l") for event in told]
-        shuffled = list(told)
+    def test_the_order_of_events_is_free(self, recorded: list[Event], shuffler: Random) -> None:
+        recorded = [replace(event, trial_id=event.trial_id and "a", launch_id="l") for event in recorded]
+        shuffled = list(recorded)
         shuffler.shuffle(shuffled)
-        assert fold_events(shuffled) == fold_events(told)
+        assert fold_events(shuffled) == fold_events(recorded)
 
     @given(st.lists(events(), max_size=6))
     @settings(max_examples=50)
-    def test_an_object_copied_twice_counts_once(self, told: list[Event]) -> None:
-        assert fold_events(told + told) == fold_events(told)
+    def test_an_object_copied_twice_counts_once(self, recorded: list[Event]) -> None:
+        assert fold_events(recorded + recorded) == fold_events(recorded)
 
     def test_attempt_and_sequence_order_the_facts(self) -> None:
-        told = [
+        recorded = [
             started(attempt=(0, 1), sequence=0, time="2020-01-01", observed={"x": 3}),
             started(attempt=(0, 0), sequence=1, time="2030-01-01", observed={"x": 2, "y": 2}),
             started(attempt=(0, 0), sequence=0, time="2040-01-01", observed={"x": 1, "z": 1}),
         ]
-        [trial] = fold_events(told)
+        [trial] = fold_events(recorded)
         assert trial.observed == {"x": 3, "y": 2, "z": 1}
         assert (trial.attempts, trial.started_at, trial.ended_at) == (2, "2020-01-01", "")
 
     def test_the_last_measured_attempt_counts(self) -> None:
         early, late = Measurement(tokens_per_second=1.0), Measurement(tokens_per_second=2.0)
-        told = [
+        recorded = [
             started(kind=EventKind.MEASURED, attempt=(0, 1), sequence=3, measurement=late),
             started(kind=EventKind.MEASURED, attempt=(0, 0), sequence=9, measurement=early),
             started(attempt=(1, 0)),
         ]
-        [trial] = fold_events(told)
+        [trial] = fold_events(recorded)
         assert (trial.measurement, trial.state) == (late, State.RUNNING)
 
     @pytest.mark.parametrize(
@@ -343,8 +343,8 @@ class TestFold:
         ids=["memory", "raise", "connection", "stop"],
     )
     def test_the_most_specific_of_several_ends_counts(self, states: list[State], believed: State) -> None:
-        told = [ended(state, writer=f"rank{rank}", reason=state) for rank, state in enumerate(states)]
-        [trial] = fold_events(told)
+        recorded = [ended(state, writer=f"rank{rank}", reason=state) for rank, state in enumerate(states)]
+        [trial] = fold_events(recorded)
         assert (trial.state, trial.reason) == (believed, believed)
 
     def test_every_end_has_its_place_in_the_order_of_belief(self) -> None:
@@ -372,12 +372,12 @@ class TestFold:
         assert (trial.trial_id, trial.state, trial.config) == ("l", State.UNKNOWN, {"x": 1})
 
     def test_a_plan_of_two_jobs_belongs_to_both_whatever_the_order(self) -> None:
-        told = [
+        recorded = [
             Event(kind=EventKind.PLANNED, launch_id="l", config={"x": 1}),
             started(trial_id="a", launch_id="l"),
             started(trial_id="b", launch_id="l"),
         ]
-        for order in (told, told[::-1]):
+        for order in (recorded, recorded[::-1]):
             assert {trial.trial_id: trial.config["x"] for trial in fold_events(order)} == {"a": 1, "b": 1}
 
     def test_a_late_rank_without_an_origin_keeps_the_origin(self) -> None:
@@ -399,8 +399,8 @@ class TestGoldenRecords:
         assert {name: again[name] for name in payload} == payload
 
     def test_they_fold_to_their_trials(self) -> None:
-        told = [Event.from_json(json.loads(path.read_text())) for path in sorted(GOLDEN.glob("*.json"))]
-        folded = {trial.trial_id: trial for trial in fold_events(told)}
+        recorded = [Event.from_json(json.loads(path.read_text())) for path in sorted(GOLDEN.glob("*.json"))]
+        folded = {trial.trial_id: trial for trial in fold_events(recorded)}
         assert set(folded) == {
             "local_cwd://torchx/train-abc123",
             "slurm://torchx/77",

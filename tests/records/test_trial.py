@@ -225,10 +225,10 @@ class TestStatistics:
         ("statistic", "expected"), [("mean", 80.0), ("p50", 100.0), ("p90", 125.0), ("p10", 62.5)], ids=str
     )
     def test_a_mean_converts_to_each_statistic(self, statistic: str, expected: float) -> None:
-        told = RUN.at(statistic)
-        assert (told.tokens_per_second, told.samples_per_second) == (expected, expected / 10)
-        assert (told.statistic, told.uncertainty) == (statistic, 0.02)
-        assert told.at(statistic) == told
+        measurement = RUN.at(statistic)
+        assert (measurement.tokens_per_second, measurement.samples_per_second) == (expected, expected / 10)
+        assert (measurement.statistic, measurement.uncertainty) == (statistic, 0.02)
+        assert measurement.at(statistic) == measurement
 
     def test_an_unconvertible_measurement_stays(self) -> None:
         bare = Measurement(tokens_per_second=80.0, statistic="mean")

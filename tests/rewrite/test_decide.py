@@ -255,12 +255,12 @@ def test_without_a_folder_no_decision_is_kept(filled: Place) -> None:
 
 def test_a_kept_decision_is_judged_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
     filled.decide()
-    for name, told in (("rejection_reason", "no"), ("batch_change_reason", "another batch")):
+    for name, reason in (("rejection_reason", "no"), ("batch_change_reason", "another batch")):
         with monkeypatch.context() as patch:
-            patch.setattr(f"torchx_cubicml.rewrite.choice.{name}", lambda *_, told=told, **__: told)
+            patch.setattr(f"torchx_cubicml.rewrite.choice.{name}", lambda *_, reason=reason, **__: reason)
             choice = filled.decide().choice
             assert choice is not None
-            assert choice.rejection_reason == told
+            assert choice.rejection_reason == reason
     monkeypatch.setattr("torchx_cubicml.rewrite.choice.held", lambda _: ("micro_batch_size",))
     assert filled.decide().choice != choice
     assert filled.n_learned <= 2

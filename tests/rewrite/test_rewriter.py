@@ -372,9 +372,9 @@ def test_trials_on_another_device_are_left_out_and_reported(options: Options) ->
     store = TrialStore(options.store)
     times = {"started_at": "2026-01-01T00:00:00+00:00", "ended_at": "2026-01-01T01:00:00+00:00"}
     for device, day, throughput in (("H100", 3, 1000.0), ("A100", 1, 9000.0)):
-        told = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
+        dates = {name: text.replace("01T", f"0{day}T") for name, text in times.items()}
         batch = {"H100": 2, "A100": 1}[device]
-        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **told))
+        store.add(replace(trial(batch, "FULL_SHARD", throughput), observed={"device": device}, **dates))
     rewritten = rewrite(LAUNCH, options)
     assert any("1 launch left out: the latest had device H100, not A100" in line for line in rewritten.lines)
     assert rewritten.suggestion is not None
@@ -419,13 +419,13 @@ def test_no_text_of_a_store_enters_a_command(options: Options) -> None:
     assert set(rewritten.launch.script_args) <= legal
     assert rewritten.launch.env == LAUNCH.env
     assert rewritten.launch.program == LAUNCH.program
-    told = "\n".join(rewritten.lines)
-    assert "rm -rf" not in told
-    assert "touch" not in told
-    assert "00-bad.json" in told
-    assert "01-huge.json (larger than" in told
-    assert "skipped 3 unreadable objects in store" in told, "the one that is not a number too"
-    assert len(told) < 5000
+    printed = "\n".join(rewritten.lines)
+    assert "rm -rf" not in printed
+    assert "touch" not in printed
+    assert "00-bad.json" in printed
+    assert "01-huge.json (larger than" in printed
+    assert "skipped 3 unreadable objects in store" in printed, "the one that is not a number too"
+    assert len(printed) < 5000
 
 
 def test_place_config_writes_what_a_profiling_launch_needs(options: Options, tmp_path: Path) -> None:

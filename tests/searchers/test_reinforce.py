@@ -111,6 +111,6 @@ def test_advantages_are_centred_and_finite(scores: list[float], wanted: list[flo
 
 
 def test_a_wall_is_worse_than_the_worst_beside_it() -> None:
-    told = advantages(np.array([[3.0, 1.0, -np.inf, np.nan]]))[0]
-    assert told[0] > told[1] > told[2] == told[3]
-    assert told.mean() == pytest.approx(0.0)
+    found = advantages(np.array([[3.0, 1.0, -np.inf, np.nan]]))[0]
+    assert found[0] > found[1] > found[2] == found[3]
+    assert found.mean() == pytest.approx(0.0)

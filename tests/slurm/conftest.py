@@ -58,10 +58,10 @@ def start_again() -> Callable[[str], None]:
 
     def start(number: str) -> None:
         for _ in range(600):  # a job whose first run is not cleaned up yet is COMPLETING, although it waits too
-            told = subprocess.run(
+            done = subprocess.run(
                 ["squeue", "-h", "-j", number, "-o", "%T"], capture_output=True, text=True, check=True
             )
-            if told.stdout.strip() == "PENDING":
+            if done.stdout.strip() == "PENDING":
                 break
             time.sleep(0.1)
         revoked = int(

@@ -56,13 +56,13 @@ def kill_until_it_ends(folder: Path, scheduler: str, rng: random.Random, *, at_m
     for kills in range(at_most):
         tune = start(folder, scheduler)
         with suppress(subprocess.TimeoutExpired):
-            assert tune.wait(timeout=rng.uniform(0.3, 8.0)) == 0, told(folder)
+            assert tune.wait(timeout=rng.uniform(0.3, 8.0)) == 0, last_output(folder)
             return kills
         tune.send_signal(signal.SIGKILL)
         tune.wait(timeout=30)
         if any(note.kind is NoteKind.FINISHED for note in Journal(str(folder / "store")).read()):
             return kills + 1  # it was only leaving
-    assert start(folder, scheduler).wait(timeout=300) == 0, told(folder)
+    assert start(folder, scheduler).wait(timeout=300) == 0, last_output(folder)
     return at_most
 
 
@@ -76,7 +76,7 @@ def start(folder: Path, scheduler: str) -> subprocess.Popen[bytes]:
         return subprocess.Popen(words, cwd=folder, stdout=log, stderr=log, start_new_session=True)
 
 
-def told(folder: Path) -> str:
+def last_output(folder: Path) -> str:
     return (folder / "tune.log").read_text()[-3000:]
 
 
@@ -92,10 +92,10 @@ def check(workspace: Path, kills: int) -> None:
         trials[trial.launch_id] = trial
     assert ran.keys() <= trials.keys(), "a launch without a trial"
     for launch_id in ran:
-        assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, told(workspace))
+        assert trials[launch_id].state is State.COMPLETED, (trials[launch_id], kills, last_output(workspace))
         assert trials[launch_id].measurement is not None
     unmade = {State.STOPPED_EARLY, State.INFRASTRUCTURE}  # never submitted; killed as it was being submitted
     for launch_id in trials.keys() - ran.keys():
-        assert trials[launch_id].state in unmade, (trials[launch_id], kills, told(workspace))
+        assert trials[launch_id].state in unmade, (trials[launch_id], kills, last_output(workspace))
     configs = {(trials[name].config["micro_batch_size"], trials[name].config["width"]) for name in ran}
     assert configs == {(size, width) for size in (1, 2, 4, 8) for width in (1, 2)}

@@ -151,9 +151,9 @@ def test_a_drained_node_only_delays_a_tune(workspace: Path) -> None:
     subprocess.run(["scontrol", "update", "nodename=n2", "state=drain", "reason=test"], check=True, timeout=30)
     wait_for_job("PENDING")
     subprocess.run(["scontrol", "update", "nodename=n2", "state=resume"], check=True, timeout=30)
-    _, told = tune.communicate(timeout=200)
-    assert tune.returncode in {0, 1}, told
-    assert [trial.state for trial in trials(workspace)] == [State.COMPLETED] * 3, told
+    _, stderr = tune.communicate(timeout=200)
+    assert tune.returncode in {0, 1}, stderr
+    assert [trial.state for trial in trials(workspace)] == [State.COMPLETED] * 3, stderr
 
 
 def test_a_requeued_launch_is_one_launch(workspace: Path, start_again: Callable[[str], None]) -> None:
@@ -167,16 +167,16 @@ def test_a_requeued_launch_is_one_launch(workspace: Path, start_again: Callable[
     subprocess.run(["scontrol", "requeue", number], check=True, timeout=30)
     wait_for_job("PENDING")
     start_again(number)
-    _, told = tune.communicate(timeout=200)
+    _, stderr = tune.communicate(timeout=200)
     (trial,) = trials(workspace)
-    assert trial.state is State.COMPLETED, told
+    assert trial.state is State.COMPLETED, stderr
     assert trial.attempts == 2
 
 
 def wait_for_job(state: str) -> str:
     for _ in range(600):
-        told = run(["squeue", "-h", "-t", state, "-o", "%A"], timeout=30).stdout.split()
-        if told:
-            return told[0]
+        names = run(["squeue", "-h", "-t", state, "-o", "%A"], timeout=30).stdout.split()
+        if names:
+            return names[0]
         time.sleep(0.1)
     raise AssertionError(f"no job came to {state}")

@@ -97,8 +97,8 @@ def test_an_idle_value_need_not_be_a_choice() -> None:
 
 def test_illegal_conditions_are_reported() -> None:
     space = bound(TP, OVERLAP)
-    told = "overlap = True is not legal; it must be False unless tp_degree > 1"
-    assert space.why_illegal({"tp_degree": 1, "overlap": True}) == told
+    reason = "overlap = True is not legal; it must be False unless tp_degree > 1"
+    assert space.why_illegal({"tp_degree": 1, "overlap": True}) == reason
     assert space.why_illegal({"tp_degree": 1, "overlap": 0}) is not None
     assert "choose from False, True" in str(space.why_illegal({"tp_degree": 2, "overlap": 3}))
 

@@ -61,13 +61,13 @@ def anywhere(space: SearchSpace, count: int, rng: np.random.Generator) -> np.nda
 @SPACES
 def test_a_row_is_legal_where_it_is_the_row_of_a_config(space: SearchSpace, rng: np.random.Generator) -> None:
     rows = anywhere(space, 300, rng)
-    told = legal_rows(space, rows)
+    legal = legal_rows(space, rows)
     configs = [space.decode(row.tolist()) for row in rows]
     found = [
         config is not None and space.encode(config) == tuple(row) for config, row in zip(configs, rows, strict=True)
     ]
-    assert told.tolist() == found
-    assert 0 < told.sum() < len(told)
+    assert legal.tolist() == found
+    assert 0 < legal.sum() < len(legal)
 
 
 @SPACES

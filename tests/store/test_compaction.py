@@ -22,8 +22,10 @@ from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.compaction import CompactionResult, compact
+from torchx_cubicml.store.event_groups import EventGroups
 from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
-from torchx_cubicml.store.reader import read_store
+from torchx_cubicml.store.index_cache import StoreIndex
+from torchx_cubicml.store.reader import StoreReader, read_store
 from torchx_cubicml.store.segments import SUFFIX, decode_segment, encode_segment
 
 if TYPE_CHECKING:
@@ -266,9 +268,11 @@ def test_compaction_changes_the_fingerprint_once(tmp_path: Path) -> None:
 def test_reading_says_the_same_with_segments_and_without(
     tmp_path_factory: pytest.TempPathFactory, steps: list[int | tuple[int, int, str, int]]
 ) -> None:
-    """Steps are events that come, and compactions up to a day; a third store is known from reading to reading."""
+    """Steps are events that come, and compactions up to a day; one reader knows the index on disk, one polls."""
     folder = tmp_path_factory.mktemp("stores")
     plain, folded = TrialStore(str(folder / "plain")), TrialStore(str(folder / "folded"))
+    groups = EventGroups()
+    reader = StoreReader(TrialStore(folded.url), StoreIndex(groups=groups))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("torchx_cubicml.store.reader._MIN_SAVED_OBJECTS", 0)
         patch.setattr("torchx_cubicml.store.reader._MIN_SAVED_SHARE", 0)
@@ -281,6 +285,8 @@ def test_reading_says_the_same_with_segments_and_without(
                     put(each, f"2026-01-0{day}", f"{number}-{index}.json", begun(trial_id, sequence, n=number))
             known = read_store(folded, cache=folder / "cache", out_of_time=lambda: False)
             assert (known.trials, known.warnings) == (list(plain), ())
+            reader.read()
+            assert groups.trials() == list(plain)
             assert list(folded) == list(plain)
 
 

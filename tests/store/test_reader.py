@@ -18,12 +18,14 @@ from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, Origin, State, Trial
 from torchx_cubicml.store import TrialStore, read_trials
 from torchx_cubicml.store.deadline import read_with_deadline
+from torchx_cubicml.store.event_groups import EventGroups
 from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
-from torchx_cubicml.store.index_cache import cache_path
-from torchx_cubicml.store.reader import StoreSnapshot, read_store
+from torchx_cubicml.store.index_cache import StoreIndex, cache_path
+from torchx_cubicml.store.local import LocalBackend
+from torchx_cubicml.store.reader import StoreReader, StoreSnapshot, read_store
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
 
 @pytest.fixture
@@ -116,12 +118,29 @@ def test_reading_bit_by_bit_is_reading_all_at_once(
 
 
 def reads_of(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names of the objects that are read from now on."""
     seen: list[str] = []
     from torchx_cubicml.store import local
 
     real = local._read_file
     monkeypatch.setattr(local, "_read_file", lambda place: seen.append(Path(place).name) or real(place))
     return seen
+
+
+def folds_of(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return the numbers of events that are folded together from now on."""
+    folded: list[int] = []
+    from torchx_cubicml.store import event_groups
+
+    real = event_groups.fold_events
+
+    def fold(events: Iterable[Event]) -> list[Trial]:
+        events = list(events)
+        folded.append(len(events))
+        return real(events)
+
+    monkeypatch.setattr(event_groups, "fold_events", fold)
+    return folded
 
 
 @pytest.fixture
@@ -241,6 +260,100 @@ def test_another_stores_cache_does_not_serve(filled: Path) -> None:
     mine, theirs = (cache_path(filled / "cache", str(place)) for place in (filled / "store", other))
     shutil.copy(mine, theirs)
     assert [trial.trial_id for trial in read(other, filled / "cache").trials] == ["o"]
+
+
+def polled(store: Path) -> tuple[StoreReader, EventGroups]:
+    """Return a reader that keeps its index in memory, and its groups."""
+    groups = EventGroups()
+    return StoreReader(TrialStore(str(store)), StoreIndex(groups=groups)), groups
+
+
+class TestPolling:
+    """One reader that reads again and again."""
+
+    @settings(max_examples=150)
+    @given(changes_between_readings())
+    def test_it_reads_what_comes_and_forgets_nothing(
+        self, tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, Event | None]]]
+    ) -> None:
+        folder = tmp_path_factory.mktemp("store")
+        reader, groups = polled(folder / "store")
+        for changes in rounds:
+            for name, event in changes:
+                if event is not None:
+                    write(folder / "store", event, name)
+                    write(folder / "all", event, name)
+            reader.read()
+            for name, event in changes:
+                if event is None:
+                    (folder / "store" / "events" / name).unlink()
+            assert groups.trials() == list(TrialStore(str(folder / "all")))
+        shutil.rmtree(folder)
+
+    def test_it_folds_only_what_changed(self, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        reader, groups = polled(filled / "store")
+        reader.read()
+        seen, folded = reads_of(monkeypatch), folds_of(monkeypatch)
+        reader.read()
+        assert (seen, folded) == ([], [])
+        write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", sequence=1), "2026-01-03/x.json")
+        reader.read()
+        assert (seen, folded) == (["x.json"], [3])
+        trials = list(TrialStore(str(filled / "store")))
+        (filled / "store" / "events" / "2026-01-02" / "003b.json").unlink()
+        reader.read()
+        assert (groups.trials(), folded) == (trials, [3])
+
+    def test_an_event_that_joins_two_groups_makes_them_one(self, filled: Path) -> None:
+        reader, groups = polled(filled / "store")
+        write(filled / "store", Event(kind=EventKind.PLANNED, launch_id="l", config={"x": 1}), "a.json")
+        reader.read()
+        assert groups.with_id("t7") is not groups.with_id("l")
+        write(filled / "store", Event(kind=EventKind.MEASURED, trial_id="t7", launch_id="l", sequence=1), "b.json")
+        reader.read()
+        group = groups.with_id("t7")
+        assert group is not None
+        assert group is groups.with_id("l")
+        assert [Path(place).name for place in group.events] == ["007a.json", "007b.json", "a.json", "b.json"]
+        assert [(trial.trial_id, trial.launch_id, trial.config) for trial in group.trials] == [("t7", "l", {"x": 1})]
+
+    def test_what_is_no_event_is_read_once_and_what_cannot_be_read_is_tried_again(
+        self, filled: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reader, groups = polled(filled / "store")
+        reader.read()
+        (filled / "store" / "events" / "bad.json").write_text("{}")
+        with monkeypatch.context() as patch:
+            patch.setattr("torchx_cubicml.store.local._read_file", lambda _: OSError(5, "Input/output error"))
+            for _ in range(2):
+                reader.read()
+                assert [Path(place).name for place in reader.failed] == ["bad.json"]
+        write(filled / "store", started("new"), "new.json")
+        seen = reads_of(monkeypatch)
+        for _ in range(2):
+            reader.read()
+            assert (len(groups.trials()), reader.failed) == (51, {})
+        assert seen == ["bad.json", "new.json"]
+
+    def test_what_was_read_before_the_store_failed_counts_and_is_not_read_again(
+        self, filled: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        reader, groups = polled(filled / "store")
+        seen, read_objects = reads_of(monkeypatch), LocalBackend.read
+
+        def failing(self: LocalBackend, places: Sequence[str]) -> Iterable[tuple[str, bytes | Exception]]:
+            yield from read_objects(self, places[:30])
+            raise StoreError("503 Slow Down")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(LocalBackend, "read", failing)
+            for n_trials in (15, 30):
+                with pytest.raises(StoreError, match="Slow Down"):
+                    reader.read()
+                assert len(groups.trials()) == n_trials
+        reader.read()
+        assert groups.trials() == list(TrialStore(str(filled / "store")))
+        assert len(seen[:100]) == len(set(seen[:100])) == 100
 
 
 class TestFingerprint:

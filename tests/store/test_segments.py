@@ -84,9 +84,9 @@ def test_an_unfetchable_segment_is_reported(failing: TrialStore) -> None:
     trials, warnings = read_trials(failing.url)
     assert [trial.trial_id for trial in trials] == ["2026-01-02", "2026-01-09"]
     assert compact(failing, before="2026-01-09") == CompactionResult(n_events=0, n_segments=0)
-    for told in (*failing.warnings, *warnings):
-        assert "HttpError: 503 Service Unavailable" in told
-        assert "SECRET" not in told
+    for warning in (*failing.warnings, *warnings):
+        assert "HttpError: 503 Service Unavailable" in warning
+        assert "SECRET" not in warning
 
 
 def test_client_errors_about_segments_are_masked(failing: TrialStore) -> None:
@@ -118,11 +118,11 @@ def test_late_segments_are_opened_at_the_next_launches(store: TrialStore, opened
     ids, cache = merge(store), tmp_path / "cache"
     for launch in range(N_SEGMENTS):
         answers = iter([False])  # there is time for one
-        with pytest.raises(StoreError, match="the next launch continues from there") as told:
+        with pytest.raises(StoreError, match="the next launch continues from there") as raised:
             read_store(TrialStore(store.url), cache=cache, out_of_time=lambda left=answers: next(left, True))
         unopened = N_SEGMENTS - 1 - launch
-        assert f"0 of {6 * (launch + 1)} objects" in str(told.value)
-        assert (f"{unopened} segments unread" in str(told.value)) == (unopened > 0)
+        assert f"0 of {6 * (launch + 1)} objects" in str(raised.value)
+        assert (f"{unopened} segments unread" in str(raised.value)) == (unopened > 0)
     found = read_store(TrialStore(store.url), cache=cache, out_of_time=lambda: False)
     assert [trial.trial_id for trial in found.trials] == ids
     assert len(opened) == 2 * N_SEGMENTS  # to list, one a launch, and to read

@@ -319,7 +319,7 @@ class TestUrl:
         assert absolute_url(expected) == expected
 
     @pytest.mark.parametrize(
-        ("url", "told"),
+        ("url", "message"),
         [
             ("", "URL is empty; use a path, file, s3"),
             ("  ", "URL is empty"),
@@ -334,10 +334,10 @@ class TestUrl:
             ("/data/\0", "null character"),
         ],
     )
-    def test_what_names_no_store_is_told(self, url: str, told: str) -> None:
-        with pytest.raises(StoreError, match=told):
+    def test_an_illegal_url_is_refused(self, url: str, message: str) -> None:
+        with pytest.raises(StoreError, match=message):
             absolute_url(url)
-        with pytest.raises(StoreError, match=told):
+        with pytest.raises(StoreError, match=message):
             TrialStore(url)
 
     def test_a_launch_refuses_a_memory_store(self) -> None:

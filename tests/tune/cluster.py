@@ -45,7 +45,7 @@ class Job:
     begins: datetime
     ends: datetime
     fate: str
-    told: set[str] = field(default_factory=set)
+    reported: set[str] = field(default_factory=set)
     cancelled: bool = False
     cut_off: datetime | None = None  # by a fault after which it waits once more
     ran_before_s: float = 0.0
@@ -83,7 +83,7 @@ class SimulatedCluster:
     time: datetime = datetime(2026, 1, 1, tzinfo=UTC)
     jobs: dict[str, Job] = field(default_factory=dict)
     kill_in: int = 0  # calls
-    late_s: float = 3.0  # by which an end is told
+    late_s: float = 3.0  # by which an end is reported
     builds: int = 0
     images: list[str] = field(default_factory=list)
     open: set[str] = field(default_factory=set)
@@ -106,7 +106,7 @@ class SimulatedCluster:
 
     def sleep(self, seconds: float) -> None:
         self.time += timedelta(seconds=max(seconds, 0.001))
-        self._tell()
+        self._report()
 
     def submit(self, contract: Contract) -> str:
         self._maybe_kill()
@@ -159,15 +159,19 @@ class SimulatedCluster:
         counts = Counter(job.contract.launch_id for job in self.jobs.values())
         return [launch_id for launch_id, count in counts.items() if count > 1]
 
-    def _tell(self) -> None:
+    def _report(self) -> None:
         for name in list(self.open):
             job = self.jobs[name]
-            if self.time >= job.begins and "begin" not in job.told and not (job.cancelled and job.ends <= job.begins):
-                job.told.add("begin")
+            if (
+                self.time >= job.begins
+                and "begin" not in job.reported
+                and not (job.cancelled and job.ends <= job.begins)
+            ):
+                job.reported.add("begin")
                 self._event(name, job, EventKind.STARTED)
             if self.time >= job.ends:
                 self.open.discard(name)
-                if "begin" in job.told:
+                if "begin" in job.reported:
                     self._end(name, job)
 
     def _end(self, name: str, job: Job) -> None:
@@ -191,7 +195,7 @@ class SimulatedCluster:
         job.ran_before_s = run_time.total_seconds()
         job.cut_off, job.begins = self.time, self.time + timedelta(hours=2)
         job.ends = job.begins + run_time
-        job.told.clear()
+        job.reported.clear()
         self.open.add(name)
 
     def _event(

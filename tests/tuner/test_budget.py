@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.tuner import Step
     from torchx_cubicml.tuner.proposer import Snapshot
 
-SEEN_LATE_S = 10.0  # by which the end of a simulated job is told, and seen
+SEEN_LATE_S = 10.0  # by which the end of a simulated job is reported, and seen
 
 
 def asking(prepared: Prepared, **changes: object) -> Prepared:
@@ -128,9 +128,9 @@ def test_a_spent_budget_of_hours_launches_no_more(prepared: Prepared) -> None:
 def test_the_remaining_budget_is_reported(prepared: Prepared) -> None:
     asked = asking(prepared, budget=Budget(device_hours=0.2), parallel=2)
     steps = go(asked, SimulatedCluster(seed=1, fates=("done",)))
-    told = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
-    assert told[0] == 0.2
-    assert told[-1] < 0.06
+    left = [float(step.budget_left.split()[0]) for step in steps if isinstance(step, Waiting)]
+    assert left[0] == 0.2
+    assert left[-1] < 0.06
 
 
 def test_rounds_wait_for_all_in_flight(prepared: Prepared) -> None:
@@ -219,11 +219,11 @@ def test_the_queue_time_of_a_requeued_job_is_not_run_time(prepared: Prepared, wa
     job = cluster.jobs["job-2"]
     assert job.cut_off is not None
     assert job.begins - job.cut_off == timedelta(hours=2)
-    told = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
+    requeued = {trial.launch_id: trial for trial in stored(prepared)}[job.contract.launch_id]
     if waits_s > 7200:
-        assert told.state is State.COMPLETED
+        assert requeued.state is State.COMPLETED
     else:
-        assert (told.state, told.reason) == (
+        assert (requeued.state, requeued.reason) == (
             State.INFRASTRUCTURE,
             "cancelled after 3000 s in the queue (--queue-timeout)",
         )
@@ -237,9 +237,9 @@ def test_a_job_past_its_deadline_is_cancelled(prepared: Prepared, kills: int) ->
     cluster = SimulatedCluster(seed=3, fates=("done",))
     through_kills(asked, cluster, kills=kills)
     assert all(ran_s(job) <= 150 + SEEN_LATE_S for job in cluster.jobs.values())
-    told = {trial.launch_id: trial for trial in stored(prepared)}
+    by_launch = {trial.launch_id: trial for trial in stored(prepared)}
     for job in cluster.jobs.values():
-        trial = told[job.contract.launch_id]
+        trial = by_launch[job.contract.launch_id]
         assert trial.state is (State.TIMEOUT if job.cancelled else State.COMPLETED)
         if job.cancelled:
             assert trial.reason == "cancelled after running for 150 s (--trial-timeout)"

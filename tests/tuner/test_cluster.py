@@ -33,7 +33,7 @@ def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None
     by_launch = Counter(trial.launch_id for trial in trials)
     assert set(by_launch.values()) == {1}
     assert all(trial.state.ended for trial in trials)
-    told = {trial.launch_id: trial for trial in trials}
+    seen = {trial.launch_id: trial for trial in trials}
     wanted = {
         "done": {State.COMPLETED},
         "raises": {State.COMPLETED},
@@ -45,7 +45,7 @@ def check(cluster: SimulatedCluster, trials: list[Trial], launches: int) -> None
         "node": {State.UNKNOWN},
     }
     for job in cluster.jobs.values():
-        assert told[job.contract.launch_id].state in wanted[job.fate], (job.fate, told[job.contract.launch_id])
+        assert seen[job.contract.launch_id].state in wanted[job.fate], (job.fate, seen[job.contract.launch_id])
 
 
 def test_many_jobs_through_every_fault(prepared: Prepared) -> None:
@@ -117,8 +117,8 @@ def test_a_requeued_job_is_not_launched_again(prepared: Prepared, requeued: str)
     assert job.cut_off is not None
     assert len(made) > 1
     assert not {"baseline", "again"}.intersection(made)
-    told = {trial.launch_id: trial for trial in stored(prepared)}
-    assert told[job.contract.launch_id].state is State.COMPLETED
+    trials_by_launch = {trial.launch_id: trial for trial in stored(prepared)}
+    assert trials_by_launch[job.contract.launch_id].state is State.COMPLETED
 
 
 def test_an_unreported_result_is_reported_later(prepared: Prepared) -> None:
@@ -132,7 +132,7 @@ def test_an_unreported_result_is_reported_later(prepared: Prepared) -> None:
     again = go(asked, cluster)
     assert again[-1] == first
     assert len(cluster.jobs) == 12
-    begun = go(asked, cluster)[0]  # what was told is over
+    begun = go(asked, cluster)[0]  # what was reported is over
     assert isinstance(begun, Begun)
     assert not begun.resumed
 

@@ -22,7 +22,7 @@ def verdict(
 
 
 @pytest.mark.parametrize(
-    ("end", "told", "written"),
+    ("end", "reported", "written"),
     [
         (JobEnd.SUCCEEDED, State.COMPLETED, None),
         (JobEnd.FAILED, State.USER_ERROR, None),
@@ -37,14 +37,14 @@ def verdict(
     ],
     ids=str,
 )
-def test_the_tuner_writes_what_the_training_could_not(end: JobEnd, told: State, written: State | None) -> None:
-    found = verdict(end, told)
+def test_the_tuner_writes_what_the_training_could_not(end: JobEnd, reported: State, written: State | None) -> None:
+    found = verdict(end, reported)
     assert (found[0] if found is not None else None) is written
 
 
-@pytest.mark.parametrize("told", [State.RUNNING, State.UNKNOWN, State.INFRASTRUCTURE, State.PLANNED])
-def test_evidence_of_memory_stands_before_what_ranks_saw(told: State) -> None:
-    found = verdict(JobEnd.FAILED, told, out_of_memory=True)
+@pytest.mark.parametrize("reported", [State.RUNNING, State.UNKNOWN, State.INFRASTRUCTURE, State.PLANNED])
+def test_evidence_of_memory_stands_before_what_ranks_saw(reported: State) -> None:
+    found = verdict(JobEnd.FAILED, reported, out_of_memory=True)
     assert found is not None
     assert found[0] is State.OUT_OF_MEMORY
 

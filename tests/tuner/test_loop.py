@@ -52,9 +52,9 @@ def measured(prepared: Prepared, config: Config, tokens_per_second: float) -> Tr
 
 def simulate(prepared: Prepared, launches: int, *, killed: str = "") -> list[tuple[str, Trial]]:
     """``killed`` is the purpose whose first launch is, so that nothing tells how it ended."""
-    told: list[tuple[str, Trial]] = []
+    ended: list[tuple[str, Trial]] = []
     for number in range(launches):
-        trials = [trial for _, trial in told]
+        trials = [trial for _, trial in ended]
         planned = next_launch(prepared, trials, launches_left=launches - number)
         if planned is None:
             break
@@ -64,10 +64,10 @@ def simulate(prepared: Prepared, launches: int, *, killed: str = "") -> list[tup
             trial = Trial.infeasible(workload=prepared.workload, config=suggestion.config)
         else:
             trial = measured(prepared, suggestion.config, 1000.0 * int(size) + len(trials))
-        if purpose == killed and killed not in [before for before, _ in told]:
+        if purpose == killed and killed not in [before for before, _ in ended]:
             trial = replace(trial, state=State.UNKNOWN, measurement=None, reason="the process was killed by SIGKILL")
-        told.append((purpose, trial))
-    return told
+        ended.append((purpose, trial))
+    return ended
 
 
 def test_the_command_is_read(prepared: Prepared) -> None:
@@ -77,13 +77,13 @@ def test_the_command_is_read(prepared: Prepared) -> None:
 
 
 def test_the_users_config_comes_first_and_confirmations_last(prepared: Prepared) -> None:
-    told = simulate(prepared, 9)
-    purposes = [purpose for purpose, _ in told]
+    simulated = simulate(prepared, 9)
+    purposes = [purpose for purpose, _ in simulated]
     assert purposes[0] == "baseline"
-    assert told[0][1].config == prepared.current
+    assert simulated[0][1].config == prepared.current
     assert purposes.index("confirm") > purposes.index("search")
     counts: dict[str, int] = {}
-    for _, trial in told:
+    for _, trial in simulated:
         counts[config_key(trial.config)] = counts.get(config_key(trial.config), 0) + 1
     best = {"micro_batch_size": 4, "gradient_accumulation_steps": 2}
     assert counts[config_key(prepared.current)] == prepared.request.repeats
@@ -91,9 +91,9 @@ def test_the_users_config_comes_first_and_confirmations_last(prepared: Prepared)
 
 
 def test_a_searched_out_space_ends_the_tune_under_budget(prepared: Prepared) -> None:
-    told = simulate(prepared, 50)
-    assert len(told) == 4 + 1 + 2  # each config once, then the own once more and the best twice
-    assert sum(trial.state is State.OUT_OF_MEMORY for _, trial in told) == 1
+    simulated = simulate(prepared, 50)
+    assert len(simulated) == 4 + 1 + 2  # each config once, then the own once more and the best twice
+    assert sum(trial.state is State.OUT_OF_MEMORY for _, trial in simulated) == 1
 
 
 def test_earlier_measurements_are_not_launched_again(prepared: Prepared) -> None:
@@ -191,9 +191,9 @@ def test_a_failing_user_config_takes_no_confirmation(prepared: Prepared) -> None
 @pytest.mark.parametrize("repeats", [1, 2])
 def test_a_launch_that_was_killed_is_made_up_for(prepared: Prepared, killed: str, repeats: int) -> None:
     asked = replace(prepared, request=replace(prepared.request, repeats=repeats))
-    told = simulate(asked, 12, killed=killed)
-    assert len(told) == 4 + repeats - 1 + repeats + 1
-    _, comparison = winner_of(asked, [trial for _, trial in told], known=frozenset())
+    simulated = simulate(asked, 12, killed=killed)
+    assert len(simulated) == 4 + repeats - 1 + repeats + 1
+    _, comparison = winner_of(asked, [trial for _, trial in simulated], known=frozenset())
     assert comparison is not None
     assert len(comparison.baseline.throughputs) == len(comparison.best.throughputs) == repeats
 
@@ -316,21 +316,21 @@ def test_questions_on_the_same_trials_share_what_was_learned(
         return studies[-1]
 
     monkeypatch.setattr(Study, "of", counted)
-    told = [trial for _, trial in simulate(prepared, 3)]
+    trials = [trial for _, trial in simulate(prepared, 3)]
     studies.clear()
     advisor = StudyProposer(predictor="")
     facts = {"workload": prepared.workload, "current": prepared.current, "seed": 5}
-    snapshot = Snapshot(space=prepared.space, trials=told, **facts)
+    snapshot = Snapshot(space=prepared.space, trials=trials, **facts)
     best = advisor.best_known(snapshot)
     (proposed,) = advisor.suggest(snapshot)
     advisor.expected_gain(snapshot)
     account = advisor.account(snapshot, best.config)
     assert account.sensitivities
     assert len(studies) == 1
-    assert best == best_known(prepared.space, trials=told, **facts)
-    assert proposed == suggest(prepared.space, trials=told, **facts)[0]
+    assert best == best_known(prepared.space, trials=trials, **facts)
+    assert proposed == suggest(prepared.space, trials=trials, **facts)[0]
     studies.clear()
-    advisor.suggest(replace(snapshot, trials=list(told)))  # other trials may have come
+    advisor.suggest(replace(snapshot, trials=list(trials)))  # other trials may have come
     assert len(studies) == 1
 
 

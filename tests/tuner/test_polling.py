@@ -14,14 +14,14 @@ from tests.tune.cluster import SimulatedCluster, runner_of
 from tests.tune.draws import Draws, go, prepare_in, stored
 from torchx_cubicml.errors import StoreError
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.store.backend import NO_DIRECTORIES
+from torchx_cubicml.store.backend import NO_DIRECTORIES, never
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.tuner import Begun, Budget, Ended, Prepared, Step, TuneResult, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
     from pathlib import Path
 
     from torchx_cubicml.store.backend import Directory, Listing
@@ -51,9 +51,13 @@ def outage(cluster: SimulatedCluster, *, begin_s: float = 0.0, end_s: float = ma
         if begin_s <= (cluster.time - start).total_seconds() < end_s:
             raise StoreError("store s3://bucket cannot be read: ClientError: 503 Slow Down")
 
-    def listed(folder: LocalBackend, known: Mapping[str, Directory] = NO_DIRECTORIES) -> Listing:
+    def listed(
+        folder: LocalBackend,
+        known: Mapping[str, Directory] = NO_DIRECTORIES,
+        out_of_time: Callable[[], bool] = never,
+    ) -> Listing:
         refuse()
-        return list_objects(folder, known)
+        return list_objects(folder, known, out_of_time)
 
     def published(folder: LocalBackend, day: str, name: str, data: bytes) -> None:
         if b'"note"' in data:

@@ -41,9 +41,9 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     ids=str,
 )
 def test_a_failing_user_config_ends_a_tune(prepared: Prepared, state: State, words: str) -> None:
-    with pytest.raises(LaunchError) as told:
+    with pytest.raises(LaunchError) as raised:
         refuse(prepared, state, own=True)
-    assert str(told.value).startswith(words)
+    assert str(raised.value).startswith(words)
 
 
 @pytest.mark.parametrize("state", [State.USER_ERROR, State.UNKNOWN, State.COMPLETED], ids=str)

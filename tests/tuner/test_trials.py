@@ -6,6 +6,8 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
+import pytest
+
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, State
 from torchx_cubicml.tuner.journal import Journal
@@ -21,7 +23,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 LAUNCH = "launch-0123456789abcdef-0001"
 
 
-def told(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None = None) -> Event:
+def event_of(kind: EventKind, minute: int, *, restarts: int = 0, state: State | None = None) -> Event:
     time = (NOON + timedelta(minutes=minute)).isoformat()
     return Event(kind=kind, trial_id="t", launch_id=LAUNCH, attempt=(restarts, 0), time=time, state=state)
 
@@ -30,10 +32,10 @@ def test_a_wait_between_attempts_is_not_run_time(tmp_path: Path) -> None:
     url = str(tmp_path / "store")
     trial_log = TrialLog(url)
     for event in (
-        told(EventKind.STARTED, 0),
-        told(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
-        told(EventKind.STARTED, 190, restarts=1),
-        told(EventKind.MEASURED, 192, restarts=1),
+        event_of(EventKind.STARTED, 0),
+        event_of(EventKind.ENDED, 10, state=State.INFRASTRUCTURE),
+        event_of(EventKind.STARTED, 190, restarts=1),
+        event_of(EventKind.MEASURED, 192, restarts=1),
     ):
         trial_log.append(event)
     trial_log.refresh()
@@ -46,10 +48,10 @@ def test_a_wait_between_attempts_is_not_run_time(tmp_path: Path) -> None:
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 
-def test_trials_are_converted_to_the_requested_statistic(tmp_path: Path) -> None:
+def test_trials_are_read_at_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
     measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
     url = str(tmp_path / "store")
-    TrialLog(url).append(replace(told(EventKind.MEASURED, 1), measurement=measured))
+    TrialLog(url).append(replace(event_of(EventKind.MEASURED, 1), measurement=measured))
     for statistic, expected in (("mean", 80.0), ("p50", 100.0)):
         trial_log = TrialLog(url, statistic=statistic)
         trial_log.refresh()
@@ -58,3 +60,73 @@ def test_trials_are_converted_to_the_requested_statistic(tmp_path: Path) -> None
         assert found.measurement is not None
         assert found.measurement.tokens_per_second == expected
         assert trial_log.trials() == [found]
+
+
+def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    plan = Event(kind=EventKind.PLANNED, launch_id=LAUNCH, config={"x": 1})
+    for event in (plan, replace(plan, launch_id="launch-of-another"), event_of(EventKind.STARTED, 0)):
+        trial_log.append(event)
+    trial_log.refresh()
+    monkeypatch.setattr("torchx_cubicml.store.local._read_file", lambda place: pytest.fail(f"{place} is read again"))
+    trial_log.refresh()
+    assert trial_log.planned(LAUNCH) == plan
+    assert trial_log.planned("launch-of-none") is None
+    assert trial_log.launches("launch-0123456789abcdef-") == [LAUNCH]
+    assert [trial.trial_id for trial in trial_log.trials()] == ["t", "launch-of-another"]
+    found = trial_log.of_launch(LAUNCH)
+    assert found is not None
+    assert (found.trial_id, found.config) == ("t", {"x": 1})
+    assert trial_log.of_launch("launch-of-none") is None
+    assert trial_log.last_event_at(LAUNCH) == NOON
+
+
+def test_of_several_trials_of_a_launch_the_measured_one_is_told(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    ended = event_of(EventKind.ENDED, 1, state=State.USER_ERROR)
+    measured = replace(event_of(EventKind.MEASURED, 2), measurement=Measurement(tokens_per_second=80.0))
+    for number, event in enumerate((event_of(EventKind.STARTED, 0), ended, measured, event_of(EventKind.STARTED, 3))):
+        trial_log.append(replace(event, trial_id=f"t{number}"))
+        trial_log.refresh()
+        found = trial_log.of_launch(LAUNCH)
+        assert found is not None
+        assert found.trial_id == f"t{min(number, 2)}"
+    assert len(trial_log.trials()) == 4
+
+
+def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    trial_log.append(replace(event_of(EventKind.STARTED, 0), launch_id=""))
+    trial_log.refresh()
+    assert trial_log.of_launch(LAUNCH) is None
+    trial_log.append(event_of(EventKind.MEASURED, 5))
+    trial_log.refresh()
+    assert trial_log.attempts(LAUNCH) == [(NOON, NOON + timedelta(minutes=5))]
+    assert [trial.launch_id for trial in trial_log.trials()] == [LAUNCH]
+
+
+def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    trial_log.append(event_of(EventKind.STARTED, 0))
+    trial_log.append(replace(event_of(EventKind.STARTED, 9), launch_id="launch-of-another"))
+    trial_log.refresh()
+    assert trial_log.attempts(LAUNCH) == [(NOON, NOON)]
+
+
+def test_two_launches_with_the_same_trial_id_stay_apart(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    other = f"{LAUNCH[:-1]}2"
+    first, second = event_of(EventKind.STARTED, 0), replace(event_of(EventKind.STARTED, 5), launch_id=other)
+    for event in (
+        first,
+        replace(first, kind=EventKind.ENDED, state=State.COMPLETED),
+        Event(kind=EventKind.PLANNED, launch_id=other, config={"x": 2}),
+        second,
+    ):
+        trial_log.append(event)
+    trial_log.refresh()
+    ended, running = trial_log.of_launch(LAUNCH), trial_log.of_launch(other)
+    assert ended is not None
+    assert running is not None
+    assert (ended.state, running.state, running.config) == (State.COMPLETED, State.RUNNING, {"x": 2})
+    assert trial_log.launches(LAUNCH[:-1]) == [LAUNCH, other]

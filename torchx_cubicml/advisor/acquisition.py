@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from torchx_cubicml.advisor.posterior import Posterior
-    from torchx_cubicml.advisor.surrogates.base import Forecast
+    from torchx_cubicml.predictors import Prediction
     from torchx_cubicml.records.trial import Config
 
 AcquisitionFunction: TypeAlias = Callable[[NDArray[np.float64], NDArray[np.float64]], NDArray[np.float64]]
@@ -47,15 +47,11 @@ class Acquisition:
         if name not in ACQUISITIONS:
             raise SpaceError(f"unknown acquisition {name!r}; choose from {', '.join(ACQUISITIONS)}")
         self._space = posterior.space
-        self._forecast_at: Callable[[NDArray[np.intp]], Forecast] = posterior.forecast_at
-        beliefs = [
-            belief.throughput
-            for belief in posterior.beliefs(posterior.fastest(_INCUMBENT_CANDIDATES))
-            if belief is not None
-        ]
-        self._best = float(np.log(max(beliefs))) if beliefs else 0.0
+        self._forecast_at: Callable[[NDArray[np.intp]], Prediction] = posterior.forecast_at
+        beliefs = posterior.beliefs(posterior.fastest(_INCUMBENT_CANDIDATES)).logarithm
+        self._best = float(beliefs.max()) if len(beliefs) else 0.0
         # Without a measurement there is no incumbent to improve on, so the highest predicted mean comes first.
-        self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not beliefs else name]
+        self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not len(beliefs) else name]
         excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.outcomes)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * excess, _LOWEST_FLOOR, _HIGHEST_FLOOR))
         self._decided_rows = posterior.decided_rows()

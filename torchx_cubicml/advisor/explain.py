@@ -12,7 +12,6 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from torchx_cubicml.advisor.noise import ThroughputPosterior
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Value
 
@@ -81,12 +80,13 @@ def build_suggestions(
     if not chosen:
         return []
     configs = [config for config, _ in chosen]
-    *beliefs, baseline = posterior.beliefs([*configs, current])
-    gains = posterior.gains(configs, current)
-    fits = posterior.forecast(configs).fits.tolist()
+    beliefs = posterior.beliefs([*configs, current])
+    *predicted, baseline = beliefs.intervals()
+    *fits, _ = beliefs.fits.tolist()
+    gains = posterior.gains(configs, current).intervals()
     unexplained = [
-        _suggestion(config, belief, baseline if gain else None, gain, fits=probability, n_trials=posterior.n_trials)
-        for config, belief, gain, probability in zip(configs, beliefs, gains, fits, strict=True)
+        _suggestion(config, interval, baseline, gain, fits=probability, n_trials=posterior.n_trials)
+        for config, interval, gain, probability in zip(configs, predicted, gains, fits, strict=True)
     ]
     suggestions = [
         replace(
@@ -129,25 +129,28 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
 
 def _suggestion(
     config: Config,
-    belief: ThroughputPosterior | None,
-    baseline: ThroughputPosterior | None,
-    gain: ThroughputPosterior | None,
+    predicted: tuple[float, float, float] | None,
+    baseline: tuple[float, float, float] | None,
+    gain: tuple[float, float, float] | None,
     *,
     fits: float,
     n_trials: int,
 ) -> Suggestion:
+    """Return the suggestion without a reason; intervals are those of ``Prediction.intervals``."""
+    low, throughput, high = predicted or (None, None, None)
+    gain_low, gain_median, gain_high = gain or (None, None, None)
     return Suggestion(
         config=config,
-        throughput=belief.throughput if belief else None,
-        low=belief.quantile(0.1) if belief else None,
-        high=belief.quantile(0.9) if belief else None,
+        throughput=throughput,
+        low=low,
+        high=high,
         probability_to_fit=fits,
         reason="",
         n_trials=n_trials,
-        baseline_throughput=baseline.throughput if baseline else None,
-        gain=gain.throughput if gain else None,
-        gain_low=gain.quantile(0.1) if gain else None,
-        gain_high=gain.quantile(0.9) if gain else None,
+        baseline_throughput=baseline[1] if baseline and gain else None,
+        gain=gain_median,
+        gain_low=gain_low,
+        gain_high=gain_high,
     )
 
 

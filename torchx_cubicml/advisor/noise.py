@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import replace
 from itertools import chain
-from statistics import NormalDist
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from torchx_cubicml.predictors import Prediction
     from torchx_cubicml.records.trial import Config, Trial
 
 RepeatedMeasurements: TypeAlias = "tuple[tuple[float, ...], tuple[float, ...]]"
@@ -38,23 +38,6 @@ _MAX_GROUPS = 3000  # repeated configs used
 _REPEAT_FACTS = frozenset({"device", "n_params", *STANDARD_PARAMETERS})  # observed facts that repeats must share
 _GRID = np.geomspace(0.001, 1.0, 70)
 _MIN_VARIANCE = 1e-6  # least variance of a run: two equal measurements do not prove zero noise
-
-
-@dataclass(frozen=True, slots=True)
-class ThroughputPosterior:
-    """Posterior of one config's throughput: log-normal.
-
-    Args:
-        throughput: median, whole job.
-        spread: standard deviation of the logarithm of the true value, without the noise of a new measurement.
-    """
-
-    throughput: float
-    spread: float
-
-    def quantile(self, q: float) -> float:
-        """Return the ``q`` quantile of the true throughput, 0 < q < 1."""
-        return self.throughput * math.exp(self.spread * NormalDist().inv_cdf(q))
 
 
 def repeat_noise(
@@ -184,24 +167,22 @@ def _log_likelihoods(workloads: Iterable[Iterable[RepeatedMeasurements]]) -> NDA
     return np.asarray(0.5 * np.add.reduceat(np.array(likelihoods).T, firsts, axis=0), dtype=np.float64)
 
 
-def believe(
-    predicted: ThroughputPosterior | None, measured: Sequence[float], uncertainties: Sequence[float], *, noise: float
-) -> ThroughputPosterior | None:
-    """Return the posterior from a prediction and measurements, weighted by precision; ``None`` where there is neither.
+def believe(predicted: Prediction, measured: Sequence[RepeatedMeasurements], *, noise: float) -> Prediction:
+    """Return the posterior from a prediction and measurements, weighted by precision; NaN where there is neither.
 
     Args:
-        predicted: prior of the true value, from the surrogate.
-        measured: throughputs measured.
-        uncertainties: reported by each run, of the logarithm.
+        predicted: prior of the true values, from the surrogate.
+        measured: measurements of each config, ``[n]``; there may be none.
         noise: standard deviation of the logarithm from run to run, > 0, added to each uncertainty in quadrature.
     """
-    if not measured:
-        return predicted
-    weights = [1.0 / (noise**2 + each**2) for each in uncertainties]
-    precision = sum(weights)
-    centre = sum(weight * math.log(value) for weight, value in zip(weights, measured, strict=True)) / precision
-    if predicted is None:
-        return ThroughputPosterior(math.exp(centre), precision**-0.5)
-    prior = max(predicted.spread, 1e-6) ** -2
-    mean = (precision * centre + prior * math.log(predicted.throughput)) / (precision + prior)
-    return ThroughputPosterior(math.exp(mean), (precision + prior) ** -0.5)
+    logarithm, spread = predicted.logarithm.copy(), predicted.spread.copy()
+    for index, (values, uncertainties) in enumerate(measured):
+        if not values:
+            continue
+        weights = [1.0 / (noise**2 + each**2) for each in uncertainties]
+        centre, precision = np.average(np.log(values), weights=weights), sum(weights)
+        if np.isfinite(logarithm[index]):
+            prior = max(spread[index], 1e-6) ** -2
+            centre, precision = np.average([centre, logarithm[index]], weights=[precision, prior]), precision + prior
+        logarithm[index], spread[index] = centre, precision**-0.5
+    return replace(predicted, logarithm=logarithm, spread=spread)

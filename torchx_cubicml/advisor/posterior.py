@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, replace
 from itertools import islice
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.noise import ThroughputPosterior, believe, median_noise, pooled_noise, repeated_measurements
+from torchx_cubicml.advisor.noise import believe, median_noise, pooled_noise, repeated_measurements
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
@@ -23,7 +22,7 @@ from torchx_cubicml.advisor.trial_data import (
     select_trials,
     with_choices,
 )
-from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, Prediction
 from torchx_cubicml.predictors.features.rows import FactRows
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
@@ -35,7 +34,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.surrogates.base import Forecast, Surrogate
+    from torchx_cubicml.advisor.surrogates.base import Surrogate
     from torchx_cubicml.advisor.trial_data import CleanTrials
     from torchx_cubicml.records.trial import Config, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
@@ -59,8 +58,7 @@ def ranked(posterior: Posterior) -> RankedConfigs:
     measured = posterior.measured()
     if not measured:
         return RankedConfigs(trusted=(), doubted=())
-    beliefs = [belief.throughput if belief else 0.0 for belief in posterior.beliefs(measured)]
-    order = np.argsort(-np.array(beliefs), kind="stable").tolist()
+    order = np.argsort(-posterior.beliefs(measured).logarithm, kind="stable").tolist()
     outliers = posterior.outliers(measured).tolist()
     trusted = tuple(measured[index] for index in order if not outliers[index])
     doubted = tuple(measured[index] for index in order if outliers[index])
@@ -147,11 +145,11 @@ class Posterior:
             advice=chosen.advice,
         )
 
-    def forecast(self, configs: Sequence[Config]) -> Forecast:
+    def forecast(self, configs: Sequence[Config]) -> Prediction:
         """Return the surrogate's forecast of ``configs``."""
         return self.surrogate.forecast(self._rows(configs))
 
-    def forecast_at(self, vectors: NDArray[np.intp]) -> Forecast:
+    def forecast_at(self, vectors: NDArray[np.intp]) -> Prediction:
         """Return the forecast of the configs at legal rows of choice indices, ``[n, n_dimensions]``."""
         return self.surrogate.forecast(self.rows.at(vectors))
 
@@ -179,7 +177,7 @@ class Posterior:
         """Return the posterior with an optimistic prior mean, for search only; see ``Surrogate.optimistic``."""
         return replace(self, surrogate=self.surrogate.optimistic())
 
-    def sample_function(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Forecast]:
+    def sample_function(self, rng: np.random.Generator) -> Callable[[NDArray[np.intp]], Prediction]:
         """Return ``forecast_at`` of one function sampled from the posterior (Thompson sample)."""
         moves = Neighbourhood(self.space.dimensions)
         around = vectors_of(self.space, self.fastest(_FASTEST_VARIED))
@@ -196,51 +194,38 @@ class Posterior:
         if isinstance(self.surrogate, JointSurrogate):
             return self.surrogate.sample(self._rows(configs), count=count, rng=rng)
         beliefs = self.beliefs(configs)
-        means = np.array([math.log(belief.throughput) if belief else math.nan for belief in beliefs])
-        spreads = np.array([belief.spread if belief else math.nan for belief in beliefs])
-        return means + spreads * rng.standard_normal((count, len(configs)))
+        return beliefs.logarithm + beliefs.spread * rng.standard_normal((count, len(configs)))
 
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
         return [self.rows.of(config) for config in configs]
 
-    def beliefs(self, configs: Sequence[Config]) -> list[ThroughputPosterior | None]:
-        """Return the posterior of each config after its own measurements; ``None`` where nothing is known of it."""
+    def beliefs(self, configs: Sequence[Config]) -> Prediction:
+        """Return the posterior of each config's true throughput, after its own measurements."""
         if not configs:
-            return []
-        forecast, is_joint = self.forecast(configs), isinstance(self.surrogate, JointSurrogate)
-        beliefs: list[ThroughputPosterior | None] = []
-        for config, logarithm, spread in zip(configs, forecast.logarithm, forecast.spread, strict=True):
-            predicted = ThroughputPosterior(math.exp(logarithm), float(spread)) if math.isfinite(logarithm) else None
-            record = self.outcomes.get(identity(config))
-            measurements = (record.measured, record.uncertainties) if record and not is_joint else ((), ())
-            beliefs.append(believe(predicted, *measurements, noise=self.noise))
-        return beliefs
+            return Prediction.unknown(0)
+        records = [self.outcomes.get(identity(config)) for config in configs]
+        is_joint = isinstance(self.surrogate, JointSurrogate)
+        measured = [(each.measured, each.uncertainties) if each and not is_joint else ((), ()) for each in records]
+        return believe(self.forecast(configs), measured, noise=self.noise)
 
-    def gains(self, configs: Sequence[Config], over: Config) -> list[ThroughputPosterior | None]:
-        """Return the posterior ratio of each config's throughput to that of ``over``.
+    def gains(self, configs: Sequence[Config], over: Config) -> Prediction:
+        """Return the posterior of the ratio of each config's true throughput to that of ``over``.
 
-        ``None`` where either is unknown or ``over`` runs out of memory. Errors that two configs share cancel out, so
-        the ratio of similar configs is more certain than either throughput.
+        NaN where either is unknown or ``over`` runs out of memory. Errors that two configs share cancel out, so the
+        ratio of similar configs is more certain than either throughput.
         """
-        *beliefs, base = self.beliefs([*configs, over])
-        record = self.outcomes.get(identity(over))
-        if base is None or (record is not None and record.out_of_memory):
-            return [None] * len(configs)
+        beliefs, record = self.beliefs([*configs, over]), self.outcomes.get(identity(over))
+        if np.isnan(beliefs.logarithm[-1]) or (record is not None and record.out_of_memory):
+            return Prediction.unknown(len(configs))
         if isinstance(self.surrogate, JointSurrogate):
-            means, spreads = self.surrogate.ratios(self._rows(configs), self._rows([over])[0])
-            gains: list[ThroughputPosterior | None] = [
-                ThroughputPosterior(math.exp(mean), spread)
-                for mean, spread in zip(means, spreads.tolist(), strict=True)
-            ]
+            gains = self.surrogate.ratios(self._rows(configs), self._rows([over])[0])
         else:
-            gains = [
-                ThroughputPosterior(belief.throughput / base.throughput, math.hypot(belief.spread, base.spread))
-                if belief
-                else None
-                for belief in beliefs
-            ]
-        same = [identity(config) == identity(over) for config in configs]
-        return [ThroughputPosterior(1.0, 0.0) if is_same else gain for gain, is_same in zip(gains, same, strict=True)]
+            gains = Prediction(
+                logarithm=beliefs.logarithm[:-1] - beliefs.logarithm[-1],
+                spread=np.hypot(beliefs.spread[:-1], beliefs.spread[-1]),
+            )
+        same = np.array([identity(config) == identity(over) for config in configs], dtype=np.bool_)
+        return Prediction(logarithm=np.where(same, 0.0, gains.logarithm), spread=np.where(same, 0.0, gains.spread))
 
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""

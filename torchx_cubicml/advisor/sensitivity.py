@@ -87,7 +87,7 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
 
 def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterSensitivity:
     configs = list(_alternatives(posterior, best, name, current).values())
-    gains = posterior.gains(configs, best) if configs else []
+    gains = posterior.gains(configs, best).intervals() if configs else []
     fits = posterior.forecast(configs).fits.tolist() if configs else []
     best_throughputs = _measured(posterior, best)
     found = []
@@ -95,12 +95,13 @@ def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Conf
         throughputs = _measured(posterior, config)
         if gain is None:
             continue
+        low, predicted, high = gain
         found.append(
             Alternative(
                 value=config[name],
-                predicted=gain.throughput,
-                low=gain.quantile(0.1),
-                high=gain.quantile(0.9),
+                predicted=predicted,
+                low=low,
+                high=high,
                 measured=fmean(throughputs) / fmean(best_throughputs) if throughputs and best_throughputs else None,
                 n_measured=len(throughputs),
                 probability_to_fit=probability,

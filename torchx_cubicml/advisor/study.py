@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from torchx_cubicml.advisor.noise import ThroughputPosterior
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Config, Workload
     from torchx_cubicml.searchers import Searcher
@@ -198,8 +197,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     measured = ranked(posterior).trusted  # possibly illegal in the present space file
     if not measured:
         return None
-    best = posterior.beliefs(measured[:1])[0]
-    untried = _untried_winner(posterior, best, rng) if best is not None else None
+    untried = _untried_winner(posterior, float(posterior.beliefs(measured[:1]).logarithm[0]), rng)
     why = "fastest measured config, by predictions and measurements combined"
     candidates = [(config, why) for config in measured]
     if untried is not None:
@@ -207,14 +205,11 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
             0, (untried, "not run yet; even the low end of its prediction is faster than every measured config")
         )
     gains = posterior.gains([config for config, _ in candidates], current)
-    sure = [each for each, gain in zip(candidates, gains, strict=True) if gain is None or _is_claimed(gain)]
+    # A gain is claimed where it is large enough to matter and surely more than noise.
+    claimed = (gains.throughput >= _MIN_GAIN) & (gains.quantile(1.0 - _CONFIDENCE) > 1.0) | np.isnan(gains.logarithm)
+    sure = [each for each, is_claimed in zip(candidates, claimed, strict=True) if is_claimed]
     unchanged = current, "your config: no known config is reliably at least 1 % faster"
     return build_suggestions(posterior, sure[:1] or [unchanged], current)[0]
-
-
-def _is_claimed(gain: ThroughputPosterior) -> bool:
-    """Return whether a gain is large enough to matter and surely more than noise."""
-    return gain.throughput >= _MIN_GAIN and gain.quantile(1.0 - _CONFIDENCE) > 1.0
 
 
 def _completed(space: SearchSpace, current: Config) -> Config:
@@ -243,13 +238,16 @@ def _quick_searcher(posterior: Posterior) -> Searcher:
     return Evolution(start=tuple(posterior.fastest(_WARM_STARTS)), population=40, children=250, generations=3, climbs=2)
 
 
-def _untried_winner(posterior: Posterior, best: ThroughputPosterior, rng: np.random.Generator) -> Config | None:
-    """Return the untried config with the highest lower bound, if that is above ``best`` and the config surely fits."""
+def _untried_winner(posterior: Posterior, best: float, rng: np.random.Generator) -> Config | None:
+    """Return the untried config with the highest lower bound, if that is above ``best`` and the config surely fits.
+
+    ``best`` is the logarithm of the incumbent's throughput.
+    """
     if posterior.n_tried < _MIN_TRIED:
         return None
     lower_bound = _LowerBound(posterior)
     found = _quick_searcher(posterior).search(posterior.space, lower_bound, count=1, rng=rng)
-    return found[0] if found and lower_bound(found)[0] > np.log(best.throughput) else None
+    return found[0] if found and lower_bound(found)[0] > best else None
 
 
 class _LowerBound:

@@ -26,7 +26,7 @@ def run(args: argparse.Namespace) -> int:
 
     name, component_args = split_command(args.command)
     launch = ComponentLaunch.parse(name, component_args).launch
-    text = starter_space(launch, script_help(launch, tell=_tell))
+    text = starter_space(launch, script_help(launch, report=_report))
     if not args.output:
         sys.stdout.write(text)
         return 0
@@ -37,9 +37,9 @@ def run(args: argparse.Namespace) -> int:
         path.write_text(text, encoding="utf-8")
     except (OSError, ValueError) as error:  # ValueError: an illegal path, or a command that cannot be encoded
         raise SpaceError(f"cannot write {path}: {getattr(error, 'strerror', None) or error}") from error
-    _tell(f"wrote {path}; review it, then run: torchx cubicml tune --space {path} ...")
+    _report(f"wrote {path}; review it, then run: torchx cubicml tune --space {path} ...")
     return 0
 
 
-def _tell(text: str) -> None:
+def _report(text: str) -> None:
     print(f"torchx-cubicml: {text}", file=sys.stderr)  # noqa: T201 - the command line's own output

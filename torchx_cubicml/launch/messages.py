@@ -31,10 +31,10 @@ _STATISTIC_TEXTS = {
 }
 
 
-def told(text: str) -> str:
+def message_line(text: str) -> str:
     """Return one message line: prefixed, secrets masked, newlines and control characters replaced, excess cut.
 
-    >>> told("store s3://key:secret@bucket is slow")
+    >>> message_line("store s3://key:secret@bucket is slow")
     'torchx-cubicml: store s3://***@bucket is slow'
     """
     line = "".join(letter if letter.isprintable() else "?" for letter in " ".join(mask(text).split()))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Self
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
-from torchx_cubicml.launch.messages import told
+from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
 
 if TYPE_CHECKING:
@@ -37,9 +37,9 @@ class RewrittenLaunch:
     suggestion: Suggestion | None = None
     lines: tuple[str, ...] = ()
 
-    def telling(self, *texts: str) -> Self:
+    def with_lines(self, *texts: str) -> Self:
         """Return a copy with more message lines."""
-        return replace(self, lines=(*self.lines, *map(told, texts)))
+        return replace(self, lines=(*self.lines, *map(message_line, texts)))
 
 
 def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling launch

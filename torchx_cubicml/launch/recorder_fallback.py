@@ -38,13 +38,13 @@ def ask():
         finally:
             os._exit(1)
     os.close(into)
-    told = b""
+    output = b""
     while True:
         more = os.read(out, 4096)
         if not more:
             break
-        told += more
-    return os.waitpid(child, 0)[1], told.decode(errors="replace").strip()
+        output += more
+    return os.waitpid(child, 0)[1], output.decode(errors="replace").strip()
 try:
     status, why = ask()
     if not status:

@@ -137,8 +137,7 @@ class Boosting:
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
-            nan = np.full(len(features), np.nan)
-            return Prediction(throughput=nan, spread=nan)
+            return Prediction.unknown(len(features))
         with one_thread():
             return self._predict(features)
 
@@ -151,7 +150,7 @@ class Boosting:
             logarithm = logarithm + 0.5 * (correction + self.boosted_.predict(self.inputs_.gapped(features)))
         spread = self.scale_ * self._raw_spread(disagreement, self.trend_.leverage(dense))
         novelty = self.novelty_.of_categories(features) + self.novelty_.of_numbers(features)
-        return Prediction.at(logarithm, np.maximum(np.sqrt(spread**2 + novelty), NOISE_FLOOR))
+        return Prediction.of_measurement(logarithm, np.maximum(np.sqrt(spread**2 + novelty), NOISE_FLOOR))
 
     def _boost(
         self, gapped: NDArray[np.float64], residuals: NDArray[np.float64], weights: NDArray[np.float64], seed: int

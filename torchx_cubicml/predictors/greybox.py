@@ -70,21 +70,21 @@ class Greybox:
         chunks = [features[start : start + _CHUNK] for start in range(0, max(len(features), 1), _CHUNK)]
         parts = map_parallel(self._predict, chunks) if len(chunks) > _MOST_SERIAL else list(map(self._predict, chunks))
         return Prediction(
-            throughput=np.concatenate([part.throughput for part in parts]),
+            logarithm=np.concatenate([part.logarithm for part in parts]),
             spread=np.concatenate([part.spread for part in parts]),
         )
 
     def _predict(self, features: NDArray[np.float64]) -> Prediction:
         estimate = self.roofline_.estimate(features)
         covered = estimate.covered
-        throughput, spread = np.empty(len(features)), np.empty(len(features))
+        logarithm, spread = np.empty(len(features)), np.empty(len(features))
         if covered.any():
             predicted = self._with_formulas(features[covered], estimate)
-            throughput[covered], spread[covered] = predicted.throughput, predicted.spread
+            logarithm[covered], spread[covered] = predicted.logarithm, predicted.spread
         if not covered.all():
             fallback = self._without_formulas(features[~covered])
-            throughput[~covered], spread[~covered] = fallback.throughput, fallback.spread
-        return Prediction(throughput=throughput, spread=spread)
+            logarithm[~covered], spread[~covered] = fallback.logarithm, fallback.spread
+        return Prediction(logarithm=logarithm, spread=spread)
 
     def without_trees(self) -> Self:
         """Return this predictor as if ``n_trees`` had been 0: the same calibrated formulas alone."""
@@ -98,7 +98,7 @@ class Greybox:
         correction, deviation = self.forest_.predict(self._inputs(features, estimate))
         logarithm = estimate.logarithm + correction * np.exp(-estimate.beyond / _FADE)
         spread = widen_spread(self.scale_ * self._raw_spread(estimate, deviation), estimate)
-        return Prediction.at(logarithm, spread)
+        return Prediction.of_measurement(logarithm, spread)
 
     def _without_formulas(self, features: NDArray[np.float64]) -> Prediction:
         if self.boosting_ is None:

@@ -21,8 +21,8 @@ from torchx_cubicml.launch.messages import (
     change_rows,
     gain_text,
     interval_text,
+    message_line,
     statistic_text,
-    told,
 )
 from torchx_cubicml.launch.place_config import RewrittenLaunch, with_files
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
@@ -90,7 +90,7 @@ def rewrite(launch: Launch, options: Options) -> RewrittenLaunch:
     last = reached[-1]
     if not failure:
         return last
-    return last.telling(f"{NOT_RECORDED if last.contract is None else KEPT}: {failure}")
+    return last.with_lines(f"{NOT_RECORDED if last.contract is None else KEPT}: {failure}")
 
 
 def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
@@ -107,7 +107,7 @@ def rewrite_component(args: Sequence[str], options: Options) -> AppDef:
         return source.app
     built: list[tuple[AppDef, tuple[str, ...]]] = []
     failure = _failure_of(lambda: built.append(_build_app(source, options)))
-    app, lines = built[0] if built else (source.app, (told(f"{NOT_RECORDED}: {failure}"),))
+    app, lines = built[0] if built else (source.app, (message_line(f"{NOT_RECORDED}: {failure}"),))
     sys.stderr.write("".join(f"{line}\n" for line in lines))
     return app
 
@@ -136,11 +136,11 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
 def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLaunch]:
     """Yield the launch after each step: recorded, recorded with its config, rewritten."""
     contract = _plain_contract(launch, options)
-    reached = RewrittenLaunch(launch=launch, contract=contract).telling(
+    reached = RewrittenLaunch(launch=launch, contract=contract).with_lines(
         f"this launch will be recorded in {contract.store}", *_reach_warnings(contract.store, launch, options)
     )
     if mode not in MODES:
-        reached = reached.telling(f"{KEPT}: unknown mode {mode!r}; choose from {', '.join(MODES)}")
+        reached = reached.with_lines(f"{KEPT}: unknown mode {mode!r}; choose from {', '.join(MODES)}")
     yield reached
     if not options.space:
         if mode == "rewrite":
@@ -157,10 +157,10 @@ def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLau
     if launch.why_not_rewritten:
         raise LaunchError(launch.why_not_rewritten)
     check_batch_size(workload=contract.workload, current=contract.config)
-    reached = reached.telling(*map(_not_permitted_line, not_permitted(space)))
+    reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
     yield reached
     decision = _decide(contract, space)
-    reached = reached.telling(*decision.lines)
+    reached = reached.with_lines(*decision.lines)
     yield reached
     if decision.choice is None:
         raise LaunchError("no measured launch matches this workload yet")
@@ -254,7 +254,7 @@ def _with_block(
     ]
     known = _launches(suggestion.n_trials)
     why = f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
-    with_heading = changed.telling(f"arguments rewritten, {why}")
+    with_heading = changed.with_lines(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
 
 

@@ -19,6 +19,11 @@ def never() -> bool:
     return False
 
 
+def path_sort_key(place: str) -> tuple[str, str]:
+    """Return the sort key of a path: its file name, which begins with the writer's clock, then the path."""
+    return place.rsplit("/", 1)[-1], place
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Directory:
     """Listing of one folder of a store.
@@ -55,10 +60,8 @@ class Listing:
 
     def places(self) -> list[str]:
         """Return the paths of the objects, sorted by name and so by the writers' clocks."""
-        found = (
-            (name, f"{directory.place}/{name}") for directory in self.directories.values() for name in directory.names
-        )
-        return [place for _, place in sorted((name.rsplit("/", 1)[-1], place) for name, place in found)]
+        found = (f"{directory.place}/{name}" for directory in self.directories.values() for name in directory.names)
+        return sorted(found, key=path_sort_key)
 
 
 class Backend(Protocol):

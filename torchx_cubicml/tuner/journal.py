@@ -17,8 +17,9 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.store.backend import MAX_OBJECT_BYTES
+from torchx_cubicml.store.known_objects import READ, KnownObjects
 from torchx_cubicml.store.trial_store import open_backend
-from torchx_cubicml.tuner.polling import NewObjects, StoreRetry
+from torchx_cubicml.tuner.polling import StoreRetry
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -77,7 +78,7 @@ class Journal:
     def __init__(self, store_url: str, retry: StoreRetry | None = None) -> None:
         self._retry = retry or StoreRetry()
         self._folder = open_backend(f"{store_url.rstrip('/')}/{_FOLDER}")
-        self._new_objects = NewObjects(self._folder)
+        self._objects = KnownObjects()
         self._notes: list[Note] = []
 
     def write(self, note: Note) -> None:
@@ -110,7 +111,11 @@ class Journal:
         return self._notes
 
     def _read_new(self) -> None:
-        for content in self._new_objects.read():
+        unread, _ = self._objects.update(self._folder.list_objects(self._objects.directories))
+        read = self._folder.read(unread)
+        contents = {place: content for place, content in read if not isinstance(content, Exception)}
+        self._objects.assign(dict.fromkeys(contents, READ))
+        for content in contents.values():
             with suppress(RecordError, ValueError, RecursionError):
                 self._notes.append(_decode(content))
 

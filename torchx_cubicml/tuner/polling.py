@@ -1,4 +1,4 @@
-"""Polling of the store: new objects, retries while it is out of reach, and the clock."""
+"""Polling of the store: retries while it is out of reach, and the clock."""
 
 from __future__ import annotations
 
@@ -9,9 +9,7 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 from torchx_cubicml.errors import StoreError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
-
-    from torchx_cubicml.store.backend import Backend, Directory
+    from collections.abc import Callable
 
 
 class Clock(Protocol):
@@ -34,40 +32,6 @@ class SystemClock:
     def sleep(self, seconds: float) -> None:
         """See ``Clock``."""
         time.sleep(seconds)
-
-
-class NewObjects:
-    """Incremental reader of a folder: each object is read once.
-
-    Args:
-        folder: backend of a folder of immutable objects.
-    """
-
-    def __init__(self, folder: Backend) -> None:
-        self._folder = folder
-        self._directories: Mapping[str, Directory] = {}
-        self._unread: set[str] = set()
-
-    def read(self) -> Iterator[bytes]:
-        """Yield each object that was not read before, ordered by name.
-
-        An object that cannot be read is tried again at the next call.
-
-        Raises:
-            StoreError: the folder cannot be reached.
-        """
-        listing = self._folder.list_objects(self._directories)
-        for path, directory in listing.directories.items():
-            before = self._directories.get(path)
-            if before is None or before.names != directory.names:
-                seen = set(before.names) if before is not None else set()
-                self._unread.update(f"{path}/{name}" for name in directory.names if name not in seen)
-        self._directories = listing.directories
-        self._unread -= listing.too_large
-        for path, content in self._folder.read(sorted(self._unread, key=lambda path: path.rpartition("/")[2])):
-            if not isinstance(content, Exception):
-                self._unread.discard(path)
-                yield content
 
 
 _T = TypeVar("_T")

@@ -156,9 +156,9 @@ def test_predictors_take_turns_on_unseen_facts(program: str, one: bool, count: i
     surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
     ensemble = surrogate.ensemble(one=one)
     assert len(ensemble) == count
-    told = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
+    logarithms = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
     alone = surrogate.forecast([row(2, "a"), row(16, "b")]).logarithm
-    assert (told[0] == alone).all() == (program == "c.py")
+    assert (logarithms[0] == alone).all() == (program == "c.py")
 
 
 def test_agreeing_predictors_give_their_geometric_mean() -> None:
@@ -167,20 +167,20 @@ def test_agreeing_predictors_give_their_geometric_mean() -> None:
             self.throughput = np.array(throughput)
 
         def predict(self, features: NDArray[np.float64]) -> Prediction:
-            return Prediction(throughput=self.throughput, spread=0.01 * self.throughput)
+            return Prediction(logarithm=np.log(self.throughput), spread=0.01 * self.throughput)
 
     first, other = Fixed(1.0, 4.0, np.nan), Fixed(100.0, np.nan, 2.0)
-    told = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))
-    assert told.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
-    assert np.isnan(told.throughput[2])
-    assert told.spread[:2].tolist() == [0.01, 0.04]
+    predicted = GeometricMeanEnsemble(first=first, others=[other]).predict(np.empty((3, 0)))
+    assert predicted.throughput[:2].tolist() == pytest.approx([10.0, 4.0])
+    assert np.isnan(predicted.throughput[2])
+    assert predicted.spread[:2].tolist() == [0.01, 0.04]
 
 
 def test_a_chosen_predictor_is_not_outvoted() -> None:
     lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
-    (told,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
-    assert isinstance(told, CrossWorkloadSurrogate)
-    assert isinstance(told.predictor, Boosting)
+    (surrogate,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
+    assert isinstance(surrogate, CrossWorkloadSurrogate)
+    assert isinstance(surrogate.predictor, Boosting)
 
 
 def test_a_fitted_predictor_is_kept_for_its_history() -> None:

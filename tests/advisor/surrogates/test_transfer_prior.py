@@ -45,7 +45,7 @@ def ran(config: Config) -> Trial:
 
 
 @pytest.mark.parametrize(
-    ("trials", "told"),
+    ("trials", "covered"),
     [
         ([ran(OWN)], True),
         ([], False),
@@ -55,8 +55,8 @@ def ran(config: Config) -> Trial:
     ],
     ids=["a transformer", "nothing measured", "none fitted", "facts are missing", "a value per layer"],
 )
-def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], told: bool) -> None:
-    assert roofline_covers(trials) is told
+def test_formulas_cover_what_names_all_that_they_need(trials: list[Trial], covered: bool) -> None:
+    assert roofline_covers(trials) is covered
 
 
 @pytest.mark.parametrize("n_known", [1, 4])

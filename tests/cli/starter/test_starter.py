@@ -227,7 +227,7 @@ class TestScriptHelp:
         return Launch(program=str(path))
 
     def test_help_is_read_from_a_script(self, tmp_path: Path) -> None:
-        told: list[str] = []
+        reasons: list[str] = []
         user = self.script(
             tmp_path,
             """\
@@ -238,8 +238,8 @@ class TestScriptHelp:
             """,
         )
         user = Launch(program=user.program, env={"SIZE": "7"})
-        assert parse_help(script_help(user, tell=told.append))[1].default == "7"
-        assert told == []
+        assert parse_help(script_help(user, report=reasons.append))[1].default == "7"
+        assert reasons == []
 
     def test_help_is_read_from_a_module(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (tmp_path / "pkg").mkdir()
@@ -262,18 +262,18 @@ class TestScriptHelp:
     ) -> None:
         monkeypatch.setattr(starter, "HELP_TIMEOUT_S", 1.0)
         monkeypatch.chdir(tmp_path)
-        told: list[str] = []
-        assert script_help(self.script(tmp_path, text), tell=told.append) == ""
-        assert reason in told[0]
+        reasons: list[str] = []
+        assert script_help(self.script(tmp_path, text), report=reasons.append) == ""
+        assert reason in reasons[0]
         assert not (tmp_path / "trained").exists()
 
     @pytest.mark.parametrize(
         "user", [Launch(program=""), Launch(program="gone.py"), Launch(program="gone", is_module=True)]
     )
     def test_no_file(self, user: Launch) -> None:
-        told: list[str] = []
-        assert script_help(user, tell=told.append) == ""
-        assert "not found here, so its --help was not read" in told[0]
+        reasons: list[str] = []
+        assert script_help(user, report=reasons.append) == ""
+        assert "not found here, so its --help was not read" in reasons[0]
 
 
 def test_the_example_script() -> None:

@@ -13,7 +13,7 @@ SEQ_LEN = 32
 @dataclass
 class Arguments:
     n_layer: int = field(default=2)
-    told: str = field(default="", metadata={"help": "file that receives what was done"})
+    outcome: str = field(default="", metadata={"help": "file that receives what was done"})
 
 
 class Tokens(torch.utils.data.Dataset):
@@ -47,7 +47,7 @@ def main() -> None:
     done = trainer.train()
     if trainer.args.process_index == 0:
         wrapped = [type(module).__name__ for module in trainer.model_wrapped.modules()]
-        told = {
+        report = {
             "steps": count.steps,
             "micro_batches": count.micro_batches,
             "wrapped": wrapped[0],
@@ -55,7 +55,7 @@ def main() -> None:
             "n_params": n_params,
             "metrics": done.metrics,
         }
-        Path(own.told).write_text(json.dumps(told))
+        Path(own.outcome).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

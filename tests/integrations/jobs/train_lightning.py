@@ -66,7 +66,7 @@ def main() -> None:
     parser.add_argument("--batch_size", type=int, default=4)
     parser.add_argument("--accumulate", type=int, default=2)
     parser.add_argument("--max_steps", type=int, default=20)
-    parser.add_argument("--told", required=True)
+    parser.add_argument("--outcome", required=True)
     args = parser.parse_args()
     warnings.filterwarnings("ignore")
     torch.manual_seed(0)
@@ -90,14 +90,14 @@ def main() -> None:
     )
     trainer.fit(task, DataLoader(data, batch_size=args.batch_size), DataLoader(data, batch_size=8))
     if trainer.global_rank == 0:
-        told = {
+        report = {
             "steps": trainer.global_step,
             "micro_batches": task.micro_batches,
             "validations": task.validations,
             "n_params": n_params,
             "strategy": type(trainer.strategy).__name__,
         }
-        Path(args.told).write_text(json.dumps(told))
+        Path(args.outcome).write_text(json.dumps(report))
 
 
 if __name__ == "__main__":

@@ -152,8 +152,8 @@ NOT_READ = {
 }
 
 
-@pytest.mark.parametrize(("typed", "told"), NOT_READ.values(), ids=NOT_READ)
-def test_what_cannot_be_read_is_told(folder: Path, typed: Launch, told: str) -> None:
+@pytest.mark.parametrize(("typed", "message"), NOT_READ.values(), ids=NOT_READ)
+def test_what_cannot_be_read_is_reported(folder: Path, typed: Launch, message: str) -> None:
     (folder / "c.ini").write_text("a = 1")
     (folder / "damaged.json").write_text("{")
     (folder / "binary.json").write_bytes(b"\xff\xfe")
@@ -163,7 +163,7 @@ def test_what_cannot_be_read_is_told(folder: Path, typed: Launch, told: str) -> 
     (folder / "missing.json").write_text("{}")
     with pytest.raises(LaunchError) as caught:
         read_config(typed, space("--config"))
-    assert told in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_a_value_shared_by_several_keys_is_not_written(folder: Path) -> None:

@@ -123,7 +123,7 @@ def test_cubicrun_starts_as_many_processes(args: list[str], expected: list[str])
 
 
 @pytest.mark.parametrize(
-    ("launch", "told"),
+    ("launch", "message"),
     [
         (
             TorchrunLaunch.parse(["--nnodes", "2", "--nproc_per_node", "2", "x.py"], env={}).launch,
@@ -134,9 +134,9 @@ def test_cubicrun_starts_as_many_processes(args: list[str], expected: list[str])
     ],
     ids=["several nodes", "nodes of one", "no torchrun"],
 )
-def test_what_cannot_be_resized_is_told(launch: Launch, told: str) -> None:
+def test_a_fixed_size_is_reported(launch: Launch, message: str) -> None:
     sizes = parse_space(SIZES, where="x.toml")
-    with pytest.raises(LaunchError, match=told):
+    with pytest.raises(LaunchError, match=message):
         write_config(launch, sizes, {"nnodes": 1 if launch.nnodes == 2 else 2})
 
 

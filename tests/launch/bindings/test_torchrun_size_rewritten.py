@@ -62,7 +62,7 @@ def plan(folder: Path, space: str, *options: str) -> tuple[list[str], Contract, 
 
 def test_a_config_file_is_rewritten_in_the_job_alone(folder: Path) -> None:
     fill(folder, nprocs=(1,), workload={"world_size": 1})
-    args, contract, told = plan(folder, BATCH, "--nproc_per_node", "1")
+    args, contract, stderr = plan(folder, BATCH, "--nproc_per_node", "1")
     assert args[args.index("train.py") :] == ["train.py", "--deepspeed_config", "ds.json", "--accumulate", "2", "a b"]
     (patch,) = contract.files
     assert patch == FilePatch(
@@ -75,32 +75,32 @@ def test_a_config_file_is_rewritten_in_the_job_alone(folder: Path) -> None:
     assert contract.as_typed is not None
     assert contract.as_typed.args == tuple(ARGS[1:])
     assert contract.typed().config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
-    assert "2 -> 8  (train_micro_batch_size_per_gpu in --deepspeed_config)" in told
+    assert "2 -> 8  (train_micro_batch_size_per_gpu in --deepspeed_config)" in stderr
     assert (folder / "ds.json").read_text() == FILE
 
 
 def test_a_size_is_rewritten_and_the_global_batch_kept(folder: Path) -> None:
     fill(folder, nprocs=(1, 2), workload={"nnodes": 1})
-    args, contract, told = plan(folder, IN_FLAG + SIZE, "--nproc_per_node", "1")
-    assert args[:2] == ["--nproc_per_node", "2"], told
+    args, contract, stderr = plan(folder, IN_FLAG + SIZE, "--nproc_per_node", "1")
+    assert args[:2] == ["--nproc_per_node", "2"], stderr
     assert args[-4:] == ["1", "a b", "--b", "8"]
     assert contract.workload == {"program": "train.py", "nnodes": 1}
     assert contract.config["world_size"] == 2
-    assert "1 -> 2  (nproc_per_node)" in told
+    assert "1 -> 2  (nproc_per_node)" in stderr
 
 
 def test_files_and_a_size_are_not_rewritten_together(folder: Path) -> None:
     fill(folder, nprocs=(1, 2), workload={"nnodes": 1})
-    args, contract, told = plan(folder, BATCH + SIZE, "--nproc_per_node", "1")
+    args, contract, stderr = plan(folder, BATCH + SIZE, "--nproc_per_node", "1")
     assert args[:2] == ["--nproc_per_node", "1"]
     assert args[-len(ARGS) :] == ARGS
     assert (contract.files, contract.origin) == ((), Origin.USER)
-    assert "changes both config files and the job size, which a job cannot undo" in told
+    assert "changes both config files and the job size, which a job cannot undo" in stderr
 
 
 def test_a_missing_file_is_reported_in_one_line(folder: Path) -> None:
     (folder / "ds.json").unlink()
-    args, contract, told = plan(folder, BATCH, "--nproc_per_node", "1")
+    args, contract, stderr = plan(folder, BATCH, "--nproc_per_node", "1")
     assert args[-len(ARGS) :] == ARGS
     assert (contract.files, contract.config) == ((), {})
-    assert "keeping your arguments: ds.json, named by the command, cannot be read here" in told
+    assert "keeping your arguments: ds.json, named by the command, cannot be read here" in stderr

@@ -112,17 +112,17 @@ class TestHistory:
 
     def test_neither_order_nor_ids_matter(self) -> None:
         rng = random.Random(0)
-        told = [
+        rows = [
             (rng.random(), rng.choice([1, 2, 4]), tuple(rng.choice(["FULL_SHARD", "NO_SHARD"]) for _ in range(3)))
             for _ in range(40)
         ]
         tables = []
         for _ in range(2):
-            rng.shuffle(told)
+            rng.shuffle(rows)
             trials = [
-                measured(speed + 1, micro_batch_size=size, sharding_strategy=layers) for speed, size, layers in told
+                measured(speed + 1, micro_batch_size=size, sharding_strategy=layers) for speed, size, layers in rows
             ]
-            trials += [Trial.infeasible(workload=WORKLOAD, config={"micro_batch_size": size}) for _, size, _ in told]
+            trials += [Trial.infeasible(workload=WORKLOAD, config={"micro_batch_size": size}) for _, size, _ in rows]
             tables.append(History.from_trials(trials, objective="tokens_per_second"))
         one, other = tables
         assert one.columns == other.columns
@@ -209,6 +209,6 @@ def test_a_peak_that_no_process_can_have_is_not_known(peak: float) -> None:
         for each in (peak, 40.0)
     )
     history = History.from_trials([odd, usual], objective="tokens_per_second")
-    told = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
-    assert np.isnan(told[odd.trial_id])
-    assert told[usual.trial_id] == 40.0
+    peaks = dict(zip(history.trial_ids, history.peak_memory_gib.tolist(), strict=True))
+    assert np.isnan(peaks[odd.trial_id])
+    assert peaks[usual.trial_id] == 40.0

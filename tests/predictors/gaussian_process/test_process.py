@@ -69,7 +69,7 @@ def test_multiples_of_a_tile_stand_out() -> None:
     points = process.places_.points(history.features)
     assert process.kernel_.alone(points) == pytest.approx(np.diag(process.kernel_.between(points, points)))
     unseen = history.columns.encode([{"batch": batch} for batch in (23, 24, 25)])
-    before, tile, after = process.latent(unseen)[0]
+    before, tile, after = process.latent(unseen).logarithm
     assert tile > max(before, after) + 0.5 * np.log(1 / 0.9)
 
 
@@ -99,11 +99,11 @@ def test_it_learns_what_configs_lose_near_the_memory_wall() -> None:
     memory_pressure = crowding_of(history)
     slowed = history.throughput * (1.0 - 0.15 * memory_pressure(history.features)[:, 0])
     known = np.arange(120) % 2 == 0
-    told = replace(history, throughput=np.where(known, slowed, np.nan))
+    training = replace(history, throughput=np.where(known, slowed, np.nan))
     missed = [
-        np.std(process.latent(history.features)[0][~known] - np.log(slowed[~known]))
+        np.std(process.latent(history.features).logarithm[~known] - np.log(slowed[~known]))
         for process in (
-            GaussianProcess(memory_pressure=each).fit(told, rng=np.random.default_rng(0))
+            GaussianProcess(memory_pressure=each).fit(training, rng=np.random.default_rng(0))
             for each in (memory_pressure, None)
         )
     ]
@@ -118,41 +118,41 @@ def test_the_posterior_is_that_of_a_gaussian_process() -> None:
     across = process.kernel_.between(points, known)
     mean = across @ np.linalg.solve(gram, process.rest_)
     variance = process.kernel_.alone(points) - np.diag(across @ np.linalg.solve(gram, across.T))
-    logarithm, spread = process.latent(asked)
-    assert logarithm == pytest.approx(process.centre_ + process.scale_ * mean)
-    assert spread == pytest.approx(process.scale_ * np.sqrt(variance), rel=1e-3)
+    latent = process.latent(asked)
+    assert latent.logarithm == pytest.approx(process.centre_ + process.scale_ * mean)
+    assert latent.spread == pytest.approx(process.scale_ * np.sqrt(variance), rel=1e-3)
 
 
 def test_it_is_surer_where_it_measured() -> None:
     process, history = fitted(some(30))
     far = history.columns.encode([{"kernel": ("F",) * LAYERS, "batch": 8, "backend": "c"}])
-    assert process.latent(history.features)[1].max() < process.latent(far)[1][0]
+    assert process.latent(history.features).spread.max() < process.latent(far).spread[0]
 
 
 def test_supposed_outcomes_keep_the_means_and_narrow_the_error() -> None:
     process, history = fitted(some(10))
     asked = history.columns.encode([dict(one.config) for one in some(20)[12:]])
     before, after = process.latent(asked), process.fantasize(asked[:1]).latent(asked)
-    assert after[0] == pytest.approx(before[0], abs=1e-4)
-    assert after[1][0] < 0.5 * before[1][0]
-    assert (after[1] <= before[1] + 1e-9).all()
+    assert after.logarithm == pytest.approx(before.logarithm, abs=1e-4)
+    assert after.spread[0] < 0.5 * before.spread[0]
+    assert (after.spread <= before.spread + 1e-9).all()
 
 
 def test_counts_carry_over_to_unseen_layers() -> None:
     words = ["F" * LAYERS, "N" * LAYERS, "F" * 6 + "N" * 6, "N" * 3 + "F" * 9]
     process, history = fitted([trial(word) for word in words])
     turned = history.columns.encode([{"kernel": tuple("N" * 6 + "F" * 6), "batch": 4, "backend": "a"}])
-    assert np.exp(process.latent(turned)[0]) == pytest.approx([250.0], rel=0.05)
+    assert np.exp(process.latent(turned).logarithm) == pytest.approx([250.0], rel=0.05)
 
 
 def test_a_constant_tuned_parameter_stays_uncertain() -> None:
     trials = [trial("F" * LAYERS, 4, noise=noise) for noise in (0.01, -0.01, 0.0)]
     asked = [{"kernel": tuple("F" * LAYERS), "batch": batch, "backend": "a"} for batch in (4, 8)]
-    told, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})
-    here, there = told.latent(history.columns.encode(asked))[1]
+    informed, history = fitted(trials, tuned={"batch": (1, 2, 4, 8)})
+    here, there = informed.latent(history.columns.encode(asked)).spread
     assert there > 3 * here
     ignorant, history = fitted(trials)
-    here, there = ignorant.latent(history.columns.encode(asked))[1]
+    here, there = ignorant.latent(history.columns.encode(asked)).spread
     assert there == here
 
 
@@ -174,7 +174,7 @@ def test_large_layers_weigh_more_where_sizes_are_known() -> None:
     trials = [trial(word, layer_n_params=sizes) for word in ("F" * LAYERS, "N" * LAYERS)]
     process, history = fitted(trials)
     rows = [{"kernel": tuple(word), "batch": 4, "backend": "a"} for word in ("N" + "F" * 11, "F" + "N" * 5 + "F" * 6)]
-    large, others = process.latent(history.columns.encode(rows))[0]
+    large, others = process.latent(history.columns.encode(rows)).logarithm
     assert large > others
 
 
@@ -192,7 +192,7 @@ def test_a_large_layer_may_change_more_where_sizes_are_known() -> None:
     )
     large, small = ("N" + "F" * (LAYERS - 1)), ("F" * (LAYERS - 1) + "N")
     rows = [dict(trial(word, layer_n_params=sizes).config) for word in (large, small)]
-    _, (of_large, of_small) = process.latent(history.columns.encode(rows))
+    of_large, of_small = process.latent(history.columns.encode(rows)).spread
     assert of_large > 2.0 * of_small
 
 

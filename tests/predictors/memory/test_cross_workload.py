@@ -85,8 +85,8 @@ def test_a_larger_micro_batch_is_never_likelier_to_fit() -> None:
     rng = np.random.default_rng(1)
     batches = (2 ** rng.integers(0, 8, 200)).tolist()
     trials = [trial(batch, "ran" if (batch <= 16) == (rng.random() < 0.8) else "out_of_memory") for batch in batches]
-    told = chances(trials, [2**power for power in range(8)], compare=False)
-    assert all(after <= before + 1e-9 for before, after in pairwise(told))
+    probabilities = chances(trials, [2**power for power in range(8)], compare=False)
+    assert all(after <= before + 1e-9 for before, after in pairwise(probabilities))
 
 
 def test_the_order_of_trials_is_free() -> None:

@@ -114,14 +114,14 @@ def test_recorded_peaks_say_where_the_wall_runs() -> None:
     peaks = np.array([needed[trial_id] for trial_id in history.trial_ids])
     rows = [{**WORKLOAD, **config(*each)} for each in drawn[12:]]
     fits = np.array([need(*each) <= ROOM for each in drawn[12:]], dtype=np.float64)
-    told, untold = (
+    with_peaks, without_peaks = (
         WorkloadFeasibility(tuned=TUNED)
         .fit(replace(history, peak_memory_gib=each))
         .probability(history.columns.encode(rows), rows)
         for each in (peaks, None)
     )
-    assert np.square(told - fits).mean() < 0.8 * np.square(untold - fits).mean()
-    assert np.square(told - fits).mean() < 0.1
+    assert np.square(with_peaks - fits).mean() < 0.8 * np.square(without_peaks - fits).mean()
+    assert np.square(with_peaks - fits).mean() < 0.1
 
 
 def test_exact_peaks_make_the_wall_steep_and_rough_ones_do_not() -> None:
@@ -222,5 +222,5 @@ def test_odd_batches_and_devices_give_a_probability(odd: float) -> None:
         for size in (odd, 0, -4, 0)
     ]
     trials = [replace(trial, observed={"device_memory_gib": odd}) for trial in trials]
-    for told in chances(trials, config("FFFFFFFF", 8), config("FFFFFFFF", 0)):
-        assert 0.0 <= told <= 1.0
+    for probability in chances(trials, config("FFFFFFFF", 8), config("FFFFFFFF", 0)):
+        assert 0.0 <= probability <= 1.0

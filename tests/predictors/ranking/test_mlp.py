@@ -67,26 +67,26 @@ def test_numbers_are_one_hot_and_shared_between_neighbours() -> None:
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(8,))
     assert one_hot.encode(columns.encode(rows)).tolist() == np.eye(3).tolist()
     asked = columns.encode([{"size": 2}, {"size": 64}, {"size": 0.5}, {}])
-    told = one_hot.encode(asked)
-    np.testing.assert_allclose(told, [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0] * 3], atol=1e-6)
+    encoded = one_hot.encode(asked)
+    np.testing.assert_allclose(encoded, [[0.5, 0.5, 0.0], [0.0, 0.0, 1.0], [1.0, 0.0, 0.0], [0.0] * 3], atol=1e-6)
 
 
 def test_two_values_give_a_trend_that_levels_off() -> None:
     columns = Columns.from_rows([{"size": 1}, {"size": 4}])
     one_hot = OneHot.of(columns.encode([{"size": 1}, {"size": 4}]), columns, knots=(2, 4))
     assert one_hot.width == 2  # the finer set would be the same
-    told = one_hot.encode(columns.encode([{"size": 2}, {"size": 8}, {"size": 4096}, {"size": -1}]))
-    np.testing.assert_allclose(told, [[0.5, 0.5], [-0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]], atol=1e-6)
+    encoded = one_hot.encode(columns.encode([{"size": 2}, {"size": 8}, {"size": 4096}, {"size": -1}]))
+    np.testing.assert_allclose(encoded, [[0.5, 0.5], [-0.5, 1.5], [-1.0, 2.0], [1.0, 0.0]], atol=1e-6)
 
 
 def test_many_numbers_share_few_indicators() -> None:
     rows = [{"size": size} for size in range(1, 100)]
     columns = Columns.from_rows(rows)
     one_hot = OneHot.of(columns.encode(rows), columns, knots=(2, 5))
-    told = one_hot.encode(columns.encode(rows))
+    encoded = one_hot.encode(columns.encode(rows))
     assert one_hot.width == 7
-    np.testing.assert_allclose(told[:, :2].sum(axis=1), 1.0, rtol=1e-6)
-    np.testing.assert_allclose(told[:, 2:].sum(axis=1), 0.3, rtol=1e-6)
+    np.testing.assert_allclose(encoded[:, :2].sum(axis=1), 1.0, rtol=1e-6)
+    np.testing.assert_allclose(encoded[:, 2:].sum(axis=1), 0.3, rtol=1e-6)
 
 
 def test_categories_missing_values_and_layers() -> None:
@@ -151,10 +151,10 @@ def test_every_trial_is_left_out_by_some_network(rng: np.random.Generator) -> No
 
 def test_order_and_throughput_are_learned(rng: np.random.Generator) -> None:
     history = history_of({size: 1000.0 * size**0.5 for size in (1, 2, 4, 8, 16, 32, 64)}, repeats=4)
-    told = RankingMLP().fit(history, rng=rng).predict(history.features)
-    assert (np.diff(told.throughput)[np.diff(history.throughput) > 0] > 0).all()
-    assert np.abs(np.log(told.throughput / history.throughput)).max() < 0.1
-    inside = (told.quantile(0.1) <= history.throughput) & (history.throughput <= told.quantile(0.9))
+    predicted = RankingMLP().fit(history, rng=rng).predict(history.features)
+    assert (np.diff(predicted.throughput)[np.diff(history.throughput) > 0] > 0).all()
+    assert np.abs(np.log(predicted.throughput / history.throughput)).max() < 0.1
+    inside = (predicted.quantile(0.1) <= history.throughput) & (history.throughput <= predicted.quantile(0.9))
     assert inside.mean() > 0.7
 
 

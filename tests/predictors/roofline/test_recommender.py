@@ -134,5 +134,5 @@ def test_illegal_sizes_are_no_recommender(sizes: tuple[object, ...]) -> None:
     assert Recommender.of({**ROW, "layer_n_params": sizes}) is None
     trial = Trial.completed(workload={**ROW, "layer_n_params": sizes}, config={}, samples_per_second=1.0)
     history = History.from_trials([trial], objective="samples_per_second")
-    told = Roofline().fit(history, rng=np.random.default_rng(0)).predict(history.features)
-    assert np.isnan(told.throughput).all()
+    predicted = Roofline().fit(history, rng=np.random.default_rng(0)).predict(history.features)
+    assert np.isnan(predicted.throughput).all()

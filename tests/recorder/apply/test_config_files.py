@@ -236,13 +236,13 @@ def test_a_rank_with_a_killed_child_follows_the_others(folder: Path) -> None:
         time.sleep(0.02)
     os.kill(children_of(first)[0], signal.SIGKILL)  # as the kernel does for want of memory
     both = [first, start("1")]
-    told = [process.communicate(timeout=600)[1] for process in both]
-    assert [process.returncode for process in both] == [0, 0], told
+    errors = [process.communicate(timeout=600)[1] for process in both]
+    assert [process.returncode for process in both] == [0, 0], errors
     seen = shown(folder)
     assert len(seen) == 2
     for one in seen:
         check_rewritten(one, folder)
-    assert not any("typed" in text for text in told)
+    assert not any("typed" in text for text in errors)
     wait_until_swept(folder)
 
 
@@ -344,16 +344,16 @@ def test_a_launch_of_a_tune_never_runs_as_typed(folder: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("path", "place", "told"),
+    ("path", "place", "message"),
     [
         ("c.yaml", {"argument": 9}, "the arguments no longer name c.yaml"),
         ("c.yaml", {"argument": 2}, "the arguments no longer name c.yaml"),
         ("c.yaml", {"variable": "CONFIG"}, "variable CONFIG does not name c.yaml"),
     ],
 )
-def test_a_file_that_is_named_otherwise_is_left_alone(folder: Path, path: str, place: dict, told: str) -> None:
+def test_a_file_that_is_named_otherwise_is_left_alone(folder: Path, path: str, place: dict, message: str) -> None:
     wanted = patch(path, "last", 2.5, **place)
-    with pytest.raises(LaunchError, match=told):
+    with pytest.raises(LaunchError, match=message):
         copied([wanted], WANTED, {}, folder=folder / "tmp")
 
 

@@ -36,15 +36,15 @@ REMOTE = "what():  [Rank 0] NCCL error: remote process exited or there was a net
         (OF_A_THREAD, "", "gloo", State.UNKNOWN, "ended by SIGABRT"),
         (OF_A_THREAD, "step 3 loss 0.2\n", None, State.UNKNOWN, "ended by SIGABRT"),
     ],
-    ids=["sigterm", "watchdog", "remote", "nccl unseen", "python", "gloo", "nothing told"],
+    ids=["sigterm", "watchdog", "remote", "nccl unseen", "python", "gloo", "no words"],
 )
 def test_the_end_is_sorted_by_what_was_left(
     words: str, stderr: str, backend: str | None, state: State, reason: str
 ) -> None:
-    told = state_from_crash_trace(words, stderr, backend=backend)
-    assert told is not None
-    assert told[0] is state
-    assert reason in told[1]
+    found = state_from_crash_trace(words, stderr, backend=backend)
+    assert found is not None
+    assert found[0] is state
+    assert reason in found[1]
 
 
 def test_an_empty_trace_gives_no_state() -> None:
@@ -83,9 +83,9 @@ def test_signals_end_a_process_as_before() -> None:
 
 def test_a_program_that_ignores_or_handles_the_signal_goes_on() -> None:
     for handler in ("signal.SIG_IGN", "lambda *_: print('mine', end='')"):
-        code, told = outcome(f"signal.signal(signal.SIGTERM, {handler})\nos.kill(os.getpid(), signal.SIGTERM)")
+        code, printed = outcome(f"signal.signal(signal.SIGTERM, {handler})\nos.kill(os.getpid(), signal.SIGTERM)")
         assert code == 0
-        assert told in {"", "mine"}
+        assert printed in {"", "mine"}
 
 
 def test_a_forked_child_leaves_no_trace() -> None:

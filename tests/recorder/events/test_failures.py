@@ -130,7 +130,7 @@ def test_an_exit_on_sigterm_is_no_user_error(code: int) -> None:
 
 def test_the_reason_names_what_the_state_comes_from() -> None:
     error = ValueError("no batch")
-    told = "ValueError: no batch\nafter MemoryError: password=***"
-    assert reason_of(chained(error, MemoryError("password=hunter2"))) == told
+    reason = "ValueError: no batch\nafter MemoryError: password=***"
+    assert reason_of(chained(error, MemoryError("password=hunter2"))) == reason
     assert reason_of(chained(error, KeyError("x"))) == "ValueError: no batch"
     assert len(reason_of(chained(ValueError("a" * 5000), MemoryError("b" * 5000)))) <= 2000

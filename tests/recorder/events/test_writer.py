@@ -62,9 +62,9 @@ def test_the_first_problem_is_reported_once(ends: tuple[socket.socket, socket.so
     writer.take(b"{}")
     writer.take(line(STARTED))
     writer.close(deadline_s=5)
-    told = ends[0].recv(10_000).decode().splitlines()
-    assert len(told) == 2
-    assert "invalid event" in told[0]
+    lines = ends[0].recv(10_000).decode().splitlines()
+    assert len(lines) == 2
+    assert "invalid event" in lines[0]
 
 
 def test_an_unwritable_store_is_reported(ends: tuple[socket.socket, socket.socket], tmp_path: Path) -> None:

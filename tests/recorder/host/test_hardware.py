@@ -49,13 +49,13 @@ class Properties:
 
 
 @pytest.mark.parametrize(
-    ("told", "version"), [((2, 27, 3), "2.27.3"), (2703, "2703"), (RuntimeError("built without NCCL"), None)]
+    ("reported", "version"), [((2, 27, 3), "2.27.3"), (2703, "2703"), (RuntimeError("built without NCCL"), None)]
 )
-def test_the_facts_of_a_device(monkeypatch: pytest.MonkeyPatch, told: object, version: str | None) -> None:
+def test_the_facts_of_a_device(monkeypatch: pytest.MonkeyPatch, reported: object, version: str | None) -> None:
     def say() -> object:
-        if isinstance(told, Exception):
-            raise told
-        return told
+        if isinstance(reported, Exception):
+            raise reported
+        return reported
 
     monkeypatch.setattr(torch.cuda, "current_device", lambda: 0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda device: Properties)

@@ -21,7 +21,7 @@ def test_an_answer_excludes_earlier_output() -> None:
 
 
 @pytest.mark.parametrize(
-    ("code", "told"),
+    ("code", "reason"),
     [
         ("import os; os.kill(os.getpid(), 9)", "the helper process was killed by signal 9"),
         ("raise SystemExit(3)", "the helper process failed"),
@@ -29,10 +29,10 @@ def test_an_answer_excludes_earlier_output() -> None:
     ],
     ids=["killed", "failed", "failed and said why"],
 )
-def test_no_answer_is_told_in_words(code: str, told: str) -> None:
+def test_no_answer_is_reported_in_words(code: str, reason: str) -> None:
     with pytest.raises(subprocess.CalledProcessError) as failed:
         said(code)
-    assert failure_reason(failed.value) == told
+    assert failure_reason(failed.value) == reason
 
 
 def test_an_answer_at_the_deadline_counts() -> None:

@@ -114,14 +114,14 @@ def test_steps_are_handed_on_when_it_is_time_to_look() -> None:
 
 
 def test_a_failing_clock_is_reported_and_harmless() -> None:
-    told: list[Exception] = []
+    errors: list[Exception] = []
 
     def guard(hook: Callable[..., object]) -> Callable[..., None]:
         def call(*args: object) -> None:
             try:
                 hook(*args)
             except Exception as error:  # noqa: BLE001 - as around every hook
-                told.append(error)
+                errors.append(error)
 
         return call
 
@@ -133,7 +133,7 @@ def test_a_failing_clock_is_reported_and_harmless() -> None:
     notes.now = fail
     make_step_hook(notes, print, guard)(leading, (), {})
     DeferredForwardHook(notes, (0,), guard)(nn.Linear(2, 1), (torch.zeros(3, 2),), {})
-    assert [str(error) for error in told] == ["CUDA error: device-side assert triggered"] * 2
+    assert [str(error) for error in errors] == ["CUDA error: device-side assert triggered"] * 2
 
 
 def test_forwards_without_steps_take_bounded_memory() -> None:

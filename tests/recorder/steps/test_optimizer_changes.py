@@ -130,12 +130,12 @@ def test_a_written_parameter_shows_a_stateless_step(
 
 
 def test_the_place_of_the_compiler_is_there_and_can_be_absent(monkeypatch: pytest.MonkeyPatch) -> None:
-    told: list[object] = []
-    on_every_compilation(told.append)
+    calls: list[object] = []
+    on_every_compilation(calls.append)
     try:
         torch.compile(lambda x: x + 1, backend="eager")(torch.ones(2))
     finally:
-        callback.callback_handler.remove_end_callback(told.append)
-    assert told
+        callback.callback_handler.remove_end_callback(calls.append)
+    assert calls
     monkeypatch.delattr(callback, "callback_handler")
-    on_every_compilation(told.append)
+    on_every_compilation(calls.append)

@@ -1,4 +1,4 @@
-"""What is told of a training with short steps, of which some are not watched: by a clock that the test itself moves."""
+"""Record of a training with short steps, of which some are not watched: by a clock that the test itself moves."""
 
 from __future__ import annotations
 
@@ -61,9 +61,9 @@ class Job:
         while not self.is_watched:
             self.steps(1)
 
-    def evaluate(self, seconds: float, *, tells: bool = False) -> None:
+    def evaluate(self, seconds: float, *, reported: bool = False) -> None:
         self.model.eval()
-        if tells:  # as the hook on switches of mode does
+        if reported:  # as the hook on switches of mode does
             self.training.switched(self.model, False)
         with torch.no_grad():
             self.model(torch.randn(9, 8))
@@ -96,7 +96,7 @@ def job(monkeypatch: pytest.MonkeyPatch) -> Iterator[Job]:
 
 
 def assert_true(job: Job) -> None:
-    """What is told of any step, watched or not, is what it has consumed."""
+    """The record of any step, watched or not, is what it has consumed."""
     filled = fill_unwatched(job.kept())
     truth = job.truth[-len(filled) :]
     assert all(step.samples in {None, samples} for step, samples in zip(filled, truth, strict=True))
@@ -154,7 +154,7 @@ def test_a_switch_of_mode_reveals_unwatched_evaluation(job: Job) -> None:
     job.until_unwatched()
     job.steps(2)
     assert not job.is_watched
-    job.evaluate(0.1, tells=True)
+    job.evaluate(0.1, reported=True)
     assert not job.model._forward_pre_hooks or job.is_watched
     job.steps(220)
     measured = job.training.measurement()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 WAITING = """
 import sys
 from torchx_cubicml.recorder.steps.torch_hooks import once_torch_is_imported
-once_torch_is_imported(lambda: print("told", sys.modules["torch"].ready))
+once_torch_is_imported(lambda: print("complete", sys.modules["torch"].ready))
 assert "torch" not in sys.modules
 """
 
@@ -45,9 +45,9 @@ def test_torch_is_complete_when_its_listener_is_called(folder: Path) -> None:
     left = (
         "; import sys; print(type(torch.__loader__).__name__, torch.__spec__.loader is torch.__loader__, sys.meta_path)"
     )
-    told = run("import torch.nn" + left, folder)
-    assert told.startswith("told True\nSourceFileLoader True ")
-    assert "TorchFinder" not in told
+    printed = run("import torch.nn" + left, folder)
+    assert printed.startswith("complete True\nSourceFileLoader True ")
+    assert "TorchFinder" not in printed
 
 
 def test_a_failing_torch_raises_its_own_error(folder: Path) -> None:
@@ -59,14 +59,14 @@ def test_a_missing_torch_raises_its_own_error(folder: Path) -> None:
     (folder / "torch" / "__init__.py").unlink()
     (folder / "torch" / "nn.py").unlink()
     (folder / "torch").rmdir()
-    told = run("sys.path[:] = [entry for entry in sys.path if 'packages' not in entry]\nimport torch", folder)
-    assert told.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
+    printed = run("sys.path[:] = [entry for entry in sys.path if 'packages' not in entry]\nimport torch", folder)
+    assert printed.splitlines()[-1] == "ModuleNotFoundError: No module named 'torch'"
 
 
 def test_a_loaded_torch_calls_its_listener_at_once() -> None:
-    told: list[str] = []
-    once_torch_is_imported(lambda: told.append("now"))
-    assert told == ["now"]
+    calls: list[str] = []
+    once_torch_is_imported(lambda: calls.append("now"))
+    assert calls == ["now"]
 
 
 def test_every_optimizer_reports_its_steps() -> None:

@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.settings import JobEnvironment
 
 TYPED = Answer(contract="typed")
-WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("told",))
+WANTED = Answer(args=("--batch_size", "8"), contract="wanted", env={"PROTO": "b"}, lines=("a line",))
 QUESTION = '{"program": "t.py"}'
 ADDRESS = {"TORCHELASTIC_USE_AGENT_STORE": "True", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "29500"}
 
@@ -109,7 +109,7 @@ def test_all_ranks_follow_rank_0_and_it_alone_prints(port: int) -> None:
     assert found[0] == WANTED
     assert {answer.args for answer in found.values()} == {WANTED.args}
     assert {answer.contract for answer in found.values()} == {"wanted"}
-    assert [answer.lines for answer in found.values()] == [("told",), (), ()]
+    assert [answer.lines for answer in found.values()] == [("a line",), (), ()]
 
 
 def test_an_unchanged_launch_waits_for_no_rank(port: int) -> None:

@@ -178,11 +178,11 @@ def test_random_damage_is_reported_or_harmless(tmp_path: Path, monkeypatch: pyte
             check_use(text, launch, tmp_path)
             legal += 1
         except SpaceError as error:
-            told = str(error)
-            assert told.startswith(where), (told, text)
-            rule = told.removeprefix(where).strip(": ")
-            assert len(rule) > 10, (told, text)
-            assert "\n" not in told, (told, text)
+            message = str(error)
+            assert message.startswith(where), (message, text)
+            rule = message.removeprefix(where).strip(": ")
+            assert len(rule) > 10, (message, text)
+            assert "\n" not in message, (message, text)
         assert time.process_time() - start < SLOWEST_S, text
     grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before_kib
     assert grown_kib < 512 * 1024

@@ -432,9 +432,9 @@ def test_the_space_files_in_the_docs_are_legal(page: str) -> None:
 
 
 def test_the_reference_names_every_key_and_trainer() -> None:
-    told = (ROOT / "docs" / "space-file.md").read_text()
+    page = (ROOT / "docs" / "space-file.md").read_text()
     for name in (*ROOT_KEYS, *PARAMETER_KEYS, *REWRITE_KEYS, *LOG_KEYS[:1], *TRAINERS):
-        assert f"`{name}" in told or f"{name} =" in told or f"[{name}]" in told, name
+        assert f"`{name}" in page or f"{name} =" in page or f"[{name}]" in page, name
 
 
 def test_reads_what_an_editor_writes() -> None:

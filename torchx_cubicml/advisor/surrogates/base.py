@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from torchx_cubicml.predictors import Predictor
+    from torchx_cubicml.predictors import Prediction, Predictor
     from torchx_cubicml.records.trial import Scalar, Trial, Value, Workload
 
 
@@ -63,26 +63,11 @@ class TrainingData:
         return History.from_trials(self.own, objective=self.objective, observe=self.observe, choices=self.tuned)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Forecast:
-    """Predicted throughput and probability to fit of ``n`` configs.
-
-    Args:
-        logarithm: of the median throughput of the whole job, ``[n]``; NaN where nothing was measured anywhere.
-        spread: standard deviation of the logarithm of the true value, ``[n]``.
-        fits: probability to fit in memory, ``[n]``.
-    """
-
-    logarithm: NDArray[np.float64]
-    spread: NDArray[np.float64]
-    fits: NDArray[np.float64]
-
-
 class Forecaster(Protocol):
     """A predictor of rows, each of workload facts and a config."""
 
-    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
-        """Return the forecast of ``rows``."""
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
+        """Return the prediction of the true throughput of ``rows``, and of their fit."""
 
 
 class Surrogate(Forecaster, Protocol):
@@ -125,7 +110,5 @@ class JointSurrogate(Surrogate, Protocol):
     ) -> NDArray[np.float64]:
         """Return joint posterior samples of the logarithms of true throughput of few ``rows``, ``[count, n]``."""
 
-    def ratios(
-        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and standard deviation of the log ratio of true throughput of ``rows`` to ``over``, ``[n]``."""
+    def ratios(self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]) -> Prediction:
+        """Return the posterior of the ratio of true throughput of ``rows`` to ``over``."""

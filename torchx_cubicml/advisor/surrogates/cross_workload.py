@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Protocol, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN, Forecast
+from torchx_cubicml.advisor.surrogates.base import MAX_TRIALS, MIN_OWN
 from torchx_cubicml.advisor.trial_data import are_facts_seen, informative_trials
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, ENSEMBLE, PREDICTORS, CrossWorkloadFeasibility, Prediction
 from torchx_cubicml.predictors.features.history import config_key
@@ -48,10 +48,9 @@ class GeometricMeanEnsemble:
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         first = self.first.predict(features)
-        logarithm = np.log(first.throughput)
-        logarithms = np.stack([logarithm, *(np.log(other.predict(features).throughput) for other in self.others)])
-        logarithms = np.where(np.isfinite(logarithms), logarithms, logarithm)
-        return Prediction(throughput=np.exp(logarithms.mean(axis=0)), spread=first.spread)
+        logarithms = np.stack([first.logarithm, *(other.predict(features).logarithm for other in self.others)])
+        logarithms = np.where(np.isfinite(logarithms), logarithms, first.logarithm)
+        return replace(first, logarithm=logarithms.mean(axis=0))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,14 +90,13 @@ class CrossWorkloadSurrogate:
             agreeing=data.predictor == DEFAULT_PREDICTOR and not has_own and are_facts_seen(data.workload, trials),
         )
 
-    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the forecast of ``rows``; see ``Forecaster``."""
         features = encode_rows(self.history.columns, rows)
         prediction = self.predictor.predict(features)
-        # The predictor's spread includes measurement noise; the forecast's is of the true value alone.
+        # The predictor's spread includes measurement noise, unlike that of the true value.
         spread = np.sqrt(np.maximum(prediction.spread**2 - self.noise**2, (0.3 * prediction.spread) ** 2))
-        fits = self.feasibility.probability(features, rows)
-        return Forecast(logarithm=np.log(prediction.throughput), spread=spread, fits=fits)
+        return replace(prediction, spread=spread, fits=self.feasibility.probability(features, rows))
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return False for every row: trees smooth over many configs, and each measurement is trusted."""
@@ -144,7 +142,7 @@ class ThompsonSample:
     source: CrossWorkloadSurrogate
     seed: int
 
-    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the sampled forecast of ``rows``; see ``Forecaster``."""
         forecast = self.source.forecast(rows)
         seeds = ([self.seed, zlib.crc32(config_key(row).encode())] for row in rows)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.surrogates.base import Forecast
+from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.predictors.features.rows import encode_rows
 from torchx_cubicml.predictors.gaussian_process.process import sample_normal
 from torchx_cubicml.predictors.memory.per_workload import WorkloadFeasibility
@@ -45,13 +45,12 @@ class PerWorkloadSurrogate:
     prior: TransferPrior | None = None
     fit_optimistic: Callable[[], GaussianProcess] | None = None
 
-    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Forecast:
+    def forecast(self, rows: Sequence[Mapping[str, Value]]) -> Prediction:
         """Return the forecast of ``rows``; see ``Forecaster``."""
         features = encode_rows(self.history.columns, rows)
-        logarithm, spread = self.process.latent(features)
-        if self.prior is not None:
-            logarithm = logarithm + self.prior.logarithms(rows)
-        return Forecast(logarithm=logarithm, spread=spread, fits=self.memory.probability(features, rows))
+        latent = self.process.latent(features)
+        prior_mean = self.prior.logarithms(rows) if self.prior is not None else 0.0
+        return replace(latent, logarithm=latent.logarithm + prior_mean, fits=self.memory.probability(features, rows))
 
     def outliers(self, rows: Sequence[Mapping[str, Value]]) -> NDArray[np.bool_]:
         """Return whether rows are outliers, ``[n]``; see ``Surrogate``."""
@@ -106,10 +105,8 @@ class PerWorkloadSurrogate:
         ]
         return np.vstack(samples) + prior_mean
 
-    def ratios(
-        self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]
-    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return mean and standard deviation of log ratios over all likely shares of noise; see ``JointSurrogate``."""
+    def ratios(self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]) -> Prediction:
+        """Return the posterior of ratios over all likely shares of noise; see ``JointSurrogate``."""
         features = encode_rows(self.history.columns, [*rows, over])
         prior_mean = self.prior.logarithms([*rows, over]) if self.prior is not None else np.zeros(len(rows) + 1)
         first_moment: NDArray[np.float64] = np.zeros(len(rows))
@@ -121,4 +118,4 @@ class PerWorkloadSurrogate:
             variance = np.diag(covariance)[:-1] + covariance[-1, -1] - 2.0 * covariance[:-1, -1]
             first_moment += probability / total * gain
             second_moment += probability / total * (gain**2 + np.maximum(variance, 0.0))
-        return first_moment, np.sqrt(np.maximum(second_moment - first_moment**2, 1e-10))
+        return Prediction(logarithm=first_moment, spread=np.sqrt(np.maximum(second_moment - first_moment**2, 1e-10)))

@@ -90,6 +90,6 @@ class TransferPrior:
         keys = [row.tobytes() for row in features]
         missing = {key: index for index, key in enumerate(keys) if key not in self._cache}
         if missing:
-            predicted = self._predictor.predict(features[list(missing.values())]).throughput
-            self._cache.update(zip(missing, np.log(predicted).tolist(), strict=True))
+            predicted = self._predictor.predict(features[list(missing.values())])
+            self._cache.update(zip(missing, predicted.logarithm.tolist(), strict=True))
         return np.array([self._cache[key] for key in keys], dtype=np.float64)

@@ -67,18 +67,18 @@ def starter_space(launch: Launch, help_text: str) -> str:
     )
 
 
-def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason: None) -> str:
+def script_help(launch: Launch, *, report: Callable[[str], object] = lambda reason: None) -> str:
     """Return the output of the program's ``--help``; an empty text where it is unavailable.
 
     A program without a visible argument parser is not started: it might train.
 
     Args:
         launch: the command.
-        tell: called with the cause of an empty text.
+        report: called with the cause of an empty text.
     """
     reason = _help_obstacle(launch)
     if reason:
-        tell(f"{reason}, so its --help was not read")
+        report(f"{reason}, so its --help was not read")
         return ""
     command = [sys.executable, *(["-m"] if launch.is_module else []), launch.program, "--help"]
     try:
@@ -93,11 +93,11 @@ def script_help(launch: Launch, *, tell: Callable[[str], object] = lambda reason
             env=child_environment({**launch.env, "COLUMNS": "160"}),
         )
     except (OSError, ValueError, subprocess.TimeoutExpired) as error:
-        tell(f"cannot run {launch.program} --help: {error}")
+        report(f"cannot run {launch.program} --help: {error}")
         return ""
     if process.returncode != 0:
         last = process.stderr.strip().splitlines()[-1:] or ["no error output"]
-        tell(f"{launch.program} --help failed with exit code {process.returncode}: {last[0]:.200}")
+        report(f"{launch.program} --help failed with exit code {process.returncode}: {last[0]:.200}")
         return ""
     return process.stdout[:MAX_HELP]
 

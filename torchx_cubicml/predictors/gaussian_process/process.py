@@ -157,25 +157,27 @@ class GaussianProcess:
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
-            nan = np.full(len(features), np.nan)
-            return Prediction(throughput=nan, spread=nan)
-        logarithm, spread = self.latent(features)
-        return Prediction.at(logarithm, np.hypot(spread, self.noise_))
+            return Prediction.unknown(len(features))
+        latent = self.latent(features)
+        return Prediction.of_measurement(latent.logarithm, np.hypot(latent.spread, self.noise_))
 
     @property
     def noise_(self) -> float:
         """Standard deviation of the logarithm of one measurement, as fitted."""
         return self.kernel_.noise * self.scale_
 
-    def latent(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-        """Return posterior mean and standard deviation of the logarithm of the true throughput, ``[n]`` each."""
+    def latent(self, features: NDArray[np.float64]) -> Prediction:
+        """Return the posterior of the true throughput, without the noise of a measurement."""
         with one_thread():
             points = self._points(features)
             across = self.kernel_.between(points, self.points_)
             mean = across @ self.weights_
             explained = np.einsum("ij,ij->i", *(2 * [across @ self.inverse_.T]))
             variance = np.maximum(self.kernel_.alone(points) - explained, 1e-10)
-        return self.centre_ + self._prior_mean_at(points) + self.scale_ * mean, self.scale_ * np.sqrt(variance)
+        return Prediction(
+            logarithm=self.centre_ + self._prior_mean_at(points) + self.scale_ * mean,
+            spread=self.scale_ * np.sqrt(variance),
+        )
 
     def joint(self, features: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return the joint posterior of log true throughputs of few rows: mean ``[n]``, covariance ``[n, n]``."""
@@ -192,7 +194,7 @@ class GaussianProcess:
 
         The posterior mean stays as it is; the uncertainty near the rows of ``features`` shrinks.
         """
-        return self._conditioned_on(features, self.latent(features)[0])
+        return self._conditioned_on(features, self.latent(features).logarithm)
 
     def sample_function(self, features: NDArray[np.float64], *, rng: np.random.Generator) -> Self:
         """Return the process conditioned on a joint posterior sample at the rows of ``features``.

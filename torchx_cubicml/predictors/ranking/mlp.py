@@ -120,16 +120,15 @@ class RankingMLP:
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows; see ``Predictor``."""
         if not self.n_measured_:
-            nan = np.full(len(features), np.nan)
-            return Prediction(throughput=nan, spread=nan)
+            return Prediction.unknown(len(features))
         if not self.has_networks_:
             spread = np.full(len(features), max(self.variance_**0.5, NOISE_FLOOR))
-            return Prediction.at(np.full(len(features), self.mean_logarithm_), spread)
+            return Prediction.of_measurement(np.full(len(features), self.mean_logarithm_), spread)
         with one_thread():
             scores = (self.networks_.scores(self.inputs_.encode(features)) - self.centre_) / self.scale_
         variance = self.variance_ + NOISE_FLOOR**2 + (self.slope_ * _deviation(scores)) ** 2
         spread = np.maximum(self.widening_ * np.sqrt(variance), NOISE_FLOOR)
-        return Prediction.at(self.curve_(scores.mean(axis=1)), spread)
+        return Prediction.of_measurement(self.curve_(scores.mean(axis=1)), spread)
 
 
 def _deviation(scores: NDArray[np.float64]) -> NDArray[np.float64]:

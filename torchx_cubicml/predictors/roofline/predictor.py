@@ -98,14 +98,12 @@ class Roofline:
 
     def predict(self, features: NDArray[np.float64]) -> Prediction:
         """Return median and spread for encoded rows, NaN where they are not covered; see ``Predictor``."""
-        throughput, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
+        logarithm, spread = np.full(len(features), np.nan), np.full(len(features), np.nan)
         if self.n_measured_:
             estimate = self.estimate(features)
-            prediction = Prediction.at(
-                estimate.logarithm, widen_spread(self.scale_ * self._raw_spread(estimate), estimate)
-            )
-            throughput[estimate.covered], spread[estimate.covered] = prediction.throughput, prediction.spread
-        return Prediction(throughput=throughput, spread=spread)
+            logarithm[estimate.covered] = estimate.logarithm
+            spread[estimate.covered] = widen_spread(self.scale_ * self._raw_spread(estimate), estimate)
+        return Prediction.of_measurement(logarithm, spread)
 
     def estimate(self, features: NDArray[np.float64]) -> RooflineEstimate:
         """Return the predictions of the formulas for encoded rows."""

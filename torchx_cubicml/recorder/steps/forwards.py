@@ -210,7 +210,7 @@ class Forwards:
     def _discriminator_work(self, work: Work) -> Work:
         """Return the work of a discriminator step: a forward over real and one over generated samples count once.
 
-        With any other number of forwards, the real ones cannot be told apart and the work is unknown.
+        With any other number of forwards, the real ones cannot be distinguished and the work is unknown.
         """
         if work.forwards == 1:
             return work

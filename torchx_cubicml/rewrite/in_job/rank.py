@@ -8,7 +8,7 @@ import sys
 from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
-from torchx_cubicml.launch.messages import KEPT, told
+from torchx_cubicml.launch.messages import KEPT, message_line
 from torchx_cubicml.recorder.process.child import (
     RELIED_ON,
     ask_with_retries,
@@ -69,7 +69,7 @@ class Answer:
 
     def because(self, reason: str) -> Self:
         """Return a copy with one more line: the reason why the arguments stay as typed."""
-        return replace(self, lines=(*self.lines, told(f"{KEPT}: {reason}")))
+        return replace(self, lines=(*self.lines, message_line(f"{KEPT}: {reason}")))
 
 
 def deadline_s() -> float:

@@ -1,0 +1,73 @@
+"""Reading of notes, of which each counts once however often it is asked for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from torchx_cubicml.errors import StoreError
+from torchx_cubicml.store import local
+from torchx_cubicml.store.local import LocalBackend
+from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@pytest.fixture
+def journal(tmp_path: Path) -> Journal:
+    return Journal(str(tmp_path / "store"))
+
+
+def write(journal: Journal, *launches: str) -> None:
+    for launch_id in launches:
+        journal.write(Note(kind=NoteKind.SETTLED, tune_id="t", launch_id=launch_id, facts={"run_s": 1.5}))
+
+
+def launches_of(journal: Journal) -> list[str]:
+    return [note.launch_id for note in journal.read()]
+
+
+def test_each_note_is_read_once_in_order(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen, read_file = [], local._read_file
+    monkeypatch.setattr(local, "_read_file", lambda place: seen.append(place) or read_file(place))
+    assert launches_of(journal) == []
+    write(journal, "a", "b")
+    assert launches_of(journal) == launches_of(journal) == ["a", "b"]
+    write(journal, "c")
+    assert launches_of(journal) == ["a", "b", "c"]
+    assert len(seen) == 3
+
+
+def test_a_note_that_cannot_be_read_is_tried_again_and_what_is_none_is_not(journal: Journal, tmp_path: Path) -> None:
+    write(journal, "a")
+    (folder,) = (tmp_path / "store" / "tunes" / "events").iterdir()
+    (folder / "odd.json").write_text('{"schema": 1, "facts": []}')
+    seen, read_file = [], local._read_file
+
+    def failing(place: str) -> bytes | Exception:
+        seen.append(place)
+        return OSError(5, "Input/output error") if not place.endswith("odd.json") else read_file(place)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(local, "_read_file", failing)
+        assert launches_of(journal) == launches_of(journal) == []
+    assert [Path(place).name == "odd.json" for place in seen] == [False, True, False]
+    assert launches_of(journal) == ["a"]
+
+
+def test_notes_count_once_where_the_store_fails_between_them(journal: Journal, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(journal, "a", "b", "c")
+    read = LocalBackend.read
+
+    def failing(self: LocalBackend, places: Sequence[str]) -> Iterable[tuple[str, bytes | Exception]]:
+        yield from read(self, places[:2])
+        raise StoreError("503 Slow Down")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalBackend, "read", failing)
+        with pytest.raises(StoreError):
+            journal.read()
+    assert launches_of(journal) == ["a", "b", "c"]

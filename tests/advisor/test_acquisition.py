@@ -55,7 +55,7 @@ def test_expected_improvement_never_falls_as_the_gain_grows() -> None:
     assert (np.diff(scores) > 0).all()
 
 
-def test_what_was_launched_is_never_scored() -> None:
+def test_launched_configs_are_never_scored() -> None:
     scores = Acquisition(outlook_of(ran(1, 100.0), ran(2, 150.0), lost(32)))([config(1), config(32), config(4)])
     assert scores[:2].tolist() == [-np.inf, -np.inf]
     assert np.isfinite(scores[2])

@@ -64,7 +64,7 @@ def test_observed_values_make_the_config_of_a_bare_launch() -> None:
     ],
     ids=["never shown to be alike", "split over ranks", "split once", "other model", "not seen whole", "other program"],
 )
-def test_in_doubt_a_launch_has_no_config(others: list[Trial], doubtful: Trial) -> None:
+def test_an_ambiguous_launch_has_no_config(others: list[Trial], doubtful: Trial) -> None:
     assert configs([*others, doubtful])[-1] == {}
 
 

@@ -190,7 +190,7 @@ def piped() -> specs.AppDef:
     ],
     ids=["rewritten", "elastic", "roles", "expansion", "pipe", "no training", "absent", "no choice", "long"],
 )
-def test_what_is_recorded_and_not_rewritten_says_why(
+def test_an_unrewritten_launch_says_why(
     folder: Path, capsys: pytest.CaptureFixture[str], words: list[str], recorded: bool, message: str
 ) -> None:
     (folder / "gpt.toml").write_text(BATCH_SIZES)

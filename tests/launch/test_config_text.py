@@ -83,7 +83,7 @@ def test_other_bytes_stay(path: str, text: str, after: str) -> None:
         ("c.ini", "a = 1", "unsupported format; choose from"),
     ],
 )
-def test_what_cannot_be_set_is_reported(path: str, text: str, message: str) -> None:
+def test_an_unsettable_key_is_reported(path: str, text: str, message: str) -> None:
     if not message:
         assert parse_document(with_values(text, {("b",): 3}, path=path), path=path)["b"] == 3
         return

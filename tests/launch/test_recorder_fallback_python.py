@@ -56,7 +56,7 @@ def test_the_wrapped_command_runs_where_the_python_can_record(tmp_path: Path) ->
     [([sys.executable, "-I", "-S"], "No module named 'torchx_cubicml'"), (["/nowhere/python"], "No such file")],
     ids=["without the package", "not there"],
 )
-def test_else_the_command_runs_as_typed_with_one_warning(tmp_path: Path, python: list[str], message: str) -> None:
+def test_a_python_that_cannot_record_runs_the_command_as_typed(tmp_path: Path, python: list[str], message: str) -> None:
     word, proto, stderr = ended(start(tmp_path, python=python, variables={"NCCL_PROTO": "ours"}))
     assert (word, proto, stderr.count("\n")) == ("typed", "mine", 1)
     assert stderr.startswith(

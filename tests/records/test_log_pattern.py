@@ -88,7 +88,7 @@ def test_a_declared_format_reads_a_line_of_four_devices(log: str, line: str, rea
     ],
     ids=lambda value: value[:24] if value.startswith("log") else None,
 )
-def test_what_is_wrong_is_reported_in_one_sentence_with_key_and_rule(log: str, message: str) -> None:
+def test_a_mistake_is_reported_with_key_and_rule(log: str, message: str) -> None:
     with pytest.raises(SpaceError, match=f"^s.toml: {message}") as raised:
         parse_space(f"{REST}{log}", where="s.toml")
     assert "\n" not in str(raised.value)

@@ -24,7 +24,7 @@ def test_an_object_is_new_until_it_is_given_a_number() -> None:
     assert known.places_of(set()) == []
 
 
-def test_numbers_of_removed_objects_are_told_once() -> None:
+def test_removed_objects_are_reported_once() -> None:
     known = KnownObjects()
     known.update(listing("/a/1", "/a/2", "/b/3"))
     known.assign({"/a/1": 1, "/a/2": 2, "/b/3": 3})

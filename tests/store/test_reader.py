@@ -273,7 +273,7 @@ class TestPolling:
 
     @settings(max_examples=150)
     @given(changes_between_readings())
-    def test_it_reads_what_comes_and_forgets_nothing(
+    def test_new_objects_are_read_and_old_ones_kept(
         self, tmp_path_factory: pytest.TempPathFactory, rounds: list[list[tuple[str, Event | None]]]
     ) -> None:
         folder = tmp_path_factory.mktemp("store")
@@ -317,7 +317,7 @@ class TestPolling:
         assert [Path(place).name for place in group.events] == ["007a.json", "007b.json", "a.json", "b.json"]
         assert [(trial.trial_id, trial.launch_id, trial.config) for trial in group.trials] == [("t7", "l", {"x": 1})]
 
-    def test_what_is_no_event_is_read_once_and_what_cannot_be_read_is_tried_again(
+    def test_unreadable_objects_are_tried_again_and_others_are_not(
         self, filled: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         reader, groups = polled(filled / "store")
@@ -335,9 +335,7 @@ class TestPolling:
             assert (len(groups.trials()), reader.failed) == (51, {})
         assert seen == ["bad.json", "new.json"]
 
-    def test_what_was_read_before_the_store_failed_counts_and_is_not_read_again(
-        self, filled: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_objects_read_before_a_failure_count(self, filled: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         reader, groups = polled(filled / "store")
         seen, read_objects = reads_of(monkeypatch), LocalBackend.read
 

@@ -41,7 +41,7 @@ def test_each_note_is_read_once_in_order(journal: Journal, monkeypatch: pytest.M
     assert len(seen) == 3
 
 
-def test_a_note_that_cannot_be_read_is_tried_again_and_what_is_none_is_not(journal: Journal, tmp_path: Path) -> None:
+def test_only_unreadable_notes_are_tried_again(journal: Journal, tmp_path: Path) -> None:
     write(journal, "a")
     (folder,) = (tmp_path / "store" / "tunes" / "events").iterdir()
     (folder / "odd.json").write_text('{"schema": 1, "facts": []}')

@@ -48,7 +48,7 @@ def test_a_wait_between_attempts_is_not_run_time(tmp_path: Path) -> None:
     assert pending.ran_s(NOON + timedelta(minutes=193)) == 13 * 60
 
 
-def test_trials_are_read_at_the_statistic_that_is_asked_for(tmp_path: Path) -> None:
+def test_trials_are_read_at_the_requested_statistic(tmp_path: Path) -> None:
     measured = Measurement(tokens_per_second=80.0, step_time_s=(0.8, 1.0, 1.6), mean_step_time_s=1.25, statistic="mean")
     url = str(tmp_path / "store")
     TrialLog(url).append(replace(event_of(EventKind.MEASURED, 1), measurement=measured))
@@ -81,7 +81,7 @@ def test_events_of_a_launch_stay_at_hand(tmp_path: Path, monkeypatch: pytest.Mon
     assert trial_log.last_event_at(LAUNCH) == NOON
 
 
-def test_of_several_trials_of_a_launch_the_measured_one_is_told(tmp_path: Path) -> None:
+def test_the_measured_trial_of_a_launch_is_returned(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
     ended = event_of(EventKind.ENDED, 1, state=State.USER_ERROR)
     measured = replace(event_of(EventKind.MEASURED, 2), measurement=Measurement(tokens_per_second=80.0))
@@ -105,7 +105,7 @@ def test_events_that_name_their_trial_only_belong_to_its_launch(tmp_path: Path) 
     assert [trial.launch_id for trial in trial_log.trials()] == [LAUNCH]
 
 
-def test_events_of_another_launch_with_the_same_trial_id_are_not_told(tmp_path: Path) -> None:
+def test_events_of_another_launch_are_not_returned(tmp_path: Path) -> None:
     trial_log = TrialLog(str(tmp_path / "store"))
     trial_log.append(event_of(EventKind.STARTED, 0))
     trial_log.append(replace(event_of(EventKind.STARTED, 9), launch_id="launch-of-another"))

@@ -153,7 +153,7 @@ NOT_READ = {
 
 
 @pytest.mark.parametrize(("typed", "message"), NOT_READ.values(), ids=NOT_READ)
-def test_what_cannot_be_read_is_reported(folder: Path, typed: Launch, message: str) -> None:
+def test_unreadable_files_are_reported(folder: Path, typed: Launch, message: str) -> None:
     (folder / "c.ini").write_text("a = 1")
     (folder / "damaged.json").write_text("{")
     (folder / "binary.json").write_bytes(b"\xff\xfe")

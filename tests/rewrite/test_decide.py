@@ -16,7 +16,7 @@ from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
-from torchx_cubicml.rewrite.cache import cache_path, recall
+from torchx_cubicml.rewrite.cache import cache_path, load
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
 from torchx_cubicml.space import RewriteRules
@@ -335,7 +335,7 @@ def test_a_kept_decision_adds_no_foreign_word(filled: Place) -> None:
             except (TypeError, KeyError, IndexError):
                 continue
         path.write_text(json.dumps(damaged))
-        kept = recall(path, CASE)
+        kept = load(path, CASE)
         if kept is None or kept.suggestion is None:
             continue
         assert kept.suggestion.config in legal

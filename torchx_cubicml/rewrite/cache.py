@@ -78,31 +78,31 @@ def cache_path(folder: Path, case: DecisionContext, url: str) -> Path:
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
-def keep(path: Path, kept: CachedSuggestion, case: DecisionContext) -> None:
+def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
     """Save a suggestion for the next launch of the same command."""
     try:
-        suggestion = None if kept.suggestion is None else _suggestion_to_json(kept.suggestion, case)
+        suggestion = None if cached.suggestion is None else _suggestion_to_json(cached.suggestion, case)
     except CubicMLError:  # its config has values that are not in the lists of choices
         return
     payload = {
-        "store": kept.store,
-        "shown": kept.shown,
-        "n_trials": kept.n_trials,
-        "n_launched": kept.n_launched,
-        "predictor": kept.predictor,
-        "lines": kept.lines[:_MOST_LINES],
-        "warnings": kept.warnings[:_MOST_LINES],
+        "store": cached.store,
+        "shown": cached.shown,
+        "n_trials": cached.n_trials,
+        "n_launched": cached.n_launched,
+        "predictor": cached.predictor,
+        "lines": cached.lines[:_MOST_LINES],
+        "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
     }
     write_cache(path, payload, most=_MOST_COMMANDS)
 
 
-def recall(path: Path, case: DecisionContext) -> CachedSuggestion | None:
+def load(path: Path, case: DecisionContext) -> CachedSuggestion | None:
     """Load a cached suggestion; ``None`` if there is none, or its file is damaged."""
     payload = read_cache(path)
     try:
         return None if payload is None else _from_json(payload, case)
-    except (CubicMLError, LookupError, TypeError, ValueError, OverflowError):
+    except (CubicMLError, LookupError, TypeError, ValueError, OverflowError, RecursionError):
         return None
 
 

@@ -9,7 +9,7 @@ from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
-from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, keep, recall
+from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_informative, is_program_measured, n_launched
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.store import TrialStore
@@ -68,20 +68,20 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
         LaunchError: see ``apply_rules``; or choosing took too long.
     """
     path = cache_path(limits.cache, case, url) if limits.cache is not None else None
-    kept = recall(path, case) if path is not None else None
+    cached = load(path, case) if path is not None else None
     # On a remote store the listing is what takes time, and reading the trials needs it anyway.
-    if path is not None and kept is not None and split_url(url)[0] in LOCAL_PROTOCOLS:
-        unchanged = _unchanged(kept, url, limits)
-        if unchanged is not None and not explores(case.space, workload=case.workload, n_trials=kept.n_launched):
-            if unchanged != kept:
-                keep(path, unchanged, case)
+    if path is not None and cached is not None and split_url(url)[0] in LOCAL_PROTOCOLS:
+        unchanged = _unchanged(cached, url, limits)
+        if unchanged is not None and not explores(case.space, workload=case.workload, n_trials=cached.n_launched):
+            if unchanged != cached:
+                save(path, unchanged, case)
             return _decision(unchanged, case)
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits))
-    chosen = within(limits.think_s, lambda: _choose(case, kept, now), what="choosing a config")
-    fresh = replace(chosen.kept, store=fingerprint_of(reading.directories), warnings=reading.warnings)
+    chosen = within(limits.think_s, lambda: _choose(case, cached, now), what="choosing a config")
+    fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
-        keep(path, fresh, case)
+        save(path, fresh, case)
     if chosen.explored is not None:
         return Decision(choice=chosen.explored, lines=(*first_few(fresh.warnings), *fresh.lines, chosen.note))
     return _decision(fresh, case, note=chosen.note)
@@ -91,22 +91,22 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
 class _Chosen:
     """Suggestion to cache, and the config to explore instead, if any."""
 
-    kept: CachedSuggestion
+    cached: CachedSuggestion
     explored: Choice | None = None
     note: str = ""
 
 
-def _choose(case: DecisionContext, kept: CachedSuggestion | None, now: datetime) -> _Chosen:
+def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetime) -> _Chosen:
     """Return the cached suggestion if it is still valid, else a fresh one, and the config to explore, if any."""
     if not is_program_measured(case):
         unknown = CachedSuggestion(suggestion=None, store={}, shown="", n_trials=len(case.trials), n_launched=0)
-        return _Chosen(kept=replace(unknown, predictor=case.predictor))
+        return _Chosen(cached=replace(unknown, predictor=case.predictor))
     explored, note = explore(case, now=now)
     own = [trial for trial in expire_lost_trials(case.trials, case.workload) if is_same_workload(trial, case.workload)]
     own = [trial for trial in own if is_informative(trial)]
     shown = digest(own)
-    if kept is not None and kept.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
-        return _Chosen(kept=replace(kept, n_launched=n_launched(case)), explored=explored, note=note)
+    if cached is not None and cached.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
+        return _Chosen(cached=replace(cached, n_launched=n_launched(case)), explored=explored, note=note)
     fresh = CachedSuggestion(
         suggestion=advise(case),
         store={},
@@ -116,12 +116,12 @@ def _choose(case: DecisionContext, kept: CachedSuggestion | None, now: datetime)
         predictor=case.predictor,
         lines=comparable_trials(own, case.workload)[1],
     )
-    return _Chosen(kept=fresh, explored=explored, note=note)
+    return _Chosen(cached=fresh, explored=explored, note=note)
 
 
-def _decision(kept: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
-    choice = apply_rules(case, kept.suggestion) if kept.suggestion is not None else None
-    return Decision(choice=choice, lines=(*first_few(kept.warnings), *kept.lines, *filter(None, [note])))
+def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
+    choice = apply_rules(case, cached.suggestion) if cached.suggestion is not None else None
+    return Decision(choice=choice, lines=(*first_few(cached.warnings), *cached.lines, *filter(None, [note])))
 
 
 def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
@@ -132,11 +132,11 @@ def _chosen_predictor(url: str, limits: DecisionLimits) -> str:
         return ""
 
 
-def _unchanged(kept: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:
+def _unchanged(cached: CachedSuggestion, url: str, limits: DecisionLimits) -> CachedSuggestion | None:
     """Return the cached suggestion if the store and its chosen predictor have not changed since, else ``None``."""
     store = TrialStore(url)
     try:
-        now = within(limits.read_s, lambda: refresh_if_unchanged(store.folder, kept.store), what="listing")
+        now = within(limits.read_s, lambda: refresh_if_unchanged(store.folder, cached.store), what="listing")
     except LaunchError:
         raise StoreError(f"store {mask(store.url)} was not read within {limits.read_s:g} s") from None
-    return None if now is None or _chosen_predictor(url, limits) != kept.predictor else replace(kept, store=now)
+    return None if now is None or _chosen_predictor(url, limits) != cached.predictor else replace(cached, store=now)

@@ -143,10 +143,8 @@ class RemoteBackend:
         try:
             yield
         except ImportError as error:
-            package = (
-                "s3fs: pip install 'torchx-cubicml[s3]'" if self._protocol in _S3 else f"a client package: {error}"
-            )
-            raise StoreError(f"store {mask(self._url)} needs {package}") from error
+            package = "s3fs: pip install 'torchx-cubicml[s3]'" if self._protocol in _S3 else "a client package"
+            raise StoreError(f"store {mask(self._url)} needs {package} ({error})") from error
         except Exception as error:
             why = mask(f"{type(error).__name__}: {error}")
             raise StoreError(f"{what} store {mask(self._url)}: {why}") from error

@@ -111,10 +111,6 @@ def _random_instead(_there: object) -> Callable[..., object]:
     return screening
 
 
-def _evolution_for_climb(there: Callable[..., Any]) -> Callable[..., Any]:
-    return lambda name, **options: there("evolution" if name == "climb" else name, **options)
-
-
 def _first_ones(_there: object) -> Callable[..., object]:
     def subset(
         _space: object, configs: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: object
@@ -160,7 +156,6 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
     "optimistic prior mean": (
         Off(at="advisor.surrogates.select:PRIOR_MEAN_PARAMETERS", instead=_constant(frozenset())),
     ),
-    "climb": (Off(at="advisor.batch:searcher_named", instead=_evolution_for_climb),),
     "screening design": (Off(at="advisor.initial_design:_screening", instead=_random_instead),),
     "roofline starts": (Off(at="advisor.batch:roofline_starts", instead=_answer([])),),
     "batch diversity": (Off(at="advisor.batch:diverse_subset", instead=_first_ones),),

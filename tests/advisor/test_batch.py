@@ -239,7 +239,7 @@ TRANSFORMER = {
 @pytest.mark.parametrize("facts", [{}, TRANSFORMER], ids=["formulas do not cover it", "formulas cover it"])
 @pytest.mark.parametrize("count", [2, 40])
 def test_trials_without_a_config_still_allow_a_batch(facts: dict[str, object], count: int) -> None:
-    """What a launch without the switch observes says nothing of it, so there is no measured config to climb from."""
+    """What a launch without the switch observes says nothing of it, so there is no measured config to start from."""
     parameters = (
         Parameter(name="activation_checkpointing", choices=("none", "full"), per_layer=4, groups=2),
         Parameter(name="fused", choices=(False, True)),

@@ -129,7 +129,7 @@ _MIN_FIT = 0.35  # probability to fit below which a designed launch is skipped
 _MAX_LISTED = 20_000  # legal configs up to which a space is listed
 _POOL_PER_SUGGESTION = 40  # candidates per suggestion, from which a diverse batch is picked
 _WARM_STARTS = 20  # fastest measured configs that start a search of the cross-workload surrogate
-_CLIMB_STARTS = 5  # best configs that start a climb
+_BEST_STARTS = 5  # best measured configs, by the surrogate, that start a search of a workload's own process
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,9 +138,8 @@ class ProposalMethod:
 
     Args:
         acquisition: ``expected_improvement``, ``mean``, ``upper_bound`` or ``thompson``.
-        searcher: ``exhaustive``, ``random``, ``climb``, ``evolution`` or ``reinforce``; maximises the acquisition.
-            ``None`` climbs from the workload's measured configs; with hardly any measurement it lists a small space and
-            uses evolution on a larger one.
+        searcher: ``exhaustive``, ``random``, ``evolution`` or ``reinforce``; maximises the acquisition.
+            ``None`` lists a small space and uses evolution on a larger one.
 
     Raises:
         SpaceError: a name is unknown.
@@ -219,15 +218,15 @@ def searched(
         return _from_pool(posterior, taken, method, count=count, rng=rng)
     posterior = posterior.optimistic().fantasize(taken)
     measured = posterior.measured()
-    order = np.argsort(-posterior.forecast(measured).logarithm, kind="stable")[:_CLIMB_STARTS]
+    order = np.argsort(-posterior.forecast(measured).logarithm, kind="stable")[:_BEST_STARTS]
     starts = [measured[index] for index in order.tolist()]
     picked: list[Config] = []
     pool: list[Config] = []
     for _ in range(count):
-        searcher = searcher_named(method.searcher or "climb", start=tuple(starts))
+        searcher = searcher_named(method.searcher or "evolution", start=tuple(starts))
         acquisition = Acquisition(posterior, method.acquisition, rng=rng)
         if isinstance(searcher, WarmStartable):
-            found = searcher.search(posterior.space, acquisition, count=_CLIMB_STARTS, rng=rng)
+            found = searcher.search(posterior.space, acquisition, count=_BEST_STARTS, rng=rng)
         else:  # one search provides the candidates of the whole batch
             pool = pool or searcher.search(posterior.space, acquisition, count=_POOL_PER_SUGGESTION * count, rng=rng)
             found = _best_first(pool, acquisition)
@@ -235,7 +234,7 @@ def searched(
             break
         picked.append(found[0])
         posterior = posterior.fantasize(found[:1])
-        starts = [*starts[:_CLIMB_STARTS], *found[1:_CLIMB_STARTS]]
+        starts = [*starts[:_BEST_STARTS], *found[1:_BEST_STARTS]]
     return picked
 
 

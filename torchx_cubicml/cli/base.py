@@ -59,7 +59,7 @@ def add_launch(parser: argparse.ArgumentParser) -> None:
 
 def add_method(parser: argparse.ArgumentParser) -> None:
     """Declare ``--searcher`` and ``--acquisition``."""
-    text = "search algorithm: exhaustive, random, climb, evolution, reinforce (default: chosen automatically)"
+    text = "search algorithm: exhaustive, random, evolution, reinforce (default: chosen automatically)"
     parser.add_argument("--searcher", default=None, metavar="NAME", help=text)
     text = "acquisition function: expected_improvement (default), mean, upper_bound, thompson"
     parser.add_argument("--acquisition", default=None, metavar="NAME", help=text)

@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.searchers.base import Score, Searcher, WarmStartable
-from torchx_cubicml.searchers.climb import Climb
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.random import Random
@@ -22,7 +21,6 @@ SEARCHERS: dict[str, Callable[[], Searcher]] = {
     "exhaustive": Exhaustive,
     "reinforce": Reinforce,
     "evolution": Evolution,
-    "climb": Climb,
 }
 """Name of a method -> factory with its default settings."""
 

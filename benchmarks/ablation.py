@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from torchx_cubicml.records.trial import Config
-    from torchx_cubicml.space import SearchSpace
 
 NOTHING = 0.005  # of a figure: a smaller loss is not worth the code
 _PACKAGE = "torchx_cubicml"
@@ -101,16 +100,6 @@ def _without_traits(there: Callable[..., NDArray[np.float64]]) -> Callable[..., 
     return lambda *args: np.zeros_like(there(*args))
 
 
-def _random_instead(_there: object) -> Callable[..., object]:
-    from torchx_cubicml.advisor import initial_design as module
-
-    def screening(space: SearchSpace, _factors: object, _home: object) -> Iterator[tuple[tuple[int, ...], str]]:
-        rows = module.drawn_rows(space, 12, rng=np.random.default_rng(0))
-        yield from ((tuple(row), "drawn") for row in rows.tolist())
-
-    return screening
-
-
 def _first_ones(_there: object) -> Callable[..., object]:
     def subset(
         _space: object, configs: Sequence[Config], scores: NDArray[np.float64], *, count: int, taken: object
@@ -156,7 +145,6 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
     "optimistic prior mean": (
         Off(at="advisor.surrogates.select:PRIOR_MEAN_PARAMETERS", instead=_constant(frozenset())),
     ),
-    "screening design": (Off(at="advisor.initial_design:_screening", instead=_random_instead),),
     "roofline starts": (Off(at="advisor.batch:roofline_starts", instead=_answer([])),),
     "batch diversity": (Off(at="advisor.batch:diverse_subset", instead=_first_ones),),
     "kriging believer": (Off(at="advisor.surrogates.per_workload:PerWorkloadSurrogate.fantasize", instead=_itself),),

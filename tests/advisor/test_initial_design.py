@@ -83,15 +83,12 @@ MIXED = [
 OWN = {"workers": 2, "backend": "a", "compile": False, "micro_batch_size": 2}
 
 
-def test_parameters_vary_together_and_evenly() -> None:
+def test_many_parameters_are_varied_at_once() -> None:
     space = bound(*MIXED, constraint="workers <= 8 or not compile")
     first, *others = first_batch(space, current=OWN)
     assert first.config == OWN
     assert all(point.config in space for point in others)
     eight = [point.config for point in others[:7]]
-    for name, least in (("backend", 2), ("compile", 3)):
-        tried = [config[name] for config in [OWN, *eight]]
-        assert min(map(tried.count, set(tried))) >= least
     assert sum(config["workers"] != 2 and config["micro_batch_size"] != 2 for config in eight) >= 5
     assert first_batch(space, current=OWN) == [first, *others]  # the next call goes on where this one was
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.advisor.acquisition import ACQUISITIONS, Acquisition, weighted_by_fit
-from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_screening
+from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
 from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
@@ -121,9 +121,8 @@ def _candidates(space: SearchSpace) -> NDArray[np.intp]:
 
 BASELINE_REASON = "baseline: your config, not measured yet"
 _DESIGN_SIZE = 8  # configs tried on a workload after which the initial design ends
-# The same for a screening design of plain parameters, once enough configs ran: from then on a launch chosen by the
-# acquisition is worth more than a designed one.
-_SCREENING_SIZE, _MIN_MEASURED, _MAX_SCREENING_SIZE = 5, 3, 12
+# The same for a random design, once enough configs ran: from then on a launch chosen by the acquisition is worth more.
+_RANDOM_SIZE, _MIN_MEASURED, _MAX_RANDOM_SIZE = 5, 3, 12
 _ROOFLINE_STARTS = 3  # warm starts before the first measurement
 _MIN_FIT = 0.35  # probability to fit below which a designed launch is skipped
 _MAX_LISTED = 20_000  # legal configs up to which a space is listed
@@ -196,9 +195,9 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
 
 def _is_design_done(posterior: Posterior, n_measured: int) -> bool:
     """Return whether the initial design is complete, so that the acquisition chooses all further launches."""
-    if not uses_screening(posterior.space):
+    if not uses_random_design(posterior.space):
         return posterior.n_tried >= _DESIGN_SIZE
-    required = _SCREENING_SIZE if n_measured >= _MIN_MEASURED else _MAX_SCREENING_SIZE
+    required = _RANDOM_SIZE if n_measured >= _MIN_MEASURED else _MAX_RANDOM_SIZE
     return posterior.n_tried >= required
 
 

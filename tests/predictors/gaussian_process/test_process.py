@@ -197,7 +197,7 @@ def test_a_large_layer_may_change_more_where_sizes_are_known() -> None:
 
 
 def test_single_effects_add_up_in_an_unseen_config() -> None:
-    """A screening of eight parameters: the two that matter were never on together."""
+    """Eight parameters of which two matter: they were never on together."""
     rng = np.random.default_rng(0)
     names = [f"p{number}" for number in range(8)]
     trials = []
@@ -213,16 +213,3 @@ def test_single_effects_add_up_in_an_unseen_config() -> None:
     assert first == pytest.approx(130.0, rel=0.05)
     assert second == pytest.approx(130.0, rel=0.05)
     assert both > 145.0
-
-
-@pytest.mark.parametrize("jump", [0.0, 0.1], ids=["smooth", "jagged"])
-def test_measured_jumps_are_believed_beside_layers(jump: float) -> None:
-    rng = np.random.default_rng(1)
-    jumps = {batch: float(rng.normal(0.0, jump)) for batch in range(1, 33)}
-    trials = []
-    for _ in range(60):
-        word, batch = "".join(rng.choice(list("FN"), LAYERS)), int(rng.integers(1, 13))
-        trials.append(trial(word, batch, noise=jumps[batch] + float(rng.normal(0.0, 0.005))))
-    process, _ = fitted(trials)
-    assert bool(process.kernel_.stepwise) is (jump > 0)
-    assert process.noise_ < 0.02

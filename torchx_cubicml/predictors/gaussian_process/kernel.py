@@ -4,7 +4,7 @@ The kernel is a sum of terms:
 
 - smooth: Matern 5/2 over numbers, categories and the share of layers of each choice, all together;
 - additive: each number and category by itself, only without per-layer parameters;
-- stepwise: jumps from one value of a whole number to the next; with per-layer parameters only if the data favour it;
+- stepwise: jumps from one value of a whole number to the next, only without per-layer parameters;
 - linear: the choice of each layer, correlated between neighbouring or equally large layers;
 - matching: the share of layers with the same choice;
 - pressure: nearness to the memory limit, where it is known.
@@ -15,15 +15,12 @@ Nothing depends on the names of parameters.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
-from itertools import product
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from numpy.typing import NDArray
 
     from torchx_cubicml.predictors.gaussian_process.points import ConfigEncoder, EncodedConfigs, LayerColumn
@@ -34,10 +31,6 @@ _TRIES = 150  # perturbations of the hyper-parameters for a hundred rows
 _SMOOTH, _LINEAR, _MATCHING, _PRESSURE = 0.3, 0.05, 0.01, 0.01
 _ADDITIVE = 0.5  # of the additive term, all parameters together
 _STEPWISE = 0.03  # of the stepwise term, all numbers together
-_JUMP_EVIDENCE = 3.0  # increase of the log density that the stepwise term needs with per-layer parameters
-# Starting points of its variance and of the noise, as shifts.
-_STEPWISE_SHIFTS, _NOISE_SHIFTS = (-2.0, -1.0, 0.0, 1.0), (0.0, -1.0, -2.0)
-_INDEX_STEPWISE, _INDEX_NOISE = 5, 6  # among the hyper-parameters
 _SHARE_LENGTH, _NUMBER_LENGTH, _CATEGORY_LENGTH = 0.7, 0.6, 0.7
 _MATCH_LENGTH, _LAYER_LENGTH, _LAYER_CORRELATION = 0.5, 3.0, 0.5
 _PRESSURE_LENGTH = 0.5
@@ -53,13 +46,11 @@ class Prior:
         places: encoder of rows as points.
         medians: of the hyper-parameters.
         deviations: standard deviations of their logarithms.
-        jumps: whether the kernel has the stepwise term.
     """
 
     places: ConfigEncoder
     medians: NDArray[np.float64]
     deviations: NDArray[np.float64]
-    jumps: bool
 
     @classmethod
     def of(cls, places: ConfigEncoder, *, noise: float, n_repeats: int = 0) -> Self:
@@ -88,11 +79,13 @@ class Prior:
         deviations = [_VARIANCE_SD] * 6 + [noise_sd] + [_LENGTH_SD] * 3
         medians += [_NUMBER_LENGTH] * n_numbers + [_CATEGORY_LENGTH] * n_categories + [_SHARE_LENGTH] * n_shares
         deviations += [_LENGTH_SD] * (n_numbers + n_categories + n_shares)
-        return cls(places, np.array(medians), np.array(deviations), jumps=not places.layered)
+        return cls(places, np.array(medians), np.array(deviations))
 
     @property
     def stepwise(self) -> tuple[int, ...]:
-        """Indices of the numbers with a stepwise effect."""
+        """Indices of the numbers with a stepwise effect; none beside per-layer parameters."""
+        if self.places.layered:
+            return ()
         return tuple(at for at, each in enumerate(self.places.numbers) if each.stepwise)
 
     def kernel(self, shifts: NDArray[np.float64]) -> Kernel:
@@ -110,7 +103,7 @@ class Prior:
             correlation=float(values[9] / (1.0 + values[9])),
             plain=1.0 / np.concatenate([numbers, math.sqrt(2.0) * categories[self.places.category_of]]),
             shares=1.0 / (math.sqrt(2.0) * shares),
-            stepwise=self.stepwise if self.jumps else (),
+            stepwise=self.stepwise,
             fact_of=np.concatenate([np.arange(n_numbers), n_numbers + self.places.category_of]),
         )
 
@@ -244,21 +237,7 @@ def fit_map(prior: Prior, sample: Sample, rng: np.random.Generator) -> tuple[Ker
     if len(sample.rest) < 3:
         return prior.kernel(shifts), _log_posterior(prior, shifts, sample)
     shifts, best = _hill_climb(prior, shifts, sample, rng)
-    jumping = replace(prior, jumps=True)
-    if prior.jumps or not prior.stepwise:
-        return prior.kernel(shifts), best
-    started = max(_with_jumps(shifts), key=lambda each: _log_posterior(jumping, each, sample))
-    if _log_posterior(jumping, started, sample) < best + _JUMP_EVIDENCE:
-        return prior.kernel(shifts), best
-    shifts, best = _hill_climb(jumping, started, sample, rng)
-    return jumping.kernel(shifts), best
-
-
-def _with_jumps(shifts: NDArray[np.float64]) -> Iterator[NDArray[np.float64]]:
-    for stepwise, noise in product(_STEPWISE_SHIFTS, _NOISE_SHIFTS):
-        other = shifts.copy()
-        other[_INDEX_STEPWISE], other[_INDEX_NOISE] = stepwise, shifts[_INDEX_NOISE] + noise
-        yield other
+    return prior.kernel(shifts), best
 
 
 def _hill_climb(

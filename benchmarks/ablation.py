@@ -48,7 +48,7 @@ class Off:
     """One patch that switches something off.
 
     Args:
-        at: module below ``torchx_cubicml``, a colon, and the attribute, as in ``predictors.greybox:_FADE``.
+        at: module below ``torchx_cubicml`` or in ``lib``, a colon, and the attribute: ``predictors.greybox:_FADE``.
         instead: returns what takes its place, given what is there.
     """
 
@@ -59,7 +59,7 @@ class Off:
         """Return the patch as a context manager."""
         module, _, path = self.at.partition(":")
         *owners, name = path.split(".")
-        target = import_module(f"{_PACKAGE}.{module}")
+        target = import_module(module if module.startswith("lib.") else f"{_PACKAGE}.{module}")
         for owner in owners:
             target = getattr(target, owner)
         return patch.object(target, name, self.instead(vars(target)[name]))
@@ -146,7 +146,10 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
         Off(at="advisor.surrogates.select:PRIOR_MEAN_PARAMETERS", instead=_constant(frozenset())),
     ),
     "roofline starts": (Off(at="advisor.batch:roofline_starts", instead=_answer([])),),
-    "batch diversity": (Off(at="advisor.batch:diverse_subset", instead=_first_ones),),
+    "batch diversity": (
+        Off(at="advisor.batch:diverse_subset", instead=_first_ones),
+        Off(at="lib.batches:diverse_subset", instead=_first_ones),
+    ),
     "kriging believer": (Off(at="advisor.surrogates.per_workload:PerWorkloadSurrogate.fantasize", instead=_itself),),
     "ensemble of three": (
         Off(at="advisor.surrogates.cross_workload:CrossWorkloadSurrogate.ensemble", instead=_itself_alone),

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 WORKLOAD = {"program": "a.py", "world_size": 1}
 
 
-def lesson_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> TrainingData:
+def data_of(trials: list[Trial], tuned: dict[str, tuple[object, ...]]) -> TrainingData:
     """The trials of one workload, none of them repeated."""
     return TrainingData(
         all_trials=trials,
@@ -44,8 +44,8 @@ def ran(batch: int, kind: str = "a", *, program: str = "a.py", scale: float = 1.
     return Trial.completed(workload=workload, config={"batch": batch, "kind": kind}, tokens_per_second=speed)
 
 
-def knowledge_of(own: list[Trial], others: list[Trial]) -> Surrogate:
-    lesson = TrainingData(
+def surrogate_of(own: list[Trial], others: list[Trial]) -> Surrogate:
+    data = TrainingData(
         all_trials=[*own, *others],
         own=own,
         objective="tokens_per_second",
@@ -54,7 +54,7 @@ def knowledge_of(own: list[Trial], others: list[Trial]) -> Surrogate:
         tuned={"batch": (1, 2, 4, 8, 16), "kind": ("a", "b")},
         noise=None,
     )
-    return fit_surrogate(lesson, rng=np.random.default_rng(0))
+    return fit_surrogate(data, rng=np.random.default_rng(0))
 
 
 def row(batch: int, kind: str) -> dict[str, object]:
@@ -65,13 +65,13 @@ ELSEWHERE = [ran(batch, kind, program="b.py", scale=7.0) for batch in (1, 2, 4, 
 
 
 def test_a_new_workload_is_predicted_from_all_others() -> None:
-    assert isinstance(knowledge_of([], ELSEWHERE), CrossWorkloadSurrogate)
-    assert not isinstance(knowledge_of([], ELSEWHERE), JointSurrogate)
-    assert isinstance(knowledge_of([ran(1), ran(2)], []), CrossWorkloadSurrogate)
+    assert isinstance(surrogate_of([], ELSEWHERE), CrossWorkloadSurrogate)
+    assert not isinstance(surrogate_of([], ELSEWHERE), JointSurrogate)
+    assert isinstance(surrogate_of([ran(1), ran(2)], []), CrossWorkloadSurrogate)
 
 
 def test_three_measurements_speak_for_themselves() -> None:
-    surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
+    surrogate = surrogate_of([ran(1), ran(2), ran(4)], [])
     assert isinstance(surrogate, PerWorkloadSurrogate)
     assert isinstance(surrogate, JointSurrogate)
     assert surrogate.prior is None
@@ -80,7 +80,7 @@ def test_three_measurements_speak_for_themselves() -> None:
 
 def test_other_workloads_are_kept_where_they_help() -> None:
     own = [ran(1, scale=100.0), ran(2, scale=100.0), ran(4, scale=100.0), ran(8, scale=100.0)]
-    surrogate = knowledge_of(own, ELSEWHERE)
+    surrogate = surrogate_of(own, ELSEWHERE)
     assert isinstance(surrogate, PerWorkloadSurrogate)
     assert surrogate.prior is not None
     # Kind b was never launched here.
@@ -90,13 +90,13 @@ def test_other_workloads_are_kept_where_they_help() -> None:
 def test_other_workloads_are_dropped_where_they_mislead() -> None:
     rng = np.random.default_rng(0)
     misleading = [ran(batch, program="b.py", scale=float(rng.uniform(0.1, 10))) for batch in (1, 2, 4, 8, 16) * 6]
-    surrogate = knowledge_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
+    surrogate = surrogate_of([ran(batch) for batch in (1, 2, 4, 8, 16)], misleading)
     assert isinstance(surrogate, PerWorkloadSurrogate)
     assert surrogate.prior is None
 
 
 def test_a_supposed_outcome_removes_the_uncertainty_of_a_row() -> None:
-    surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
+    surrogate = surrogate_of([ran(1), ran(2), ran(4)], [])
     (before,) = surrogate.forecast([row(16, "b")]).spread
     (after,) = surrogate.fantasize([row(16, "b")]).forecast([row(16, "b")]).spread
     assert after < 0.5 * before
@@ -135,7 +135,7 @@ def test_failures_however_near_leave_room_for_what_was_measured() -> None:
 @pytest.mark.parametrize(("n_own", "asked"), [(0, True), (2, True), (301, False)])
 def test_other_predictors_are_asked_while_a_workload_is_new(n_own: int, asked: bool) -> None:
     own = [ran(batch) for batch in (1, 2, 4, 8, 16) * 61][:n_own]
-    surrogate = knowledge_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
+    surrogate = surrogate_of(own, [ran(batch, program="b.py") for batch in (1, 2, 4, 8, 16) * 6])
     assert isinstance(surrogate, CrossWorkloadSurrogate)
     assert bool(surrogate.others) is asked
 
@@ -151,9 +151,9 @@ def test_predictors_take_turns_on_unseen_facts(program: str, one: bool, count: i
         for place, trial in enumerate(ELSEWHERE)
     ]
     seen = [replace(trial, workload={"program": "a.py", "world_size": 2}) for trial in ELSEWHERE]
-    lesson = replace(lesson_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
-    lesson = replace(lesson, all_trials=[trial for trial in lesson.all_trials if trial.workload != lesson.workload])
-    surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
+    data = replace(data_of([*elsewhere, *seen], {}), own=[], workload={"program": program, "world_size": 2})
+    data = replace(data, all_trials=[trial for trial in data.all_trials if trial.workload != data.workload])
+    surrogate = fit_surrogate(data, rng=np.random.default_rng(0))
     ensemble = surrogate.ensemble(one=one)
     assert len(ensemble) == count
     logarithms = [each.forecast([row(2, "a"), row(16, "b")]).logarithm for each in ensemble]
@@ -177,8 +177,8 @@ def test_agreeing_predictors_give_their_geometric_mean() -> None:
 
 
 def test_a_chosen_predictor_is_not_outvoted() -> None:
-    lesson = replace(lesson_of(ELSEWHERE, {}), own=[], predictor="boosting")
-    (surrogate,) = fit_surrogate(lesson, rng=np.random.default_rng(0)).ensemble(one=True)
+    data = replace(data_of(ELSEWHERE, {}), own=[], predictor="boosting")
+    (surrogate,) = fit_surrogate(data, rng=np.random.default_rng(0)).ensemble(one=True)
     assert isinstance(surrogate, CrossWorkloadSurrogate)
     assert isinstance(surrogate.predictor, Boosting)
 
@@ -196,22 +196,25 @@ def test_a_fitted_predictor_is_kept_for_its_history() -> None:
     assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
 
 
-def test_a_search_hopes_for_larger_batches_and_a_claim_does_not() -> None:
+@pytest.mark.parametrize("layered", [True, False], ids=["per-layer parameters", "plain parameters"])
+def test_the_prior_mean_favours_larger_batches_beside_layers(layered: bool) -> None:
+    kind = ("a", "a") if layered else "a"
+
     def measured(batch: int) -> Trial:
-        config = {"micro_batch_size": batch, "kind": "a"}
+        config = {"micro_batch_size": batch, "kind": kind}
         return Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=100.0)
 
     trials = [measured(1), measured(2), measured(3)]
-    tuned = {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")}
-    lesson = lesson_of(trials, tuned)
-    sober = fit_surrogate(lesson, rng=np.random.default_rng(0))
-    untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": "a"}]
-    assert sober.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
-    assert sober.optimistic().forecast(untried).logarithm[0] > np.log(105.0)
-    assert sober.optimistic().optimistic().forecast(untried).logarithm == sober.optimistic().forecast(untried).logarithm
+    data = data_of(trials, {"micro_batch_size": (1, 2, 3, 16), "kind": ("a", "b")})
+    surrogate = fit_surrogate(data, rng=np.random.default_rng(0))
+    untried = [{**WORKLOAD, "micro_batch_size": 16, "kind": kind}]
+    assert surrogate.forecast(untried).logarithm == pytest.approx([np.log(100.0)], abs=0.02)
+    optimistic = surrogate.optimistic()
+    assert bool(optimistic.forecast(untried).logarithm[0] > np.log(105.0)) is layered
+    assert optimistic.optimistic().forecast(untried).logarithm == optimistic.forecast(untried).logarithm
 
 
-def test_a_search_hopes_that_memory_buys_speed() -> None:
+def test_the_prior_mean_favours_more_memory() -> None:
     def of(sharding: str, checkpointing: str) -> dict[str, Value]:
         return {"sharding_strategy": (sharding,) * 4, "activation_checkpointing": checkpointing}
 
@@ -223,8 +226,8 @@ def test_a_search_hopes_that_memory_buys_speed() -> None:
         "sharding_strategy": ("FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD"),
         "activation_checkpointing": ("full", "none"),
     }
-    lesson = lesson_of(trials, tuned)
-    surrogate = fit_surrogate(lesson, rng=np.random.default_rng(0))
+    data = data_of(trials, tuned)
+    surrogate = fit_surrogate(data, rng=np.random.default_rng(0))
     asked = [
         {**WORKLOAD, **of(*each)} for each in (("SHARD_GRAD_OP", "full"), ("NO_SHARD", "full"), ("FULL_SHARD", "none"))
     ]

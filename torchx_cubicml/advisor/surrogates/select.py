@@ -61,7 +61,7 @@ def fit_surrogate(data: TrainingData, *, rng: np.random.Generator) -> Surrogate:
         with_prior = make().fit(relative, rng=rng)
         process, prior = (with_prior, prior) if with_prior.evidence_ > process.evidence_ else (process, None)
     optimistic = None
-    if prior is None and PRIOR_MEAN_PARAMETERS & data.tuned.keys():
+    if prior is None and process.places_.layered and PRIOR_MEAN_PARAMETERS & data.tuned.keys():
         # Only a search needs this fit, so an ordinary launch does not wait for it.
         optimistic = partial(_fit, make(optimistic=True), own, seed=int(rng.integers(2**31)))
     return PerWorkloadSurrogate(

@@ -1,4 +1,4 @@
-"""Optimistic prior mean of the Gaussian process: larger micro batches and choices that take more memory are faster.
+"""Optimistic prior mean for spaces with per-layer parameters: larger micro batches, and more memory, are faster.
 
 A layer that is sharded less communicates less, and one that keeps its activations computes less. A search space offers
 a choice that takes more memory because it is faster. The prior mean guides the search; no claimed gain may rely on it.

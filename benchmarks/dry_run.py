@@ -58,7 +58,7 @@ class Bench:
         self.cold_s = [*self._until_rewritten()]
 
     def dry_run(self, *ours: str) -> tuple[Cost, str]:
-        """Return what ``torchx run --dryrun`` costs, and what it tells on stderr."""
+        """Return what ``torchx run --dryrun`` costs, and its stderr."""
         command = [str(Path(sys.executable).with_name("torchx")), "run", "--dryrun", "-s", "local_cwd", *ours, *INNER]
         environment = child_environment({"TORCHX_CUBICML_CACHE": str(self.cache)})
         started, busy = time.perf_counter(), _busy_s()

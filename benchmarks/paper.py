@@ -4,7 +4,7 @@ python benchmarks/paper.py [--seeds 5] [--layers 24] [--output benchmarks/result
 
 After CubicML (arXiv 2409.04585), whose figure 2 shows three things that are looked for here: random search saturates,
 each round jumps, and within a round, whose jobs are launched in the order of their prediction, throughput falls. The
-ranking networks are told that a job out of memory stands below all others; what boosting predicts of those that fit is
+for ranking networks, a job out of memory stands below all others; what boosting predicts of those that fit is
 multiplied by the probability to fit.
 """
 

@@ -3,14 +3,14 @@
 python benchmarks/replay.py [--seeds 5] [--costly-seeds 5] [--costly-last 25] [--workers 2] [--cells 12]
     [--only 'tpe;gp'] [--output results/replay.txt]
 
-Cold: nothing else is known; warm: all other workloads are. A row that failed costs a launch and teaches that it failed,
-not why. Told is the share of the fastest row that the config handed over has, one launch at a time, mean over
-workloads; the user's own config is a row drawn by chance, which costs a launch in a cold search.
+Cold searches know nothing else; warm searches know all other workloads. A row that failed costs one launch; its cause is
+unknown. The figure is the share of the fastest row that the best config found has, after each launch, as a mean over
+workloads. The user's own config is a random row, which costs a launch in a cold search.
 
-Optuna's samplers begin with that row too, are told of failures as broken constraints, and are given the row nearest to
-what they ask for that was not launched yet. The paper's recipe begins with a hundred random launches, which is more
-than the table follows and about as many as a workload has rows: it would be the line of random search. Scaled to the
-last mark it is a third random, then three rounds of ranking networks and REINFORCE.
+Optuna's samplers begin with that row, too. Failures are broken constraints for them. Each of their proposals becomes
+the nearest row that was not launched yet. The paper's recipe begins with a hundred random launches, about as many as a
+workload has rows. So it is scaled to the last mark: a third of the launches is random, then come three rounds of
+ranking networks and REINFORCE.
 """
 
 from __future__ import annotations

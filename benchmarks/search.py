@@ -16,7 +16,7 @@ launch would run (the highest posterior mean where it is surely faster than the 
 highest measurement. Worst: of the runs, at last; s is of one core. Sizes of layers, peak memory of each launch and the
 memory of a device are known where records hold them.
 
-``tpe`` and ``gp`` are Optuna's, told of jobs out of memory as broken constraints; ``+ first batch`` are the same after
+``tpe`` and ``gp`` are Optuna's, with jobs out of memory as broken constraints; ``+ first batch`` are the same after
 the eight launches with which ours begins. ``paper`` is a hundred random jobs, then REINFORCE on ranking networks.
 """
 

@@ -186,7 +186,7 @@ def test_suggest(folder, case: Case, method: list[str], count: str, as_json: boo
     cases(), st.sampled_from([*PREDICTORS, "own", "memory"]), st.sampled_from(OBJECTIVES), n_cases=max(CASES // 3, 1)
 )
 def test_predictors(case: Case, name: str, objective: str) -> None:
-    """Each on the trials of a case as one table, and on the rows of those trials that taught nothing."""
+    """Each on the trials of a case as one table, and on the rows of those trials without a measurement."""
     tuned = {"micro_batch_size": (1, 2, 4), "mode": ("a", "b")} if len(case.trials) % 2 else {}
     history = History.from_trials(case.trials, objective=objective, choices=tuned)
     rows = [training_row(trial) for trial in case.trials] + [{}, {"micro_batch_size": 2**64, "device": "größe"}]
@@ -463,10 +463,10 @@ def test_the_cases_are_of_every_kind() -> None:
     @given(cases())
     def count(case: Case) -> None:
         kinds.update(trial.trial_id.partition("-")[2] for trial in case.trials)
-        kinds["teaches"] += sum(trial.measurement is not None for trial in case.trials) > 2
+        kinds["measured"] += sum(trial.measurement is not None for trial in case.trials) > 2
         kinds["bound"] += "[parameters." in case.space
 
     count()
-    assert kinds["teaches"] > 20
+    assert kinds["measured"] > 20
     assert min(kinds.values()) > 5
     assert len(kinds) == 11 + 2

@@ -87,7 +87,7 @@ class Log:
         self.events.append(("step", time.perf_counter(), number))
 
     def line(self) -> None:
-        """Note that a line tells of the steps up to the last one."""
+        """Note that a line reports the steps up to the last one."""
         self.events.append(("line", next(event[1] for event in reversed(self.events) if event[0] == "step")))
 
 

@@ -58,7 +58,7 @@ class Schedule:
         pauses: between the steps.
         processes: of the job.
         style: ``plain`` or one of ``STYLES``.
-        source: what tells of the steps: ``optimizer``, ``measure``, ``log_rates`` or ``log_times``.
+        source: where steps are counted: ``optimizer``, ``measure``, ``log_rates`` or ``log_times``.
         log_every: steps between two lines.
     """
 
@@ -325,7 +325,7 @@ def short(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
 
 
 def sources(rng: np.random.Generator, n: int, mean_s: float) -> Schedule:
-    """Return trainings that tell of their steps themselves: by ``measure.step`` or by log lines."""
+    """Return trainings that report their steps themselves: by ``measure.step`` or by log lines."""
     source = str(rng.choice(["measure", "log_rates", "log_times"]))
     kinds: list[Callable[[np.random.Generator, int, float], _Steps]] = [_even, _stalling]
     if source != "log_rates":  # rates of unlike batches have no mean without their times

@@ -70,7 +70,7 @@ def tuned(launches: int, *, batch: int = 3, seed: int = 0) -> list[Trial]:
 
 @dataclass(frozen=True)
 class Guesses:
-    """Knowledge that expects the same of every config but one, which it guesses to be faster."""
+    """Surrogate that predicts the same for every config but one, which it predicts to be faster."""
 
     ahead: float
 

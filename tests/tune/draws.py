@@ -45,12 +45,12 @@ class Draws:
         while True:
             config = {"micro_batch_size": rng.randint(1, 64), "width": rng.randint(1, 64)}
             if config_key(config) not in taken:
-                return [hope(config)]
+                return [suggestion_of(config)]
 
     def best_known(self, snapshot: Snapshot) -> Suggestion | None:
         measured = [trial for trial in snapshot.trials if trial.measurement is not None]
         best = max(measured, key=lambda trial: trial.measurement.throughput("samples_per_second"), default=None)
-        return None if best is None else hope(best.config)
+        return None if best is None else suggestion_of(best.config)
 
     def expected_gain(self, snapshot: Snapshot) -> float | None:
         del snapshot
@@ -65,7 +65,7 @@ class Draws:
         return FinalReport()
 
 
-def hope(config: Config) -> Suggestion:
+def suggestion_of(config: Config) -> Suggestion:
     return Suggestion(
         config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason="drawn", n_trials=0
     )

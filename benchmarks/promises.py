@@ -2,18 +2,17 @@
 
 python benchmarks/promises.py [--histories 200] [--workers 2] [--output benchmarks/results/promises.txt]
 
-A history is of one workload: launches of the user's own config and of others, drawn by chance from a space of 24 whose
-true throughputs are known. Runs differ from one another by 1 to 10 per cent (each history has a level of its own), and
-each is off besides by what it tells of itself: per mille to per cent for most, tens of per cent for one in ten, as runs
-that drifted are. ``told`` histories say so, ``untold`` ones know nothing of it, as imported numbers do. ``elsewhere``
-histories hold launches of two other programs on the same machines, repeated thrice each. ``transformer`` histories are
-of 40 configs of a workload that the formulas of step time cover; their truth is another formula.
+A history has launches of the user's own config and of others, drawn at random from 24 configs of known throughput. Runs
+differ by 1 to 10 per cent (each history has its own level). Each run also has an error of its own: below a per cent or
+a few for most, tens of per cent for one in ten, as in runs that drifted. ``told`` histories record that error,
+``untold`` ones do not, as imported numbers. ``elsewhere`` histories add launches of two other programs on the same
+machines, each repeated three times. ``transformer`` histories have 40 configs that the formulas of step time cover;
+their truth is another formula.
 
-Held: share of the 80 % intervals that hold the true gain over the user's own config, of all configs that were launched
-and of those that a launch would be rewritten to; the share that is aimed at is 0.80. Width: of the interval, as the
-median ratio of its ends. Rewritten: share of histories in which an ordinary launch is changed; of those, false: the
-config is slower in truth, gain: mean true gain, promised: mean promised gain. Lost: mean share of the best launched
-config that is given away.
+Held: share of 80 % intervals that hold the true gain over the user's own config, for all launched configs and for those
+that a launch is rewritten to; 0.80 is nominal. Width: median ratio of the ends of the interval. Rewritten: share of
+histories in which an ordinary launch is changed. Of those, false: the config is slower in truth; gain: mean true gain;
+promised: mean promised gain. Lost: mean share of the throughput of the best launched config that is missed.
 """
 
 from __future__ import annotations

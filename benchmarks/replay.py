@@ -3,8 +3,8 @@
 python benchmarks/replay.py [--seeds 5] [--costly-seeds 5] [--costly-last 25] [--workers 2] [--cells 12]
     [--only 'tpe;gp'] [--output results/replay.txt]
 
-Cold searches know nothing else; warm searches know all other workloads. A row that failed costs one launch; its cause is
-unknown. The figure is the share of the fastest row that the best config found has, after each launch, as a mean over
+Cold searches know nothing else; warm searches know all other workloads. A row that failed costs one launch, of unknown
+cause. The figure is the share of the fastest row that the best config found has, after each launch, as a mean over
 workloads. The user's own config is a random row, which costs a launch in a cold search.
 
 Optuna's samplers begin with that row, too. Failures are broken constraints for them. Each of their proposals becomes

@@ -1,14 +1,14 @@
-"""Compares recorded throughput with what real trainings know of themselves from the inside.
+"""Compares recorded throughput with the true throughput of real trainings.
 
     python benchmarks/throughput.py --output benchmarks/results/throughput.txt
     python benchmarks/throughput.py --quick
     python benchmarks/throughput.py --simulate 2000
 
 Every training of ``trainings.py`` is launched for real by ``cubicrun`` on one process or two and trains a tiny network
-(``scheduled.py``). Two questions are kept apart. Of the very steps that the record counts, is the throughput the one
-that the script's own clock tells? And how often does the record's 90 % interval hold the rate that the training has in
-the long run, which the generator knows? ``--simulate`` asks the second question of the estimator alone, of thousands of
-drawn runs without a process.
+(``scheduled.py``). It answers two questions. For the steps that the record counts, is the throughput that of the
+script's own clock? And how often does the record's 90 % interval hold the long-run rate of the training, which the
+generator knows? ``--simulate`` answers the second question for the estimator alone, on thousands of drawn runs without
+a process.
 """
 
 from __future__ import annotations

@@ -232,3 +232,46 @@ def test_a_search_hopes_that_memory_buys_speed() -> None:
     sharded_less, not_sharded, kept = surrogate.optimistic().forecast(asked).logarithm
     assert np.log(101.0) < sharded_less < not_sharded
     assert kept > np.log(101.0)
+
+
+def test_ratios_and_samples_are_of_one_posterior() -> None:
+    """Over 20,000 joint draws, means are told to four standard errors and spreads to a tenth."""
+    surrogate = knowledge_of([ran(1), ran(2), ran(2, scale=1.1), ran(8, "b")], ELSEWHERE)
+    assert isinstance(surrogate, JointSurrogate)
+    rows, over = [row(1, "a"), row(4, "a"), row(16, "b")], row(2, "b")
+    drawn = surrogate.sample([*rows, over], count=20_000, rng=np.random.default_rng(0))
+    assert drawn.shape == (20_000, 4)
+    ahead = drawn[:, :3] - drawn[:, 3:]
+    means, spreads = surrogate.ratios(rows, over)
+    assert (np.abs(ahead.mean(axis=0) - means) < 4 * spreads / 20_000**0.5).all()
+    assert ahead.std(axis=0) == pytest.approx(spreads, rel=0.1)
+
+
+def test_a_config_is_exactly_as_fast_as_itself() -> None:
+    means, spreads = knowledge_of([ran(1), ran(2), ran(4)], []).ratios([row(2, "a")], row(2, "a"))
+    assert means == pytest.approx([0.0])
+    assert spreads < 1e-4
+
+
+def test_with_measurements_of_its_own_a_workload_asks_one_surrogate() -> None:
+    surrogate = knowledge_of([ran(1), ran(2), ran(4)], [])
+    assert surrogate.ensemble(one=False) == [surrogate]
+
+
+def test_a_launch_under_way_that_may_not_fit_keeps_others_like_it_away() -> None:
+    lost = [Trial.infeasible(workload=WORKLOAD, config={"batch": 16, "kind": "a"})] * 2
+    surrogate = knowledge_of([ran(1), ran(2), ran(4), *lost], [])
+    risky, safe = row(8, "a"), row(2, "a")
+    before = surrogate.forecast([risky, safe]).fits
+    assert before[0] < 0.8 < before[1]
+    assert surrogate.fantasize([risky]).forecast([row(8, "b")]).fits[0] < surrogate.forecast([row(8, "b")]).fits[0]
+    assert surrogate.fantasize([safe]).forecast([risky, safe]).fits == pytest.approx(before)
+
+
+def test_of_many_failures_each_count_of_measured_trials_is_half_where_there_are_so_many() -> None:
+    measured = [Trial.completed(workload={}, config={"batch": each}, tokens_per_second=1.0) for each in range(9)]
+    lost = [Trial.infeasible(workload={"program": "a.py"}, config={"batch": each}) for each in range(9)]
+    for count in range(2, 12):
+        found = informative_trials([*measured, *lost], {"program": "a.py"}, count=count)
+        assert len(found) == count
+        assert sum(trial.measurement is not None for trial in found) == count // 2

@@ -104,7 +104,7 @@ def test_files_that_test_a_module(module: str, files: list[str]) -> None:
     assert files_testing(f"torchx_cubicml/{module}", root=ROOT) == files
 
 
-def test_a_module_without_a_file_of_its_name_is_tested_by_those_that_import_it(tmp_path: Path) -> None:
+def test_files_of_its_package_that_import_a_module_test_it(tmp_path: Path) -> None:
     for path, text in {
         "torchx_cubicml/pkg/a.py": "",
         "tests/pkg/test_b.py": "from torchx_cubicml.pkg.a import f",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import random
 import re
+import signal
 import sys
 import tempfile
 import time
@@ -43,6 +44,7 @@ def main() -> int:
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
     parser.add_argument("--only", nargs="+", default=(), metavar="ID", help="faults that an earlier run printed")
     options = parser.parse_args()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # the copy is removed, and the fork ended
     shares = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copy = Copy(ROOT, Path(folder))
@@ -106,22 +108,19 @@ def found_of(drawn: list[Mutant], package: str, copy: Copy) -> int:
 
 
 def files_testing(path: str, *, root: Path) -> list[str]:
-    """Return the test files of a module: those of its name, else those of its package that import it, else all of it.
+    """Return the test files of a module: those of its name and those of its package that import it, else all of it.
 
     Those of the contracts, and examples in the module's own docstrings, come with each.
     """
     module = Path(path)
     package = Path(*module.parts[1:2])
+    every = sorted((root / "tests" / package).rglob("test_*.py"))
     folder = root / "tests" / Path(*module.parts[1:-1])
     stem = module.parent.name if module.stem == "__init__" else module.stem
-    files = [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
-    if not files:
-        every = sorted((root / "tests" / package).rglob("test_*.py"))
-        name = module.parent if module.stem == "__init__" else module.with_suffix("")
-        importing = re.compile(
-            rf"from {'.'.join(name.parts)} import|from {'.'.join(name.parts[:-1])} import .*\b{stem}\b"
-        )
-        files = [file for file in every if importing.search(file.read_text())] or every
+    named = [*folder.glob(f"test_{stem}.py"), *folder.glob(f"test_{stem}_*.py")]
+    parts = module.parent.parts if module.stem == "__init__" else module.with_suffix("").parts
+    importing = re.compile(rf"from {'.'.join(parts)} import|from {'.'.join(parts[:-1])} import .*\b{stem}\b")
+    files = [file for file in every if file in named or importing.search(file.read_text())] or every
     contracts = root / "tests" / "contracts" / f"test_{package}.py"
     if contracts.exists():
         files.append(contracts)

@@ -275,3 +275,69 @@ def test_of_many_failures_each_count_of_measured_trials_is_half_where_there_are_
         found = informative_trials([*measured, *lost], {"program": "a.py"}, count=count)
         assert len(found) == count
         assert sum(trial.measurement is not None for trial in found) == count // 2
+
+
+class TestTreesOfAllWorkloads:
+    def surrogate(self, *spreads: float) -> CrossWorkloadSurrogate:
+        class Fixed:
+            def predict(self, features: NDArray[np.float64]) -> Prediction:
+                del features
+                return Prediction(throughput=np.full(len(spreads), 100.0), spread=np.array(spreads))
+
+        found = knowledge_of([], ELSEWHERE)
+        assert isinstance(found, CrossWorkloadSurrogate)
+        return replace(found, predictor=Fixed(), noise=0.3)
+
+    def test_the_spread_is_without_the_noise_of_a_measurement_but_keeps_three_tenths(self) -> None:
+        surrogate = self.surrogate(0.5, 0.3, 0.31, 3.0)
+        found = surrogate.forecast([row(1, "a")] * 4)
+        assert found.spread == pytest.approx([0.4, 0.09, 0.093, 8.91**0.5])  # 0.31^2 - 0.3^2 is less than 0.093^2
+        assert found.logarithm == pytest.approx([np.log(100.0)] * 4)
+
+    def test_no_row_is_an_outlier_and_nothing_changes_by_hope_or_by_launches_under_way(self) -> None:
+        surrogate = self.surrogate(0.5)
+        assert surrogate.outliers([row(1, "a"), row(2, "b")]).tolist() == [False, False]
+        assert surrogate.optimistic() is surrogate
+        assert surrogate.fantasize([row(1, "a")]) is surrogate
+
+    def test_a_sampled_function_has_one_value_for_each_config_and_spreads_as_is_believed(self) -> None:
+        """Over 400 configs the standard deviation is off by more than a sixth once in 200,000 runs."""
+        surrogate = self.surrogate(*[0.5] * 400)
+        sampled = surrogate.sample_function([], rng=np.random.default_rng(0))
+        rows = [row(batch, "a") for batch in range(400)]
+        values = sampled.forecast(rows).logarithm - np.log(100.0)
+        assert (sampled.forecast(rows).logarithm == values + np.log(100.0)).all()
+        assert values.std() == pytest.approx(0.4, rel=1 / 6)
+        assert (sampled.forecast(rows[::-1]).logarithm[::-1] == values + np.log(100.0)).all()
+        other = surrogate.sample_function([], rng=np.random.default_rng(1)).forecast(rows).logarithm - np.log(100.0)
+        assert abs(np.corrcoef(values, other)[0, 1]) < 0.25
+
+
+def batch_trial(batch: int, *, program: str = "a.py", scale: float = 100.0) -> Trial:
+    speed = scale * batch**0.5
+    workload = {**WORKLOAD, "program": program}
+    return Trial.completed(workload=workload, config={"micro_batch_size": batch}, tokens_per_second=speed)
+
+
+def test_what_others_teach_takes_the_place_of_hope() -> None:
+    own = [batch_trial(batch) for batch in (1, 2, 4, 8)]
+    others = [batch_trial(batch, program="b.py", scale=700.0) for batch in (1, 2, 4, 8, 16, 32)] * 4
+    lesson = lesson_of(own, {"micro_batch_size": (1, 2, 4, 8, 16, 32)})
+    alone = fit_surrogate(lesson, rng=np.random.default_rng(0))
+    taught = fit_surrogate(replace(lesson, all_trials=[*own, *others]), rng=np.random.default_rng(0))
+    assert (alone.prior, taught.prior is None) == (None, False)
+    assert alone.optimistic() is not alone
+    assert taught.optimistic() is taught
+
+
+@pytest.mark.parametrize(("measured", "own_process"), [(2, False), (3, True), (300, True), (301, False)])
+def test_three_to_three_hundred_measurements_have_a_process_of_their_own(measured: int, own_process: bool) -> None:
+    own = [ran(1 + each % 16, "ab"[each % 2]) for each in range(measured)]
+    lost = [Trial.infeasible(workload=WORKLOAD, config={"batch": 16, "kind": "b"})] * 2
+    assert isinstance(knowledge_of([*own, *lost], []), PerWorkloadSurrogate) is own_process
+
+
+def test_nineteen_trials_of_others_teach_nothing() -> None:
+    own = [ran(batch, scale=100.0) for batch in (1, 2, 4, 8)]
+    assert knowledge_of(own, ELSEWHERE[:19]).prior is None
+    assert knowledge_of(own, ELSEWHERE[:20]).prior is not None

@@ -91,7 +91,8 @@ def found_of(drawn: list[Mutant], package: str, copy: Copy) -> int:
     """Return how many mutants the tests of their modules find."""
     begin = time.monotonic()
     of_module = {mutant.path: files_testing(mutant.path, root=copy.root) for mutant in drawn}
-    baseline = copy.baseline(sorted({file for files in of_module.values() for file in files}))
+    files = sorted({file for files in of_module.values() for file in files})
+    baseline = copy.baseline(files, modules=of_module)
     print(
         f"== {package}: {len(baseline.seconds)} tests in {time.monotonic() - begin:.0f} s without a fault", flush=True
     )

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
 import re
 import resource
+import select
 import shutil
 import signal
 import subprocess
 import sys
-import time
 import traceback
 from collections import defaultdict
 from contextlib import suppress
@@ -23,7 +24,7 @@ import coverage
 import pytest
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from mutations import Mutant
 
@@ -77,18 +78,21 @@ class Copy:
         for library in sorted({name for source in sources for name in IMPORT_OF_LARGE.findall(source.read_text())}):
             with suppress(ImportError):  # another release of torch has it
                 importlib.import_module(library)
+        gc.freeze()  # forks share these objects' memory for as long as nothing counts them
 
-    def baseline(self, files: Sequence[str]) -> Baseline:
-        """Run all tests of some files without a fault."""
+    def baseline(self, files: Sequence[str], *, modules: Collection[str]) -> Baseline:
+        """Run all tests of some files without a fault, and note which of them run each line of some modules."""
         report = self._logs / "baseline.json"
-        status = forked(lambda: _observe(self.root, files, report), log=self._logs / "baseline.log", limit_s=3600)
+        log = self._logs / "baseline.log"
+        status = forked(lambda: _observe(self.root, files, modules, report), log=log, limit_s=3600)
         if status is None or not report.exists():
-            sys.exit(f"the tests without a fault did not end: {(self._logs / 'baseline.log').read_text()[-2000:]}")
+            sys.exit(f"the tests without a fault did not end: {log.read_text()[-2000:]}")
         found = json.loads(report.read_text())
         for test in found["failed"]:
             print(f"left out, it fails without a fault: {test}", flush=True)
         lines = {
-            file: {int(line): tests for line, tests in by_line.items()} for file, by_line in found["lines"].items()
+            file: {int(line): [found["tests"][place] for place in places] for line, places in by_line.items()}
+            for file, by_line in found["lines"].items()
         }
         return Baseline(seconds=found["seconds"], lines=lines)
 
@@ -153,23 +157,26 @@ class _Observer:
             self.failed.add(report.nodeid)
 
 
-def _observe(root: Path, files: Sequence[str], report: Path) -> int:
-    measured = coverage.Coverage(data_file=None, config_file=False, source=[str(root / PACKAGE)], messages=False)
+def _observe(root: Path, files: Sequence[str], modules: Collection[str], report: Path) -> int:
+    sources = [str(root / module) for module in modules]
+    measured = coverage.Coverage(data_file=None, config_file=False, include=sources, messages=False)
     observer = _Observer(measured)
     measured.start()
     status = _run(root, [observer], files, report.parent)
     measured.stop()
     data = measured.get_data()
+    tests = ["", *observer.seconds]
+    places = {test: place for place, test in enumerate(tests)}
+    lines = {
+        str(Path(file).relative_to(root)): {
+            line: [places[test] for test in found if test in places]
+            for line, found in data.contexts_by_lineno(file).items()
+        }
+        for file in data.measured_files()
+    }
+    passed = {test: time_s for test, time_s in observer.seconds.items() if test not in observer.failed}
     report.write_text(
-        json.dumps(
-            {
-                "seconds": {test: time_s for test, time_s in observer.seconds.items() if test not in observer.failed},
-                "failed": sorted(observer.failed),
-                "lines": {
-                    str(Path(file).relative_to(root)): data.contexts_by_lineno(file) for file in data.measured_files()
-                },
-            }
-        )
+        json.dumps({"seconds": passed, "failed": sorted(observer.failed), "tests": tests, "lines": lines})
     )
     return status
 
@@ -194,25 +201,25 @@ def forked(work: Callable[[], int], *, log: Path, limit_s: float) -> int | None:
     child = os.fork()
     if not child:
         _work_and_end(work, log)
-    end = time.monotonic() + limit_s
+    end = os.pidfd_open(child)
     try:
-        while time.monotonic() < end:
-            done, status = os.waitpid(child, os.WNOHANG)
-            if done:
-                return os.waitstatus_to_exitcode(status)
-            time.sleep(0.02)
-        return None
+        if not select.select([end], [], [], limit_s)[0]:
+            return None
+        _, status = os.waitpid(child, 0)
+        return os.waitstatus_to_exitcode(status)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(child, signal.SIGKILL)  # what its tests started, too
         with suppress(ChildProcessError):
             os.waitpid(child, 0)
+        os.close(end)
 
 
 def _work_and_end(work: Callable[[], int], log: Path) -> NoReturn:
     status = 1
     try:
         os.setsid()
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
         resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
         with log.open("w") as output:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)

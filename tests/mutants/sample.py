@@ -90,16 +90,16 @@ def equal_programs() -> dict[str, str]:
 def found_of(drawn: list[Mutant], package: str, copy: Copy) -> int:
     """Return how many mutants the tests of their modules find."""
     begin = time.monotonic()
-    of_module = {mutant.path: files_testing(mutant.path, root=copy.root) for mutant in drawn}
-    files = sorted({file for files in of_module.values() for file in files})
-    baseline = copy.baseline(files, modules=of_module)
+    files = {mutant.path: files_testing(mutant.path, root=copy.root) for mutant in drawn}
+    every = {str(file.relative_to(copy.root)) for file in (copy.root / "tests" / package).rglob("test_*.py")}
+    baseline = copy.baseline(sorted(every.union(*files.values())), modules=files)
     print(
         f"== {package}: {len(baseline.seconds)} tests in {time.monotonic() - begin:.0f} s without a fault", flush=True
     )
     begin = time.monotonic()
     found = 0
     for mutant in drawn:
-        if copy.finds(mutant, baseline.within(of_module[mutant.path])):
+        if copy.finds(mutant, baseline.of(mutant, files[mutant.path]), baseline):
             found += 1
         else:
             print(f"{mutant.path}:{mutant.line} {mutant.function} [{mutant.identity}]", flush=True)

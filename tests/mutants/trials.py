@@ -46,19 +46,19 @@ class Baseline:
     seconds: Mapping[str, float]  # of each test that passes
     lines: Mapping[str, Mapping[int, Sequence[str]]]  # file, line, the tests that run it; "" is an import or a fixture
 
-    def of(self, mutant: Mutant) -> list[str]:
-        """Return the tests that run the function with the fault: those that run its line first, quick ones first."""
+    def of(self, mutant: Mutant, files: Sequence[str]) -> list[str]:
+        """Return the tests for a fault: those of ``files`` that run its function, or else all that do.
+
+        Those that run its line come first, quick ones before slow ones.
+        """
         lines = self.lines.get(mutant.path, {})
         at_line = {test for line in mutant.statement for test in lines.get(line, ())}
         in_function = {test for line in mutant.scope for test in lines.get(line, ())}
-        if "" in in_function or not in_function:
-            in_function = set(self.seconds)  # whoever imports it, uses the fixture, or runs it in another process
-        return sorted(in_function & set(self.seconds), key=lambda test: (test not in at_line, self.seconds[test]))
-
-    def within(self, files: Sequence[str]) -> Baseline:
-        """Return the same of fewer test files."""
-        kept = {test: time_s for test, time_s in self.seconds.items() if test.split("::")[0] in files}
-        return Baseline(seconds=kept, lines=self.lines)
+        if "" in in_function:  # whoever imports it, or uses the fixture
+            in_function = set(self.seconds)
+        own = {test for test in self.seconds if test.split("::")[0] in files}
+        tests = own & in_function or self.seconds.keys() & in_function or own  # run in another process, or at the top
+        return sorted(tests, key=lambda test: (test not in at_line, self.seconds[test]))
 
 
 class Copy:
@@ -96,9 +96,8 @@ class Copy:
         }
         return Baseline(seconds=found["seconds"], lines=lines)
 
-    def finds(self, mutant: Mutant, baseline: Baseline) -> bool:
-        """Whether a test fails, or does not end, with the fault in place."""
-        tests = baseline.of(mutant)
+    def finds(self, mutant: Mutant, tests: Sequence[str], baseline: Baseline) -> bool:
+        """Whether one of some tests fails, or does not end, with the fault in place."""
         if not tests:
             return False
         path = self.root / mutant.path

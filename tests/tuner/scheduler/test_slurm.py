@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
@@ -26,7 +28,9 @@ class Commands:
         (self.folder / f"{command}.txt").write_text("".join(FIELD.join(row) + "\n" for row in rows))
         path = self.folder / command
         path.write_text(
-            f'#!/bin/sh\necho "$@" >> {self.folder}/{command}.called\ncat {self.folder}/{command}.txt\nexit {status}\n'
+            "#!/bin/sh\n"
+            f"printf '%s\\n' \"$*\" >> {self.folder}/{command}.called\n"
+            f"cat {self.folder}/{command}.txt\nexit {status}\n"
         )
         path.chmod(0o755)
 
@@ -81,6 +85,7 @@ class TestLook:
     def test_a_job_that_squeue_forgot_is_as_sacct_says(self, commands: Commands) -> None:
         commands.print("sacct", ("TIMEOUT", "None", "7"), ("CANCELLED", "", "7.batch"))
         assert phase_of(SlurmQuery().look("7")) == (JobPhase.ENDED, JobEnd.TIMED_OUT)
+        assert commands.called("sacct") == [f"-n -P --delimiter {FIELD} -j 7 -o State,Reason,JobID"]
 
     def test_memory_that_killed_a_step_is_the_cause_of_a_failed_job(self, commands: Commands) -> None:
         commands.print("squeue", ("FAILED", "NonZeroExitCode"))
@@ -108,6 +113,7 @@ class TestFind:
     def test_live_jobs_are_found_by_their_comment(self, commands: Commands) -> None:
         commands.print("squeue", ("my note;launch-1", "70", "70"), ("launch-2", "71", "72+1"), ("launch-9", "73", "73"))
         assert SlurmQuery().find(["launch-1", "launch-2"]) == {"launch-1": "70", "launch-2": "72"}
+        assert commands.called("squeue") == [f"-h --me -t all -o %k{FIELD}%A{FIELD}%i"]
         assert commands.called("sacct") == []
 
     def test_the_others_are_sought_among_those_that_ended_by_comment_or_command(self, commands: Commands) -> None:
@@ -124,6 +130,8 @@ class TestFind:
             "launch-2": "71",
             "launch-3": "72",
         }
+        (words,) = commands.called("sacct")
+        assert words == f"-X -n -P --delimiter {FIELD} -S now-14days -o Comment,SubmitLine,JobIDRaw,JobID"
 
 
 def test_a_cancellation_is_accepted_or_not(commands: Commands) -> None:
@@ -141,3 +149,14 @@ def test_the_last_lines_of_the_logs_of_a_job_and_its_replicas(tmp_path: Path) ->
     assert lines[1:] == ("last", "batch")
     assert 16_000 < len(lines[0]) < 16_400  # sixteen KiB of a log are read
     assert SlurmQuery().lines("8", str(tmp_path)) == ()
+
+
+def test_a_submission_that_goes_on_is_seen_among_the_processes() -> None:
+    words = [sys.executable, "-S", "-c", "import time; print(flush=True); time.sleep(600)"]
+    with subprocess.Popen([*words, "sbatch", "--comment=launch-7f3a"], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        assert SlurmQuery().submitting(["launch-0000", "launch-7f3a"])
+        assert not SlurmQuery().submitting(["launch-0000"])
+        process.kill()
+    assert not SlurmQuery().submitting(["launch-7f3a"])

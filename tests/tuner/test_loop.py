@@ -499,3 +499,16 @@ class TestPlan:
         assert own.config == sized(1)
         assert nothing is not None
         assert winner_of(prepared, trials, known=frozenset(), advisor=Answers()) == (None, None)
+
+
+def test_another_round_is_judged_by_the_method_that_would_choose_it(
+    prepared: Prepared, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    judged: list[object] = []
+    monkeypatch.setattr(
+        "torchx_cubicml.tuner.proposer.expected_gain", lambda _, **given: judged.append(given.get("method")) or 0.5
+    )
+    method = ProposalMethod(acquisition="mean")
+    snapshot = Snapshot(space=prepared.space, workload=prepared.workload, current=prepared.current, trials=[], seed=0)
+    assert StudyProposer(predictor="", method=method).expected_gain(snapshot) == 0.5
+    assert judged == [method]

@@ -6,6 +6,7 @@ import math
 import sys
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -17,9 +18,13 @@ from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, with_last_lines
 
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.tuner.proposer import Snapshot
+
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tune"))
 from cluster import SimulatedCluster
-from draws import go, prepare_in
+from draws import Draws, go, prepare_in
 
 NOW = SystemClock().now()
 CHOSEN = {"micro_batch_size": 7, "width": 7}
@@ -218,3 +223,24 @@ def test_the_noise_within_a_run_is_its_own_or_that_of_its_steps_or_large() -> No
     assert own_noise(steps) == pytest.approx(1.2533 * math.log(2.0) / 2.5631 / 5.0)
     assert own_noise(replace(steps, relative_error=0.07)) == 0.07
     assert own_noise(Measurement(tokens_per_second=1.0)) == pytest.approx(0.1)
+
+
+def test_once_the_own_config_was_measured_three_failures_in_a_row_go_by(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=1))
+    cluster = SimulatedCluster(seed=4, fates=("done",), fates_of=dict.fromkeys((2, 3, 4, 5), "refuses"))
+    result = go(asked, cluster)[-1]
+    assert isinstance(result, TuneResult)
+    assert result.launches == 12
+
+
+def test_a_launch_carries_the_promise_it_was_made_for(prepared: Prepared) -> None:
+    class Promises(Draws):
+        def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+            return [replace(each, throughput=1234.0, low=1000.0, high=1500.0) for each in super().suggest(snapshot)]
+
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=3), parallel=1))
+    cluster = SimulatedCluster(seed=4, fates=("done",))
+    go(asked, cluster, Promises())
+    promised = [job.contract.suggestion for job in cluster.jobs.values()]
+    assert promised[1] is not None
+    assert promised[1]["throughput"] == 1234.0

@@ -15,7 +15,7 @@ import pytest
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
-from torchx_cubicml.rewrite.cache import cache_path, recall
+from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, keep, recall
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
 from torchx_cubicml.space import RewriteRules
@@ -359,3 +359,67 @@ def test_a_damaged_file_is_learned_anew(filled: Place, text: str) -> None:
     filled.kept().write_text(text)
     assert filled.decide() == first
     assert filled.n_learned == 2
+
+
+def test_what_is_kept_is_recalled_with_each_number(place: Place) -> None:
+    """But for the trials that lie near, which only lists of suggestions show."""
+    suggestion = advisor.Suggestion(
+        config=config(8, "b"),
+        throughput=10.5,
+        low=9.5,
+        high=11.5,
+        probability_to_fit=0.75,
+        reason="why",
+        n_trials=7,
+        baseline_throughput=5.25,
+        gain=2.0,
+        gain_low=1.75,
+        gain_high=2.25,
+        doubt=0.125,
+    )
+    kept = CachedSuggestion(
+        suggestion=suggestion,
+        store={},
+        shown="digest",
+        n_trials=9,
+        n_launched=8,
+        predictor="boosting",
+        lines=("advice",),
+        warnings=("a warning",),
+    )
+    keep(place.kept(), kept, CASE)
+    assert recall(place.kept(), CASE) == kept
+    of_own = replace(
+        kept, suggestion=replace(suggestion, config=CASE.current, gain=None, gain_low=None, gain_high=None)
+    )
+    keep(place.kept(), of_own, CASE)
+    assert recall(place.kept(), CASE) == of_own
+    keep(place.kept(), replace(kept, suggestion=None), CASE)
+    assert recall(place.kept(), CASE) == replace(kept, suggestion=None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "n_trials", "predictor", "stands"),
+    [
+        ("same", 100, "same", True),
+        ("same", 105, "same", True),  # five per cent more elsewhere
+        ("same", 106, "same", False),
+        ("same", 99, "same", False),
+        ("other", 100, "same", False),
+        ("same", 100, "other", False),
+    ],
+)
+def test_what_is_kept_stands_until_the_workload_or_much_else_is_new(
+    shown: str, n_trials: int, predictor: str, stands: bool
+) -> None:
+    kept = CachedSuggestion(suggestion=None, store={}, shown="same", n_trials=100, n_launched=0, predictor="same")
+    assert kept.stands(shown=shown, n_trials=n_trials, predictor=predictor) is stands
+
+
+def test_that_nothing_was_measured_is_kept_under_the_chosen_predictor(place: Place) -> None:
+    place.add(ran(1, program="other.py"))
+    append_choice(place.store.url, "boosting", why={})
+    place.decide()
+    kept = recall(place.kept(), CASE)
+    assert kept is not None
+    assert (kept.suggestion, kept.predictor, kept.n_trials, kept.n_launched) == (None, "boosting", 1, 0)

@@ -9,7 +9,7 @@ TORCHX_TESTS := $(addprefix tests/,components/test_options.py components/test_cu
 export PATH := $(BIN):$(PATH)
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
-.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-slurm test-kill test-integrations test-nightly check
+.PHONY: help demo readme test test-launches test-end-to-end test-random test-generated test-mutants test-slurm test-kill test-integrations test-nightly check
 .PHONY: setup format bench clean
 
 help: ## say what each target does
@@ -35,6 +35,9 @@ test-random: setup ## the property tests on new cases; SEED=n draws those of an 
 
 test-generated: setup ## every command on CASES=2000 generated stores under generated spaces, some hours (SEED=0)
 	scripts/test-generated "$(or $(CASES),2000)" "$(or $(SEED),0)"
+
+test-mutants: setup ## random small faults: the share that each package's tests find (PACKAGES="advisor tuner", COUNT=40, SEED=0)
+	scripts/test-mutants --count "$(or $(COUNT),40)" --seed "$(or $(SEED),0)" $(PACKAGES)
 
 test-slurm: setup ## whole tunes on a Slurm that is started on this machine (root; installed where it is missing)
 	scripts/test-slurm

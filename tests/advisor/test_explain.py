@@ -1,6 +1,11 @@
 from __future__ import annotations
 
-from torchx_cubicml.advisor.explain import against_baseline, differences, distance, without_effect
+import numpy as np
+
+from torchx_cubicml.advisor.explain import against_baseline, build_suggestions, differences, distance, without_effect
+from torchx_cubicml.advisor.posterior import Posterior
+from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.space import Parameter, SearchSpace
 
 CONFIG = {"micro_batch_size": 8, "sharding_strategy": ("NO_SHARD", "NO_SHARD", "FULL_SHARD")}
 
@@ -30,3 +35,85 @@ def test_parameters_with_effect_are_not_named() -> None:
 
 def test_parameters_without_effect_are_named() -> None:
     assert without_effect(["a", "b"]) == "a, b kept as typed: no effect observed"
+
+
+WORKLOAD = {"program": "a.py", "world_size": 1}
+SPACE = SearchSpace(
+    parameters=(
+        Parameter(name="micro_batch_size", choices=(1, 2, 4, 8)),
+        Parameter(name="backend", choices=("a", "b")),
+    )
+).bind(workload=WORKLOAD, current={})
+
+
+def of(batch: int, backend: str = "a") -> dict[str, object]:
+    return {"micro_batch_size": batch, "backend": backend}
+
+
+def posterior_of(*runs: tuple[dict[str, object], float, float | None]) -> Posterior:
+    trials = [
+        Trial(
+            trial_id=f"{speed:.0f}",
+            workload=WORKLOAD,
+            config=config,
+            state=State.COMPLETED,
+            measurement=Measurement(tokens_per_second=speed, relative_error=error),
+        )
+        for config, speed, error in runs
+    ]
+    return Posterior.of(SPACE, workload=WORKLOAD, current=of(1), trials=trials, rng=np.random.default_rng(0))
+
+
+RUNS = [
+    (of(1), 100.0, 0.01),
+    (of(1), 102.0, 0.02),
+    (of(2), 150.0, 0.03),
+    (of(2), 151.0, 0.05),
+    (of(2, "b"), 140.0, 0.04),
+]
+
+
+def test_a_suggestion_states_medians_and_intervals() -> None:
+    posterior = posterior_of(*RUNS)
+    (found,) = build_suggestions(posterior, [(of(4), "a reason")], of(1))
+    beliefs = posterior.beliefs([of(4), of(1)])
+    gain = posterior.gains([of(4)], of(1))
+    assert found.config == of(4)
+    assert [found.throughput, found.baseline_throughput] == beliefs.throughput.tolist()
+    assert (found.low, found.high) == (beliefs.quantile(0.1)[0], beliefs.quantile(0.9)[0])
+    assert [found.gain_low, found.gain, found.gain_high] == [gain.quantile(q)[0] for q in (0.1, 0.5, 0.9)]
+    assert found.low < found.throughput < found.high
+    assert found.probability_to_fit == posterior.forecast([of(4)]).fits[0]
+    assert found.n_trials == 5
+    assert found.reason.startswith("a reason; expected ")
+
+
+def test_where_nothing_is_known_a_suggestion_states_no_numbers() -> None:
+    (found,) = build_suggestions(posterior_of(), [(of(4), "")], of(1))
+    numbers = ("throughput", "low", "high", "baseline_throughput", "gain", "gain_low", "gain_high")
+    assert {name: getattr(found, name) for name in numbers} == dict.fromkeys(numbers)
+    assert found.reason == "explores untried values"
+    assert build_suggestions(posterior_of(), [], of(1)) == []
+
+
+def test_the_doubt_is_the_larger_of_the_lowest_of_both_configs() -> None:
+    posterior = posterior_of(*RUNS)
+    doubts = [each.doubt for each in build_suggestions(posterior, [(of(4), ""), (of(2), ""), (of(2, "b"), "")], of(1))]
+    assert doubts == [0.01, 0.03, 0.04]
+
+
+def test_the_nearest_trials_are_by_distance_then_speed() -> None:
+    posterior = posterior_of(*RUNS, (of(1), 101.0, 0.06), (of(8), 90.0, 0.07))
+    (found,) = build_suggestions(posterior, [(of(2, "b"), "")], of(1), n_nearest=3)
+    assert [(near.throughput, near.trial_id, near.uncertainty) for near in found.nearest] == [
+        (150.0, "150", 0.03),  # one parameter differs; of two runs the slower
+        (101.0, "101", 0.06),  # both differ; of three runs the middle one; its best is 102
+        (90.0, "90", 0.07),
+    ]
+    assert "most similar trial: backend a instead of b" in found.reason
+
+
+def test_a_gain_over_itself_is_not_explained() -> None:
+    (found,) = build_suggestions(posterior_of(*RUNS), [(of(1), "baseline")], of(1))
+    assert found.gain == 1.0
+    assert found.reason == "baseline"

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
-from torchx_cubicml.advisor.initial_design import first_batch
+import pytest
+
+from torchx_cubicml.advisor.initial_design import first_batch, uses_random_design
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
@@ -114,3 +116,66 @@ def test_a_single_number_is_named_without_its_level() -> None:
     space = bound(Parameter(name="k", choices=(1, 2, 4), per_layer=3))
     points = first_batch(space, current={"k": (1, 1, 1)})
     assert [point.why for point in points] == ["your config", "every layer 2", "every layer 4"]
+
+
+def test_the_driver_is_tried_halfway_to_the_largest() -> None:
+    current = {**CURRENT, "micro_batch_size": 1}
+    design = first_batch(bound(LAYERS, BATCH), current=current)
+    for batch, halfway in ((1, 8), (2, 8), (4, 16), (8, 16)):  # of 2, 4, 8, 16 the third, of 4, 8, 16 the second, ...
+        best = {"sharding_strategy": ("SHARD_GRAD_OP", "NO_SHARD") * 2, "micro_batch_size": batch}
+        first = first_batch(bound(LAYERS, BATCH), current=current, best=best)[len(design)]
+        assert first.config == {**best, "micro_batch_size": halfway}
+        assert first.why == f"the best so far with micro_batch_size = {halfway}"
+    best = {**best, "micro_batch_size": 16}
+    first = first_batch(bound(LAYERS, BATCH), current=current, best=best)[len(design)]
+    assert first.config["micro_batch_size"] == 16
+    assert first.why == "the best so far with the first half of the layers NO_SHARD"
+
+
+def test_runs_of_layers_move_by_one_choice() -> None:
+    full, grad, no = STRATEGIES
+    space = bound(Parameter(name="sharding_strategy", choices=STRATEGIES, per_layer=8))
+    for best, first_half, last_quarter in (
+        ((no, *(full,) * 7), (*(grad,) * 4, *(full,) * 4), (no, *(full,) * 5, grad, grad)),
+        ((full, *(no,) * 7), (*(grad,) * 4, *(no,) * 4), (full, *(no,) * 5, grad, grad)),
+    ):
+        points = first_batch(space, current={"sharding_strategy": (full,) * 8}, best={"sharding_strategy": best})
+        assert [point.config["sharding_strategy"] for point in points[-2:]] == [first_half, last_quarter]
+
+
+def test_missing_layers_have_the_first_choice() -> None:
+    space = bound(LAYERS)
+    points = first_batch(space, current={"sharding_strategy": ("NO_SHARD",) * 3})
+    assert points[0].config["sharding_strategy"] == ("FULL_SHARD",) * 4  # not legal: each kind of layer comes in turn
+    best = {"sharding_strategy": ("NO_SHARD",) * 3}
+    around = first_batch(space, current=CURRENT, best=best)[3:]
+    assert around[0].config["sharding_strategy"] == ("SHARD_GRAD_OP", "SHARD_GRAD_OP", "NO_SHARD", "FULL_SHARD")
+
+
+def test_a_number_that_is_no_choice_is_taken_for_the_nearest() -> None:
+    space = bound(BATCH, Parameter(name="compile", choices=(False, True)))
+    start = {"micro_batch_size": 7, "compile": False}
+    around = first_batch(space, current={"micro_batch_size": 1, "compile": False}, best=start)
+    assert {"micro_batch_size": 16, "compile": False} in [point.config for point in around]
+    assert [point.config["micro_batch_size"] for point in first_batch(space, current=start)][:1] == [4]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "layers", "expected"),
+    [
+        ((2, 2, 2), 1, False),
+        ((2, 2, 2, 2), 1, True),
+        ((2, 2, 2, 2), 3, False),
+        ((2, 2, 2, 2, 1), 1, True),
+        ((2, 2, 2, 1), 1, False),
+    ],
+    ids=["three", "four", "layers", "four and a fixed one", "three and a fixed one"],
+)
+def test_more_than_three_plain_parameters_are_drawn_at_random(
+    sizes: tuple[int, ...], layers: int, expected: bool
+) -> None:
+    parameters = [
+        Parameter(name=f"p{place}", choices=tuple(range(size)), per_layer=layers if place == 0 and layers > 1 else None)
+        for place, size in enumerate(sizes)
+    ]
+    assert uses_random_design(bound(*parameters)) is expected

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.advisor.posterior import Posterior
+from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.searchers.base import identity
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -179,3 +180,85 @@ def test_learning_uses_the_statistic_of_the_space() -> None:
         assert (record.measured, record.uncertainties) == ((expected,), (0.1,))
         assert posterior.surrogate.history.throughput.tolist() == [expected, 2 * expected, 4 * expected]
         assert posterior.surrogate.history.uncertainty.tolist() == [0.1] * 3
+
+
+class TestGains:
+    BATCH_2 = {**CURRENT, "micro_batch_size": 2}  # noqa: RUF012 - never changed
+
+    def test_a_config_is_exactly_as_fast_as_itself(self) -> None:
+        gain = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(2, 151.0)).gains([CURRENT], CURRENT)
+        assert gain.intervals() == [(1.0, 1.0, 1.0)]
+
+    def test_over_a_config_of_which_nothing_is_known_there_are_none(self) -> None:
+        assert outlook_of(trial(4)).gains([self.BATCH_2, CURRENT], CURRENT).intervals() == [None, None]
+
+    def test_over_a_config_that_runs_out_of_memory_there_are_none(self) -> None:
+        posterior = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(4, 200.0), trial(1))
+        assert posterior.gains([self.BATCH_2], CURRENT).intervals() == [None]
+        assert posterior.gains([CURRENT], self.BATCH_2).intervals() != [None]
+
+    def test_the_ratio_of_two_measured_once_is_that_of_their_beliefs(self) -> None:
+        """Fewer than three measurements: no process of the workload's own, so the errors are independent."""
+        posterior = outlook_of(trial(1, 100.0), trial(2, 150.0))
+        assert not isinstance(posterior.surrogate, JointSurrogate)
+        beliefs = posterior.beliefs([self.BATCH_2, CURRENT])
+        gain = posterior.gains([self.BATCH_2], CURRENT)
+        assert gain.throughput == pytest.approx([beliefs.throughput[0] / beliefs.throughput[1]])
+        assert gain.spread == pytest.approx([(beliefs.spread**2).sum() ** 0.5])
+
+
+class TestOutcomes:
+    def test_the_fastest_configs_exclude_out_of_memory_ones(self) -> None:
+        posterior = outlook_of(
+            trial(1, 100.0),
+            trial(2, 90.0),
+            trial(2, 130.0),
+            trial(4, 120.0),
+            trial(1, 500.0, sharding="NO_SHARD"),
+            trial(1, sharding="NO_SHARD"),
+        )
+        batches = [config["micro_batch_size"] for config in posterior.fastest(3)]
+        assert batches == [2, 4, 1]
+        assert posterior.fastest(1) == posterior.fastest(3)[:1]
+        assert {config["micro_batch_size"] for config in posterior.measured()} == {1, 2, 4}
+        assert {config["sharding_strategy"] for config in posterior.measured()} == {"FULL_SHARD"}
+
+    def test_tried_and_decided_configs_are_counted(self) -> None:
+        posterior = outlook_of(
+            trial(1, 100.0),
+            trial(1, 101.0),
+            trial(2),
+            trial(4, state=State.RUNNING),
+            trial(1, state=State.USER_ERROR, sharding="NO_SHARD"),
+            trial(2, state=State.INFRASTRUCTURE, sharding="NO_SHARD"),
+        )
+        assert posterior.n_tried == 3  # measured, out of memory, one error
+        assert posterior.n_out_of_memory == 1
+        assert len(posterior.decided_rows()) == 3  # measured, out of memory, under way
+        assert posterior.n_trials == 5
+        assert posterior.had_error({"micro_batch_size": 1, "sharding_strategy": "NO_SHARD"})
+        assert not posterior.had_error(CURRENT)
+        assert not posterior.had_error({**CURRENT, "micro_batch_size": 3})
+        assert not posterior.is_decided({**CURRENT, "micro_batch_size": 3})
+
+    def test_what_is_put_under_way_is_decided_and_surer(self) -> None:
+        posterior = outlook_of(*(trial(batch, 100.0 * batch) for batch in (1, 2)), trial(2, 201.0))
+        other = {"micro_batch_size": 4, "sharding_strategy": "NO_SHARD"}
+        after = posterior.fantasize([other, CURRENT])
+        assert after.is_decided(other)
+        assert after.outcomes[identity(other)].open
+        assert after.outcomes[identity(CURRENT)].open
+        assert after.outcomes[identity(CURRENT)].measured == (100.0,)
+        assert not after.outcomes[identity(other)].out_of_memory
+        assert after.forecast([other]).spread[0] < 0.5 * posterior.forecast([other]).spread[0]
+        assert not posterior.is_decided(other)
+
+    def test_samples_have_the_means_and_spreads_of_the_posterior(self) -> None:
+        """Over 4,000 draws the mean is off by more than four standard errors once in 16,000 runs."""
+        posterior = outlook_of(trial(1, 100.0), trial(2, 150.0))
+        configs = [CURRENT, {**CURRENT, "micro_batch_size": 2}]
+        drawn = posterior.sample(configs, count=4000, rng=np.random.default_rng(0))
+        beliefs = posterior.beliefs(configs)
+        assert drawn.shape == (4000, 2)
+        assert (np.abs(drawn.mean(axis=0) - beliefs.logarithm) < 4 * beliefs.spread / 4000**0.5).all()
+        assert drawn.std(axis=0) == pytest.approx(beliefs.spread, rel=0.1)

@@ -5,8 +5,20 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.advisor import best_known
-from torchx_cubicml.advisor.trial_data import with_observed_configs
-from torchx_cubicml.records.trial import Trial, Value
+from torchx_cubicml.advisor.trial_data import (
+    ConfigOutcome,
+    are_facts_seen,
+    latest_observed,
+    leaking_facts,
+    misreported_facts,
+    narrowed,
+    nearest_trials,
+    outcomes_by_config,
+    pinned_choices,
+    with_choices,
+    with_observed_configs,
+)
+from torchx_cubicml.records.trial import Measurement, State, Trial, Value
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -93,3 +105,122 @@ def test_observed_values_never_enter_a_command() -> None:
     best = best_known(SPACE, workload=WORKLOAD, current=config(2), trials=[asked(2), hostile])
     assert best is not None
     assert best.config == config(2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "decided", "tried"),
+    [
+        ({}, False, False),
+        ({"measured": (1.0,)}, True, True),
+        ({"out_of_memory": True}, True, True),
+        ({"open": True}, True, False),
+        ({"failed": True}, True, True),
+        ({"had_error": True}, False, True),
+    ],
+    ids=lambda value: "+".join(value) or "nothing" if isinstance(value, dict) else None,
+)
+def test_each_outcome_decides_or_tries_its_config(fields: dict[str, object], decided: bool, tried: bool) -> None:
+    outcome = ConfigOutcome(
+        **{"config": {}, "row": b"", "measured": (), "out_of_memory": False, "open": False, "failed": False, **fields}
+    )
+    assert (outcome.is_decided, outcome.tried) == (decided, tried)
+
+
+def outcome_of(*trials: Trial) -> ConfigOutcome:
+    space = SPACE.bind(workload=WORKLOAD, current=config(1))
+    (found,) = outcomes_by_config(space, trials, {}).values()
+    return found
+
+
+def ended(state: State, **fields: object) -> Trial:
+    return Trial(trial_id=str(state), workload=WORKLOAD, config=config(2), state=state, **fields)
+
+
+def test_measurements_of_a_config_are_in_ascending_order() -> None:
+    runs = [
+        ended(
+            State.COMPLETED,
+            measurement=Measurement(tokens_per_second=speed, relative_error=error),
+        )
+        for speed, error in ((300.0, 0.3), (100.0, 0.1), (200.0, 0.2))
+    ]
+    runs = [replace(run, trial_id=name) for run, name in zip(runs, "cab", strict=True)]
+    found = outcome_of(*runs)
+    assert found.measured == (100.0, 200.0, 300.0)
+    assert found.trial_ids == ("a", "b", "c")
+    assert found.uncertainties == (0.1, 0.2, 0.3)
+
+
+@pytest.mark.parametrize(
+    ("states", "expected"),
+    [
+        ([State.RUNNING], {"open"}),
+        ([State.PLANNED, State.COMPLETED], {"open", "failed"}),
+        ([State.OUT_OF_MEMORY], {"out_of_memory"}),
+        ([State.TIMEOUT], {"failed"}),
+        ([State.USER_ERROR], {"had_error"}),
+        ([State.USER_ERROR, State.UNKNOWN], {"had_error", "failed"}),
+        ([State.INFRASTRUCTURE] * 3, set()),
+    ],
+    ids=str,
+)
+def test_states_of_its_launches_make_the_outcome_of_a_config(states: list[State], expected: set[str]) -> None:
+    found = outcome_of(*map(ended, states))
+    assert {name for name in ("open", "out_of_memory", "failed", "had_error") if getattr(found, name)} == expected
+
+
+def test_a_fact_that_nothing_sets_leaks_the_target() -> None:
+    trials = [bare(1, memory=each, device=device, mode="same") for each, device in ((1, "cpu"), (2, "gpu"))]
+    assert leaking_facts(trials, {"micro_batch_size"}) == {"memory"}  # the device is known beforehand
+    assert leaking_facts(trials, {"memory"}) == set()
+    assert leaking_facts([bare(1), bare(2)], set()) == {"micro_batch_size"}
+
+
+def test_a_fact_unlike_its_request_is_misreported() -> None:
+    names = {"micro_batch_size": "micro_batch_size", "sharding_strategy": "seen_strategy"}
+    assert misreported_facts([asked(2)], names) == set()
+    assert misreported_facts([asked(2), asked(4, seen=2)], names) == {"micro_batch_size"}
+    assert misreported_facts([bare(2)], names) == set()  # nothing was requested
+    odd = replace(asked(2), observed={"seen_strategy": "other"})
+    assert misreported_facts([odd], names) == {"seen_strategy"}
+
+
+def test_the_latest_observation_of_each_fact_is_kept() -> None:
+    late, early = (
+        replace(bare(1, mode=mode), started_at=f"2026-01-0{day}T00:00:00+00:00")
+        for mode, day in (("new", 2), ("old", 1))
+    )
+    assert latest_observed([late, replace(early, observed={**early.observed, "gone": 1})])["mode"] == "new"
+    assert latest_observed([late, replace(early, observed={**early.observed, "gone": 1})])["gone"] == 1
+
+
+def test_a_pinned_parameter_keeps_the_users_choice() -> None:
+    space = SPACE.bind(workload=WORKLOAD, current=config(1))
+    both = {"micro_batch_size", "sharding_strategy"}
+    assert pinned_choices(space, config(4, "NO_SHARD"), both) == {
+        "micro_batch_size": 4,
+        "sharding_strategy": "NO_SHARD",
+    }
+    assert pinned_choices(space, config(4), {"micro_batch_size"}) == {"micro_batch_size": 4}
+    assert pinned_choices(space, config(3), both) == {"sharding_strategy": "FULL_SHARD"}
+    assert pinned_choices(space, {"sharding_strategy": ("FULL_SHARD", "NO_SHARD")}, both) == {}
+    kept = narrowed(space, {"micro_batch_size": 4})
+    assert [item.choices for item in kept.parameters] == [(4,), ("FULL_SHARD", "NO_SHARD")]
+
+
+def test_a_pinned_choice_replaces_each_layers_entry() -> None:
+    pinned = {"micro_batch_size": 1, "sharding_strategy": "NO_SHARD", "other": 5}
+    assert with_choices({**config(4), "else": 7}, pinned) == {**config(1, "NO_SHARD"), "else": 7}
+
+
+def test_a_few_trials_are_all_taken() -> None:
+    trials = [asked(batch) for batch in (1, 2)]
+    assert nearest_trials(trials, WORKLOAD, count=2) == trials
+    assert nearest_trials(trials, {}, count=1) == [max(trials, key=lambda each: each.trial_id)]
+
+
+def test_every_fact_of_a_workload_was_declared_by_some_other() -> None:
+    trials = [replace(asked(1), workload=facts) for facts in ({"a": 1, "b": 2}, {"a": 3, "b": 4})]
+    assert are_facts_seen({"a": 1, "b": 4}, trials)
+    assert not are_facts_seen({"a": 1, "b": 5}, trials)
+    assert not are_facts_seen({"a": 1, "b": 2}, trials)  # its own trials do not count

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.columns import Columns
-from torchx_cubicml.predictors.intervals import Novelty
+from torchx_cubicml.predictors.intervals import Novelty, conformal_scale, prior_variance
 
 ROWS = [{"device": ("A100", "H100")[n % 2], "release": 24 + n % 3, "world_size": 2 ** (n % 4)} for n in range(40)]
 
@@ -41,3 +41,49 @@ def test_numbers_beyond_the_range_add_with_each_doubling() -> None:
     known, columns = novelty(0.0)
     near, far = known.of_numbers(columns.encode([{**ROWS[0], "world_size": size} for size in (16, 128)]))
     assert 0.0 < near < far
+
+
+def test_the_prior_variance_shrinks_as_by_three_trials() -> None:
+    assert prior_variance(0.0) == pytest.approx(0.09)
+    assert prior_variance(3.0) == pytest.approx(0.045)
+    assert prior_variance(6.0) == pytest.approx(0.03)
+
+
+def test_a_scale_makes_four_fifths_of_the_errors_lie_inside() -> None:
+    """The sixteenth and seventeenth of nineteen: 0.8 of twenty is the quantile at 16/19 of the way."""
+    errors = np.arange(1.0, 20.0)
+    share = 0.8 * 20 / 19
+    expected = np.quantile(errors, share) / 1.2816
+    for unit in (5.0, 8.0):
+        assert conformal_scale(errors[::-1], np.full(19, unit)) == pytest.approx(expected / unit)
+    assert conformal_scale(errors, errors) == pytest.approx(1 / 1.2816)
+
+
+def test_a_scale_has_bounds_and_needs_ten_errors() -> None:
+    assert conformal_scale(np.full(10, 100.0), np.ones(10)) == 5.0
+    assert conformal_scale(np.full(10, 1e-9), np.ones(10)) == 0.2
+    assert conformal_scale(np.full(9, 100.0), np.ones(9)) == 1.0
+    assert conformal_scale(np.full(3, 2.0), np.ones(3), fewest=3) == pytest.approx(2 / 1.2816)
+
+
+def test_a_new_category_adds_the_variance_of_medians() -> None:
+    """Two devices whose logs differ by one and vary by nothing: medians 0 and 1, variance a quarter, one difference."""
+    columns = Columns.from_rows(ROWS)
+    rest = np.array([float(n % 2) for n in range(40)])
+    known = Novelty.of(columns.encode(ROWS), columns, rest)
+    (found,) = known.of_categories(columns.encode([{**ROWS[0], "device": "GB300"}]))
+    assert found == pytest.approx((1 * 0.25 + 2 * 0.15**2) / 3)
+
+
+def test_each_doubling_outside_adds_fifteen_per_cent() -> None:
+    """Forty rows: six on either side are outermost, ten have each of the sizes 1, 2, 4, 8; so 1 to 8 is known."""
+    known, columns = novelty(0.0)
+    sizes = [0.25, 1, 8, 16, 128]
+    found = known.of_numbers(columns.encode([{**ROWS[0], "world_size": size} for size in sizes]))
+    assert np.sqrt(found) == pytest.approx([0.3, 0.0, 0.0, 0.15, 0.6])
+
+
+def test_a_version_outside_is_a_new_category_or_number() -> None:
+    known, columns = novelty(0.0)
+    found = known.of_categories(columns.encode([{**ROWS[0], "release": each} for each in (23, 24, 26, 27, 60)]))
+    assert found == pytest.approx([0.15**2, 0.0, 0.0, 0.15**2, 0.0])

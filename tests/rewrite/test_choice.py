@@ -183,3 +183,14 @@ def test_a_suggestion_that_moves_what_is_held_is_refused(monkeypatch: pytest.Mon
     monkeypatch.setattr(advisor, "best_known", stray)
     with pytest.raises((LaunchError, ValueError), match="precision"):
         chosen()
+
+
+def test_a_faster_batch_that_is_pinned_is_explained() -> None:
+    space = parse_space("[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = '-b'\n", where="space.toml")
+    trials = [
+        Trial.completed(workload=WORKLOAD, config={"micro_batch_size": batch}, tokens_per_second=1000.0 * batch)
+        for batch in (1, 2, 4)
+    ]
+    found = chosen(space, trials, {"micro_batch_size": 1})
+    assert found.suggestion.config == {"micro_batch_size": 4}
+    assert "changes the global batch size from 2 to 8" in found.rejection_reason

@@ -16,7 +16,7 @@ from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
-from torchx_cubicml.rewrite.cache import cache_path, load
+from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, load, save
 from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits, decide
 from torchx_cubicml.space import RewriteRules
@@ -354,3 +354,67 @@ def test_a_damaged_file_is_replaced(filled: Place, text: str) -> None:
     filled.kept().write_text(text)
     assert filled.decide() == first
     assert filled.n_learned == 2
+
+
+def test_what_is_kept_is_recalled_with_each_number(place: Place) -> None:
+    """But for the trials that lie near, which only lists of suggestions show."""
+    suggestion = advisor.Suggestion(
+        config=config(8, "b"),
+        throughput=10.5,
+        low=9.5,
+        high=11.5,
+        probability_to_fit=0.75,
+        reason="why",
+        n_trials=7,
+        baseline_throughput=5.25,
+        gain=2.0,
+        gain_low=1.75,
+        gain_high=2.25,
+        doubt=0.125,
+    )
+    kept = CachedSuggestion(
+        suggestion=suggestion,
+        store={},
+        shown="digest",
+        n_trials=9,
+        n_launched=8,
+        predictor="boosting",
+        lines=("advice",),
+        warnings=("a warning",),
+    )
+    save(place.kept(), kept, CASE)
+    assert load(place.kept(), CASE) == kept
+    of_own = replace(
+        kept, suggestion=replace(suggestion, config=CASE.current, gain=None, gain_low=None, gain_high=None)
+    )
+    save(place.kept(), of_own, CASE)
+    assert load(place.kept(), CASE) == of_own
+    save(place.kept(), replace(kept, suggestion=None), CASE)
+    assert load(place.kept(), CASE) == replace(kept, suggestion=None)
+
+
+@pytest.mark.parametrize(
+    ("shown", "n_trials", "predictor", "stands"),
+    [
+        ("same", 100, "same", True),
+        ("same", 105, "same", True),  # five per cent more elsewhere
+        ("same", 106, "same", False),
+        ("same", 99, "same", False),
+        ("other", 100, "same", False),
+        ("same", 100, "other", False),
+    ],
+)
+def test_a_cached_suggestion_is_valid_until_much_is_new(
+    shown: str, n_trials: int, predictor: str, stands: bool
+) -> None:
+    kept = CachedSuggestion(suggestion=None, store={}, shown="same", n_trials=100, n_launched=0, predictor="same")
+    assert kept.stands(shown=shown, n_trials=n_trials, predictor=predictor) is stands
+
+
+def test_the_absence_of_measurements_is_cached(place: Place) -> None:
+    place.add(ran(1, program="other.py"))
+    append_choice(place.store.url, "boosting", why={})
+    place.decide()
+    kept = load(place.kept(), CASE)
+    assert kept is not None
+    assert (kept.suggestion, kept.predictor, kept.n_trials, kept.n_launched) == (None, "boosting", 1, 0)

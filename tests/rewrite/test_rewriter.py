@@ -517,3 +517,14 @@ def test_options_have_three_sources_in_order(tmp_path: Path, monkeypatch: pytest
     assert Options.resolved(space="mine.toml") == Options(
         space="mine.toml", store="config-store", mode="from-environment-MODE"
     )
+
+
+@pytest.mark.parametrize(("doubt", "words"), [(0.024, "± 4 %"), (0.0, "")], ids=["rough", "exact"])
+def test_the_measurement_error_is_reported(
+    options: Options, monkeypatch: pytest.MonkeyPatch, doubt: float, words: str
+) -> None:
+    fill(options)
+    monkeypatch.setattr(advisor, "best_known", lambda *_, **__: promise(doubt=doubt))
+    told = [line for line in rewrite(LAUNCH, options).lines if "measurement error" in line]
+    assert len(told) == bool(words)
+    assert all(f"{words} for the most precise launch of each config" in line for line in told)

@@ -244,3 +244,57 @@ def test_a_job_past_its_deadline_is_cancelled(prepared: Prepared, kills: int) ->
         if job.cancelled:
             assert trial.reason == "cancelled after running for 150 s (--trial-timeout)"
     assert 0 < sum(job.cancelled for job in cluster.jobs.values()) < 60
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "left"),
+    [
+        (Budget(launches=5), Spent(launches=3), 2),
+        (Budget(launches=5), Spent(launches=7), 0),
+        (Budget(device_hours=10), Spent(device_hours=4, launch_device_hours=2), 3),
+        (Budget(device_hours=10), Spent(device_hours=5, launch_device_hours=2), 2),  # the third would end too late
+        (Budget(device_hours=10), Spent(device_hours=4), 10_000),  # nobody knows yet how long one takes
+        (Budget(device_hours=10), Spent(device_hours=9, launch_device_hours=1e-9), 10_000),
+        (Budget(device_hours=10), Spent(device_hours=10), 0),
+        (Budget(hours=1), Spent(hours=0.5, launch_hours=0.25, device_hours=99), 2),
+        (Budget(hours=1), Spent(hours=2), 0),
+    ],
+)
+def test_launches_that_a_budget_allows(budget: Budget, spent: Spent, left: int) -> None:
+    assert budget.launches_left(spent) == left
+
+
+@pytest.mark.parametrize(
+    ("budget", "spent", "over"),
+    [
+        (Budget(launches=5), Spent(launches=9, hours=9, used_device_hours=9), False),
+        (Budget(device_hours=2), Spent(device_hours=3, used_device_hours=1.9), False),  # in flight, but not yet run
+        (Budget(device_hours=2), Spent(used_device_hours=2), True),
+        (Budget(hours=2), Spent(hours=1.9), False),
+        (Budget(hours=2), Spent(hours=2), True),
+    ],
+)
+def test_a_budget_of_time_is_over_when_it_is_used(budget: Budget, spent: Spent, over: bool) -> None:
+    assert budget.is_exhausted(spent) is over
+
+
+@pytest.mark.parametrize(
+    ("budget", "words"),
+    [
+        (Budget(launches=5), "3 of 5 launches left"),
+        (Budget(device_hours=2.5), "1.50 of 2.5 gpu-hours left"),
+        (Budget(hours=4), "2.75 of 4 hours left"),
+    ],
+)
+def test_the_rest_is_told_in_the_unit_of_the_budget(budget: Budget, words: str) -> None:
+    assert budget.describe_remaining(Spent(launches=2, device_hours=1, hours=1.25)) == words
+    none = budget.describe_remaining(Spent(launches=99, device_hours=99, hours=99))
+    assert float(none.split()[0]) == 0.0
+
+
+@pytest.mark.parametrize(
+    "limits", [{}, {"launches": 1, "hours": 1}, {"launches": 0}, {"hours": -1}, {"hours": float("inf")}], ids=str
+)
+def test_a_budget_limits_one_resource_to_more_than_nothing(limits: dict[str, float]) -> None:
+    with pytest.raises(LaunchError, match="give one of launches"):
+        Budget(**limits)

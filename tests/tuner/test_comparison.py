@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.tuner.comparison import Repeats, compare
+from torchx_cubicml.records.trial import Measurement
+from torchx_cubicml.tuner.comparison import Comparison, Repeats, compare
 
 OBJECTIVE = "tokens_per_second"
 
@@ -82,3 +83,73 @@ def test_equal_configs_are_rarely_distinguished() -> None:
 def test_repeats_need_a_measurement() -> None:
     with pytest.raises(RecordError, match="at least one"):
         repeats()
+
+
+def interval(baseline: Repeats, best: Repeats, *, noise: float, t: float) -> tuple[float, float, float]:
+    """Gain and ends by the textbook, from sums; ``t`` is the 97.5 % point of a table."""
+    logs = [[math.log(value) for value in side.throughputs] for side in (baseline, best)]
+    means = [sum(side) / len(side) for side in logs]
+    squares = sum((value - mean) ** 2 for side, mean in zip(logs, means, strict=True) for value in side)
+    freedom = len(logs[0]) + len(logs[1]) - 2
+    repeated = (squares / freedom) * (1 / len(logs[0]) + 1 / len(logs[1])) if freedom else 0.0
+    believed = 0.0
+    for side in (baseline, best):
+        for place in range(len(side.throughputs)):
+            doubt = side.uncertainties[place] if side.uncertainties else 0.0
+            believed += (noise**2 + doubt**2) / len(side.throughputs) ** 2
+    error = t * math.sqrt(max(repeated, believed))
+    return tuple(math.exp(means[1] - means[0] + sign * error) for sign in (0, -1, 1))
+
+
+@pytest.mark.parametrize(
+    ("baseline", "best", "noise", "t"),
+    [
+        ((100, 104, 97), (120, 131, 118), 0.02, 2.776),
+        ((100, 104, 97), (120, 131, 118), 0.2, 2.776),
+        ((100, 140), (120, 131, 118, 160), 0.02, 2.776),
+        ((100, 140, 90, 95), (120,), 0.02, 3.182),
+        ((100,), (120,), 0.05, 12.706),
+        ((100,), (120, 150), 0.01, 12.706),
+    ],
+)
+@pytest.mark.parametrize("doubt", [0.0, 0.3])
+def test_the_interval_is_that_of_the_textbook(
+    baseline: tuple[int, ...], best: tuple[int, ...], noise: float, t: float, doubt: float
+) -> None:
+    sides = repeats(*baseline), repeats(*best, doubt=doubt)
+    found = compare(*sides, objective=OBJECTIVE, noise=noise)
+    assert (found.gain, found.gain_low, found.gain_high) == pytest.approx(interval(*sides, noise=noise, t=t), rel=2e-3)
+
+
+@pytest.mark.parametrize(
+    ("low", "counts", "claimed"),
+    [
+        (1.0, (2, 2), False),
+        (1.000001, (2, 2), True),
+        (1.000001, (1, 2), False),
+        (1.000001, (2, 1), False),
+        (1.000001, (3, 2), True),
+    ],
+)
+def test_a_gain_needs_two_measurements_on_each_side(low: float, counts: tuple[int, int], claimed: bool) -> None:
+    baseline, best = (repeats(*[100.0] * count) for count in counts)
+    found = Comparison(objective=OBJECTIVE, baseline=baseline, best=best, gain=1.5, gain_low=low, gain_high=2.0)
+    assert found.claims_gain is claimed
+    if not claimed:
+        assert ("too few" in str(found)) is (min(counts) < 2)
+        assert ("within the spread" in str(found)) is (min(counts) == 2)
+
+
+def test_measurements_in_another_unit_are_no_repeats() -> None:
+    measurements = [
+        Measurement(tokens_per_second=10.0, relative_error=0.1),
+        Measurement(samples_per_second=3.0, relative_error=0.2),
+        Measurement(tokens_per_second=30.0, samples_per_second=5.0, relative_error=0.3),
+        Measurement(tokens_per_second=12.0),
+    ]
+    found = Repeats.of({}, measurements, objective=OBJECTIVE)
+    assert found.throughputs == (10.0, 30.0, 12.0)
+    assert found.uncertainties[:2] == (0.1, 0.3)
+    assert found.middle == 12.0
+    with pytest.raises(RecordError, match="at least one"):
+        Repeats.of({}, measurements[1:2], objective=OBJECTIVE)

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -13,7 +13,7 @@ from torchx_cubicml.records.trial import Origin, State, Trial, new_id
 from torchx_cubicml.tuner import Budget, Prepared, TuneRequest, prepare
 from torchx_cubicml.tuner.lease import digest
 from torchx_cubicml.tuner.plan import next_launch, winner_of
-from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
+from torchx_cubicml.tuner.proposer import FinalReport, Snapshot, StudyProposer
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -363,3 +363,140 @@ def test_another_measurement_or_choice_is_another_tune(request_: TuneRequest, ch
     same = replace(request_, budget=Budget(launches=99), parallel=7)
     assert digest(same, space_text="") == digest(request_, space_text="")
     assert digest(replace(request_, **change), space_text="") != digest(request_, space_text="")
+
+
+def sized(batch: int) -> Config:
+    return {"micro_batch_size": batch, "gradient_accumulation_steps": 8 // batch}
+
+
+def hoped(config: Config, *, gain: float | None = None) -> Suggestion:
+    return Suggestion(
+        config=config, throughput=None, low=None, high=None, probability_to_fit=1.0, reason="", n_trials=0, gain=gain
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class Answers:
+    """An advisor whose answers are given."""
+
+    best: Suggestion | None = None
+    found: tuple[Suggestion, ...] = ()
+    rival: tuple[Suggestion, ...] = ()
+    expected: float | None = None
+
+    def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+        del snapshot
+        return list(self.found)
+
+    def best_known(self, snapshot: Snapshot) -> Suggestion | None:
+        del snapshot
+        return self.best
+
+    def expected_gain(self, snapshot: Snapshot) -> float | None:
+        del snapshot
+        return self.expected
+
+    def rivals(self, snapshot: Snapshot, winner: Config) -> list[Suggestion]:
+        del snapshot, winner
+        return list(self.rival)
+
+    def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
+        raise AssertionError("nothing is over")
+
+
+def plan(
+    prepared: Prepared, advisor: Answers, trials: list[Trial], *, left: int, **changes: object
+) -> tuple[str, Config] | None:
+    asked = replace(prepared, request=replace(prepared.request, **{"budget": Budget(launches=99), **changes}))
+    planned = next_launch(asked, trials, launches_left=left, advisor=advisor)
+    return None if planned is None else (planned[0], planned[1].config)
+
+
+class TestPlan:
+    def trials(self, prepared: Prepared, *sizes: int) -> list[Trial]:
+        """So many measurements of each size: a hundred tokens per second for one of them, and growing with it."""
+        return [
+            replace(measured(prepared, sized(size), 100.0 * size + number), started_at=f"2026-01-01T00:00:{number:02}Z")
+            for number, size in enumerate(sizes)
+        ]
+
+    def test_a_reached_target_is_confirmed(self, prepared: Prepared) -> None:
+        advisor = Answers(best=hoped(sized(4), gain=4.0), found=(hoped(sized(2)),))
+        reached = {"target_gain": 2.0, "repeats": 2}
+        assert plan(prepared, advisor, self.trials(prepared, 1, 4), left=50, **reached) == ("confirm", sized(4))
+        assert plan(prepared, advisor, self.trials(prepared, 1, 4, 4), left=50, **reached) == ("confirm", sized(1))
+        assert plan(prepared, advisor, self.trials(prepared, 1, 4, 4, 1), left=50, **reached) == ("confirm", sized(4))
+        assert plan(prepared, advisor, self.trials(prepared, 1, 4, 4, 1, 4), left=50, **reached) is None
+
+    @pytest.mark.parametrize(("gain", "target"), [(1.9, 2.0), (None, 2.0), (4.0, None)])
+    def test_below_the_target_the_search_goes_on(
+        self, prepared: Prepared, gain: float | None, target: float | None
+    ) -> None:
+        advisor = Answers(best=hoped(sized(4), gain=gain), found=(hoped(sized(2)),))
+        planned = plan(prepared, advisor, self.trials(prepared, 1, 4, 4, 1, 4), left=9, target_gain=target, repeats=2)
+        assert planned == ("search", sized(2))
+
+    @pytest.mark.parametrize(
+        ("left", "purpose", "size"), [(8, "search", 8), (7, "confirm", 2), (6, "confirm", 2), (5, "confirm", 4)]
+    )
+    def test_the_last_launches_repeat_rivals_winner_and_own(
+        self, prepared: Prepared, left: int, purpose: str, size: int
+    ) -> None:
+        """Three of each: two of the own config and three of the winner are missing."""
+        others = (hoped(sized(2)), hoped(sized(8)))
+        advisor = Answers(best=hoped(sized(4), gain=4.0), found=(hoped(sized(8)),), rival=others)
+        found = plan(prepared, advisor, self.trials(prepared, 1, 2, 4, 8), left=left, repeats=3)
+        assert found == (purpose, sized(size))
+
+    def test_where_little_is_promised_what_is_known_is_confirmed(self, prepared: Prepared) -> None:
+        for expected, planned in (
+            (0.009, ("confirm", sized(4))),
+            (0.01, ("search", sized(2))),
+            (None, ("search", sized(2))),
+        ):
+            advisor = Answers(best=hoped(sized(4), gain=4.0), found=(hoped(sized(2)),), expected=expected)
+            trials = self.trials(prepared, 1, 4)
+            assert plan(prepared, advisor, trials, left=9, stop_under=0.01, repeats=2) == planned
+
+    def test_a_launch_that_the_machines_broke_off_is_made_again_once(self, prepared: Prepared) -> None:
+        advisor = Answers(found=(hoped(sized(2)),))
+        own, lost = self.trials(prepared, 1, 4)
+        lost = replace(lost, state=State.INFRASTRUCTURE, measurement=None, reason="NCCL")
+        assert plan(prepared, advisor, [own, lost], left=9) == ("again", sized(4))
+        assert plan(prepared, advisor, [own, lost, replace(lost, trial_id="2")], left=9) == ("search", sized(2))
+        kept = replace(lost, measurement=own.measurement)
+        assert plan(prepared, advisor, [own, kept], left=9) == ("search", sized(2))
+        early = replace(lost, trial_id="3", state=State.STOPPED_EARLY)
+        assert plan(prepared, advisor, [own, lost, early], left=9) == ("again", sized(4))
+        of_own = replace(own, state=State.INFRASTRUCTURE, measurement=None)
+        other = replace(self.trials(prepared, 4)[0], trial_id="4")
+        assert plan(prepared, advisor, [replace(own, trial_id="5"), of_own, other], left=9) == ("search", sized(2))
+
+    def test_the_winner_was_measured_again(self, prepared: Prepared) -> None:
+        trials = self.trials(prepared, 1, 2, 8, 1, 2, 2, 4, 8)
+        found, comparison = winner_of(
+            prepared, trials, known=frozenset(), advisor=Answers(best=hoped(sized(4), gain=4.0))
+        )
+        assert found is not None
+        assert comparison is not None
+        assert (found.config, found.throughput) == (sized(8), 807.0)
+        assert comparison.best.throughputs == (807.0,)
+        assert comparison.baseline.throughputs == (100.0, 103.0)
+        own, nothing = winner_of(
+            prepared, self.trials(prepared, 1, 2), known=frozenset(), advisor=Answers(best=hoped(sized(1)))
+        )
+        assert own is not None
+        assert own.config == sized(1)
+        assert nothing is not None
+        assert winner_of(prepared, trials, known=frozenset(), advisor=Answers()) == (None, None)
+
+
+def test_another_round_is_judged_by_its_own_method(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    judged: list[object] = []
+    monkeypatch.setattr(
+        "torchx_cubicml.tuner.proposer.expected_gain", lambda _, **given: judged.append(given.get("method")) or 0.5
+    )
+    method = ProposalMethod(acquisition="mean")
+    snapshot = Snapshot(space=prepared.space, workload=prepared.workload, current=prepared.current, trials=[], seed=0)
+    assert StudyProposer(predictor="", method=method).expected_gain(snapshot) == 0.5
+    assert judged == [method]

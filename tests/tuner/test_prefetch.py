@@ -110,3 +110,22 @@ def test_a_job_is_looked_at_most_often_when_it_may_end(
 ) -> None:
     assert least <= poll_interval_s(age_s, eager=False, usual_s=usual_s) <= most
     assert poll_interval_s(age_s, eager=True, usual_s=usual_s) == 0.2
+
+
+@pytest.mark.parametrize(
+    ("age_s", "usual_s", "expected"),
+    [
+        (1.0, None, 0.2),  # never less
+        (10.0, None, 0.3),
+        (1e6, None, 10.0),  # never more
+        (80.0, (100.0, 200.0), 4.8),  # six per cent, well before the first may end
+        (89.0, (100.0, 200.0), 1.0),  # no later than nine tenths of the shortest
+        (90.0, (100.0, 200.0), 0.9),  # one per cent from then on
+        (219.0, (100.0, 200.0), 2.19),
+        (221.0, (100.0, 200.0), 6.63),  # three per cent, a tenth after the longest
+    ],
+)
+def test_the_poll_interval_follows_the_age_of_a_job(
+    age_s: float, usual_s: tuple[float, float] | None, expected: float
+) -> None:
+    assert poll_interval_s(age_s, eager=False, usual_s=usual_s) == pytest.approx(expected)

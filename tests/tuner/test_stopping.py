@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.tune.cluster import SimulatedCluster
-from tests.tune.draws import go
+from tests.tune.draws import Draws, go
+from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
 from torchx_cubicml.tuner import Budget, Ended, Prepared, TuneResult
 from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.polling import SystemClock
-from torchx_cubicml.tuner.stopping import check_abort
+from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, with_last_lines
+
+if TYPE_CHECKING:
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.tuner.proposer import Snapshot
 
 NOW = SystemClock().now()
 CHOSEN = {"micro_batch_size": 7, "width": 7}
@@ -74,3 +81,157 @@ def test_a_chosen_config_that_fails_first_ends_no_tune(prepared: Prepared) -> No
     assert isinstance(steps[-1], TuneResult)
     assert steps[-1].launches == 20
     assert steps[-1].comparison is not None
+
+
+def ended(state: State, measurement: Measurement | None = None) -> Trial:
+    return Trial(trial_id="t", workload={}, config=CHOSEN, state=state, reason="why", measurement=measurement)
+
+
+def check(
+    prepared: Prepared, own: list[Trial], *, measured_before: bool, refused: bool = False, parallel: int = 1
+) -> None:
+    pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=CHOSEN, submitted_at=NOW)
+    asked = replace(prepared, request=replace(prepared.request, parallel=parallel))
+    finished = FinishedLaunch(pending=pending, trial=own[-1], refused=refused)
+    check_abort(asked, finished, own, measured_before=measured_before, awaits_own=False)
+
+
+@pytest.mark.parametrize(
+    ("state", "measured_before", "parallel", "most"),
+    [
+        (State.USER_ERROR, False, 1, 3),
+        (State.USER_ERROR, False, 5, 5),  # a broken node ends all of them at once
+        (State.USER_ERROR, True, 1, 6),
+        (State.TIMEOUT, True, 5, 10),
+        (State.INFRASTRUCTURE, False, 1, 3),
+        (State.UNKNOWN, False, 1, 3),
+        (State.OUT_OF_MEMORY, False, 1, 9),
+    ],
+)
+def test_so_many_failures_of_one_kind_in_a_row_end_a_tune(
+    prepared: Prepared, state: State, measured_before: bool, parallel: int, most: int
+) -> None:
+    check(prepared, [ended(state)] * (most - 1), measured_before=measured_before, parallel=parallel)
+    with pytest.raises(LaunchError, match=f"stopping: {most} launches in a row ended as {state}: "):
+        check(prepared, [ended(state)] * most, measured_before=measured_before, parallel=parallel)
+
+
+def test_out_of_memory_in_a_row_does_not_end_a_tune(prepared: Prepared) -> None:
+    check(prepared, [ended(State.OUT_OF_MEMORY)] * 100, measured_before=True)
+
+
+def test_what_interrupts_a_row_and_what_does_not(prepared: Prepared) -> None:
+    failed, other = ended(State.USER_ERROR), ended(State.TIMEOUT)
+    measured = ended(State.USER_ERROR, Measurement(tokens_per_second=1.0))
+    check(prepared, [failed, failed, other, failed, failed], measured_before=False)
+    check(prepared, [failed, failed, measured, failed, failed], measured_before=False)
+    check(prepared, [failed] * 9 + [ended(State.STOPPED_EARLY)], measured_before=False)
+    with pytest.raises(LaunchError, match="3 launches in a row"):
+        check(prepared, [failed, failed, ended(State.STOPPED_EARLY), failed], measured_before=False)
+
+
+def test_three_rejected_launches_in_a_row_end_a_tune(prepared: Prepared) -> None:
+    rejected = ended(State.INFRASTRUCTURE)
+    check(prepared, [rejected] * 2, measured_before=True, refused=True)
+    with pytest.raises(LaunchError, match="stopping: 3 launches in a row were rejected: why"):
+        check(prepared, [rejected] * 3, measured_before=True, refused=True)
+    with pytest.raises(LaunchError, match=r"^why$"):  # the very first
+        check(prepared, [rejected], measured_before=False, refused=True)
+
+
+def test_a_training_without_steps_is_reported(prepared: Prepared) -> None:
+    with pytest.raises(LaunchError, match="no steady state was measured"):
+        check(prepared, [ended(State.COMPLETED)], measured_before=False)
+    check(prepared, [ended(State.COMPLETED)], measured_before=True)
+    check(prepared, [ended(State.COMPLETED, Measurement(samples_per_second=1.0))], measured_before=False)
+
+
+def test_lines_of_ranks_come_first() -> None:
+    of_ranks = [f"[rank{number}]:line {number}" for number in range(20)]
+    told = with_last_lines("it failed", ["launcher", *of_ranks, "launcher"])
+    assert told.splitlines() == ["it failed; last lines of stderr:", *(f"  {line}" for line in of_ranks[5:])]
+    assert with_last_lines("it failed", ["launcher"]) == "it failed; last lines of stderr:\n  launcher"
+    assert with_last_lines("it failed", []) == "it failed"
+
+
+def running(speed: float, *, steps: int = 10, error: float | None = 0.001) -> Trial:
+    measurement = Measurement(tokens_per_second=speed, steps_counted=steps, relative_error=error)
+    return Trial(trial_id="r", workload={}, config=CHOSEN, state=State.RUNNING, measurement=measurement)
+
+
+def run_of(size: int, speed: float, state: State = State.COMPLETED) -> Trial:
+    measurement = Measurement(tokens_per_second=speed)
+    return Trial(trial_id=str(speed), workload={}, config={"n": size}, state=state, measurement=measurement)
+
+
+def stops(trial: Trial, *others: Trial) -> bool:
+    return bool(early_stop_reason(trial, others, objective="tokens_per_second"))
+
+
+class TestEarlyStop:
+    QUIET = (*(run_of(size, speed) for size in range(40) for speed in (100.0, 100.5)), run_of(99, 200.0))
+
+    def test_three_times_the_noise_below_the_best_is_far_enough(self) -> None:
+        for error in (0.05, 0.1):
+            noise = math.hypot(error, repeat_noise(self.QUIET) * 2**0.5)
+            assert not stops(running(200.0 * math.exp(-2.95 * noise), error=error), *self.QUIET)
+            assert stops(running(200.0 * math.exp(-3.05 * noise), error=error), *self.QUIET)
+
+    def test_a_tenth_is_the_least_however_quiet_the_machine_is(self) -> None:
+        assert 3 * repeat_noise(self.QUIET) * 2**0.5 < 0.1
+        assert not stops(running(200.0 * math.exp(-0.099)), *self.QUIET)
+        assert stops(running(200.0 * math.exp(-0.101)), *self.QUIET)
+
+    def test_ten_steps_are_the_fewest(self) -> None:
+        assert not stops(running(1.0, steps=9), *self.QUIET)
+        assert stops(running(1.0, steps=10), *self.QUIET)
+
+    def test_nothing_is_stopped_before_another_config_has_ended(self) -> None:
+        assert not stops(running(1.0))
+        assert not stops(running(1.0), run_of(1, 200.0, State.RUNNING))
+        assert not stops(replace(running(1.0), measurement=None), *self.QUIET)
+        assert not stops(replace(running(1.0), measurement=Measurement(samples_per_second=1.0)), *self.QUIET)
+
+    def test_the_best_config_is_that_of_the_highest_geometric_mean(self) -> None:
+        lucky = [run_of(99, 400.0), run_of(99, 100.0)]  # together 200, the geometric mean
+        quiet = [*self.QUIET[:-1], *lucky]
+        noise = math.hypot(0.001, repeat_noise(quiet) * 2**0.5)
+        gap = max(3 * noise, 0.1)
+        assert not stops(running(200.0 * math.exp(-0.95 * gap)), *quiet)
+        assert stops(running(200.0 * math.exp(-1.05 * gap)), *quiet)
+
+    def test_the_reason_states_the_speed_and_its_distance(self) -> None:
+        reason = early_stop_reason(running(1500.0), [run_of(1, 3000.0)], objective="tokens_per_second")
+        multiple = math.log(2) / math.hypot(0.001, repeat_noise([]) * 2**0.5)
+        assert reason == (
+            f"ended early: 1,500 tokens_per_second after 10 steps, 50% below the best ({multiple:.0f} times the noise)"
+        )
+
+
+def test_the_noise_of_a_run_is_recorded_or_from_steps() -> None:
+    """The standard error of a median is 1.2533 times that of a mean; the deciles lie 2.5631 deviations apart."""
+    steps = Measurement(tokens_per_second=1.0, steps_counted=25, step_time_s=(1.0, 1.5, 2.0))
+    assert own_noise(steps) == pytest.approx(1.2533 * math.log(2.0) / 2.5631 / 5.0)
+    assert own_noise(replace(steps, relative_error=0.07)) == 0.07
+    assert own_noise(Measurement(tokens_per_second=1.0)) == pytest.approx(0.1)
+
+
+def test_three_failures_in_a_row_are_allowed(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=1))
+    cluster = SimulatedCluster(seed=4, fates=("done",), fates_of=dict.fromkeys((2, 3, 4, 5), "refuses"))
+    result = go(asked, cluster)[-1]
+    assert isinstance(result, TuneResult)
+    assert result.launches == 12
+
+
+def test_a_launch_carries_the_promise_it_was_made_for(prepared: Prepared) -> None:
+    class Promises(Draws):
+        def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+            return [replace(each, throughput=1234.0, low=1000.0, high=1500.0) for each in super().suggest(snapshot)]
+
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=3), parallel=1))
+    cluster = SimulatedCluster(seed=4, fates=("done",))
+    go(asked, cluster, Promises())
+    promised = [job.contract.suggestion for job in cluster.jobs.values()]
+    assert promised[1] is not None
+    assert promised[1]["throughput"] == 1234.0

@@ -8,12 +8,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.trial import Measurement, State
-from torchx_cubicml.tuner.journal import Journal
+from torchx_cubicml.tuner.budget import Spent
+from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.resume import _pending_launch
-from torchx_cubicml.tuner.state import TuneState
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd
+from torchx_cubicml.tuner.state import Cost, TuneState
 from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
@@ -130,3 +133,96 @@ def test_two_launches_with_the_same_trial_id_stay_apart(tmp_path: Path) -> None:
     assert running is not None
     assert (ended.state, running.state, running.config) == (State.COMPLETED, State.RUNNING, {"x": 2})
     assert trial_log.launches(LAUNCH[:-1]) == [LAUNCH, other]
+
+
+def test_a_plan_is_no_part_of_an_attempt(tmp_path: Path) -> None:
+    trial_log = TrialLog(str(tmp_path / "store"))
+    plan = replace(event_of(EventKind.PLANNED, 0), trial_id="")
+    trial_log.append(plan)
+    trial_log.append(event_of(EventKind.STARTED, 7))
+    trial_log.refresh()
+    assert trial_log.attempts(LAUNCH) == [(NOON + timedelta(minutes=7),) * 2]
+    assert trial_log.planned(LAUNCH) is not None
+    assert trial_log.planned("launch-other") is None
+
+
+class Noon:
+    """A clock that stands still until it is moved."""
+
+    def __init__(self) -> None:
+        self.minute = 0.0
+
+    def now(self) -> datetime:
+        return NOON + timedelta(minutes=self.minute)
+
+    def sleep(self, seconds: float) -> None:
+        raise AssertionError("nothing waits")
+
+
+OWN = Suggestion(config={"a": 1}, throughput=None, low=None, high=None, probability_to_fit=1.0, reason="", n_trials=0)
+
+
+class TestSpent:
+    def state(self, folder: Path, clock: Noon) -> TuneState:
+        url = str(folder / "store")
+        journal = Journal(url)
+        journal.write(Note(kind=NoteKind.BEGUN, tune_id="tune-1", time=clock.now().isoformat()))
+        return TuneState("tune-1", TrialLog(url), journal, clock)
+
+    def test_launches_in_flight_count_as_long_as_the_others_took(self, tmp_path: Path) -> None:
+        clock = Noon()
+        tune_state = self.state(tmp_path, clock)
+        for number in range(1, 6):
+            assert tune_state.next_launch_id() == f"launch-1-000{number}"
+            tune_state.plan(f"launch-1-000{number}", OWN, {})
+        first, second, third, fourth, fifth = tune_state.open_launches()
+        tune_state.settled(first, Cost(run_s=1000.0, queue_s=5.0), JobEnd.SUCCEEDED)
+        tune_state.settled(second, Cost(run_s=2000.0, queue_s=5.0), JobEnd.FAILED)
+        assert tune_state.open_launches() == [third, fourth, fifth]
+        clock.minute = 90.0
+        spent = tune_state.spent(4, running_s=[1800.0, 600.0])
+        # Settled: 3000 s of two, 1500 s each. In flight: 1800 s already, 1500 s instead of 600 s, 1500 s for the last.
+        assert spent == Spent(
+            launches=5,
+            device_hours=pytest.approx(7800 / 3600 * 4),
+            used_device_hours=pytest.approx(5400 / 3600 * 4),
+            hours=pytest.approx(1.5),
+            launch_hours=pytest.approx(1500 / 3600),
+            launch_device_hours=pytest.approx(1500 / 3600 * 4),
+        )
+        assert tune_state.device_hours(4) == pytest.approx(3000 / 3600 * 4)
+        assert tune_state.usual_run_s() == (1000.0, 1000.0)
+
+    def test_a_launch_that_never_had_a_job_is_none(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        tune_state.plan("launch-1-0001", OWN, {})
+        tune_state.settled("launch-1-0001", Cost(run_s=0.0, queue_s=0.0, launched=False), "")
+        assert tune_state.spent(1) == Spent()
+        assert tune_state.usual_run_s() is None
+
+    def test_another_process_resumes_from_journal_and_store(self, tmp_path: Path) -> None:
+        clock = Noon()
+        before = self.state(tmp_path, clock)
+        for launch_id in ("launch-1-0001", "launch-1-0002"):
+            before.plan(launch_id, OWN, {})
+        before.submitted("launch-1-0001", "slurm://torchx/7", "baseline", image="image:1")
+        before.settled("launch-1-0001", Cost(run_s=600.0, queue_s=0.0), JobEnd.SUCCEEDED)
+        after = self.state(tmp_path, clock)
+        assert after.open_launches() == ["launch-1-0002"]
+        assert after.next_launch_id() == "launch-1-0003"
+        assert after.number("launch-1-0002") == 2
+        assert after.number("launch-2-0002") == 0
+        assert (after.handle("launch-1-0001"), after.handle("launch-1-0002")) == ("slurm://torchx/7", "")
+        assert (after.purpose("launch-1-0001"), after.purpose("launch-1-0002")) == ("baseline", "")
+        assert after.image() == "image:1"
+        assert after.usual_run_s() == (600.0, 600.0)
+        assert [trial.launch_id for trial in after.own_trials()] == ["launch-1-0001", "launch-1-0002"]
+        assert [trial.launch_id for trial in after.settled_trials()] == ["launch-1-0001"]
+        assert after.others() == frozenset()
+
+    def test_an_end_that_the_tuner_writes_is_the_last_word(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        tune_state.plan("launch-1-0001", OWN, {})
+        tune_state.end("launch-1-0001", State.TIMEOUT, "too slow")
+        (trial,) = tune_state.own_trials()
+        assert (trial.state, trial.reason, dict(trial.config)) == (State.TIMEOUT, "too slow", {"a": 1})

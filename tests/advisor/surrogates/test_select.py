@@ -235,3 +235,113 @@ def test_the_prior_mean_favours_more_memory() -> None:
     sharded_less, not_sharded, kept = surrogate.optimistic().forecast(asked).logarithm
     assert np.log(101.0) < sharded_less < not_sharded
     assert kept > np.log(101.0)
+
+
+def test_ratios_and_samples_are_of_one_posterior() -> None:
+    """Over 20,000 joint draws, means agree within four standard errors and spreads within a tenth."""
+    surrogate = surrogate_of([ran(1), ran(2), ran(2, scale=1.1), ran(8, "b")], ELSEWHERE)
+    assert isinstance(surrogate, JointSurrogate)
+    rows, over = [row(1, "a"), row(4, "a"), row(16, "b")], row(2, "b")
+    drawn = surrogate.sample([*rows, over], count=20_000, rng=np.random.default_rng(0))
+    assert drawn.shape == (20_000, 4)
+    ahead = drawn[:, :3] - drawn[:, 3:]
+    ratios = surrogate.ratios(rows, over)
+    assert (np.abs(ahead.mean(axis=0) - ratios.logarithm) < 4 * ratios.spread / 20_000**0.5).all()
+    assert ahead.std(axis=0) == pytest.approx(ratios.spread, rel=0.1)
+
+
+def test_a_config_is_exactly_as_fast_as_itself() -> None:
+    ratio = surrogate_of([ran(1), ran(2), ran(4)], []).ratios([row(2, "a")], row(2, "a"))
+    assert ratio.logarithm == pytest.approx([0.0])
+    assert ratio.spread < 1e-4
+
+
+def test_a_measured_workload_has_one_surrogate() -> None:
+    surrogate = surrogate_of([ran(1), ran(2), ran(4)], [])
+    assert surrogate.ensemble(one=False) == [surrogate]
+
+
+def test_a_risky_running_launch_lowers_similar_fits() -> None:
+    lost = [Trial.infeasible(workload=WORKLOAD, config={"batch": 16, "kind": "a"})] * 2
+    surrogate = surrogate_of([ran(1), ran(2), ran(4), *lost], [])
+    risky, safe = row(8, "a"), row(2, "a")
+    before = surrogate.forecast([risky, safe]).fits
+    assert before[0] < 0.8 < before[1]
+    assert surrogate.fantasize([risky]).forecast([row(8, "b")]).fits[0] < surrogate.forecast([row(8, "b")]).fits[0]
+    assert surrogate.fantasize([safe]).forecast([risky, safe]).fits == pytest.approx(before)
+
+
+def test_half_of_the_informative_trials_are_measured() -> None:
+    measured = [Trial.completed(workload={}, config={"batch": each}, tokens_per_second=1.0) for each in range(9)]
+    lost = [Trial.infeasible(workload={"program": "a.py"}, config={"batch": each}) for each in range(9)]
+    for count in range(2, 12):
+        found = informative_trials([*measured, *lost], {"program": "a.py"}, count=count)
+        assert len(found) == count
+        assert sum(trial.measurement is not None for trial in found) == count // 2
+
+
+class TestCrossWorkloadSurrogate:
+    def surrogate(self, *spreads: float) -> CrossWorkloadSurrogate:
+        class Fixed:
+            def predict(self, features: NDArray[np.float64]) -> Prediction:
+                del features
+                return Prediction(logarithm=np.full(len(spreads), np.log(100.0)), spread=np.array(spreads))
+
+        found = surrogate_of([], ELSEWHERE)
+        assert isinstance(found, CrossWorkloadSurrogate)
+        return replace(found, predictor=Fixed(), noise=0.3)
+
+    def test_the_spread_excludes_measurement_noise(self) -> None:
+        surrogate = self.surrogate(0.5, 0.3, 0.31, 3.0)
+        found = surrogate.forecast([row(1, "a")] * 4)
+        assert found.spread == pytest.approx([0.4, 0.09, 0.093, 8.91**0.5])  # 0.31^2 - 0.3^2 is less than 0.093^2
+        assert found.logarithm == pytest.approx([np.log(100.0)] * 4)
+
+    def test_fantasies_and_optimism_change_nothing(self) -> None:
+        surrogate = self.surrogate(0.5)
+        assert surrogate.outliers([row(1, "a"), row(2, "b")]).tolist() == [False, False]
+        assert surrogate.optimistic() is surrogate
+        assert surrogate.fantasize([row(1, "a")]) is surrogate
+
+    def test_a_sampled_function_has_one_value_for_each_config(self) -> None:
+        """Over 400 configs the standard deviation is off by more than a sixth once in 200,000 runs."""
+        surrogate = self.surrogate(*[0.5] * 400)
+        sampled = surrogate.sample_function([], rng=np.random.default_rng(0))
+        rows = [row(batch, "a") for batch in range(400)]
+        values = sampled.forecast(rows).logarithm - np.log(100.0)
+        assert (sampled.forecast(rows).logarithm == values + np.log(100.0)).all()
+        assert values.std() == pytest.approx(0.4, rel=1 / 6)
+        assert (sampled.forecast(rows[::-1]).logarithm[::-1] == values + np.log(100.0)).all()
+        other = surrogate.sample_function([], rng=np.random.default_rng(1)).forecast(rows).logarithm - np.log(100.0)
+        assert abs(np.corrcoef(values, other)[0, 1]) < 0.25
+
+
+def batch_trial(batch: int, *, program: str = "a.py", scale: float = 100.0) -> Trial:
+    speed = scale * batch**0.5
+    workload = {**WORKLOAD, "program": program}
+    return Trial.completed(workload=workload, config={"micro_batch_size": batch}, tokens_per_second=speed)
+
+
+def test_a_transfer_prior_takes_the_place_of_optimism() -> None:
+    own = [batch_trial(batch) for batch in (1, 2, 4, 8)]
+    own = [replace(each, config={**each.config, "kind": ("a", "a")}) for each in own]
+    others = [batch_trial(batch, program="b.py", scale=700.0) for batch in (1, 2, 4, 8, 16, 32)] * 4
+    data = data_of(own, {"micro_batch_size": (1, 2, 4, 8, 16, 32), "kind": ("a", "b")})
+    alone = fit_surrogate(data, rng=np.random.default_rng(0))
+    with_others = fit_surrogate(replace(data, all_trials=[*own, *others]), rng=np.random.default_rng(0))
+    assert (alone.prior, with_others.prior is None) == (None, False)
+    assert alone.optimistic() is not alone
+    assert with_others.optimistic() is with_others
+
+
+@pytest.mark.parametrize(("measured", "own_process"), [(2, False), (3, True), (300, True), (301, False)])
+def test_three_to_three_hundred_measurements_use_a_process(measured: int, own_process: bool) -> None:
+    own = [ran(1 + each % 16, "ab"[each % 2]) for each in range(measured)]
+    lost = [Trial.infeasible(workload=WORKLOAD, config={"batch": 16, "kind": "b"})] * 2
+    assert isinstance(surrogate_of([*own, *lost], []), PerWorkloadSurrogate) is own_process
+
+
+def test_a_transfer_prior_needs_twenty_trials() -> None:
+    own = [ran(batch, scale=100.0) for batch in (1, 2, 4, 8)]
+    assert surrogate_of(own, ELSEWHERE[:19]).prior is None
+    assert surrogate_of(own, ELSEWHERE[:20]).prior is not None

@@ -8,7 +8,7 @@ from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.ranking.mlp import IsotonicCurve, RankingMLP
 from torchx_cubicml.predictors.ranking.networks import AMSGrad, RankingSettings, ranking_loss, train_networks
-from torchx_cubicml.predictors.ranking.one_hot import OneHot
+from torchx_cubicml.predictors.ranking.one_hot import OneHot, _Indicators
 from torchx_cubicml.records.trial import Trial
 
 
@@ -175,3 +175,18 @@ def test_long_histories_take_a_bounded_number_of_steps(rng: np.random.Generator)
 
     batches = list(_batches(len(inputs), settings, torch.Generator().manual_seed(0)))
     assert [len(batch) for batch in batches] == [10] * 5
+
+
+def test_missing_values_and_numbers_have_their_indicators() -> None:
+    words = _Indicators(
+        index=0, knots=np.array([1.0, 2.0, 3.0]), categorical=True, logarithmic=False, missing=True, weight=0.5
+    )
+    out = np.zeros((4, words.width), dtype=np.float32)
+    words.fill(np.array([np.nan, 2.0, 3.0, 9.0]), out)
+    assert out.tolist() == [[0, 0, 0, 0.5], [0, 0.5, 0, 0], [0, 0, 0.5, 0], [0, 0, 0, 0]]
+    numbers = _Indicators(
+        index=0, knots=np.array([0.0, 1.0, 3.0]), categorical=False, logarithmic=False, missing=False, weight=1.0
+    )
+    out = np.zeros((5, 3), dtype=np.float32)
+    numbers.fill(np.array([0.0, 0.25, 1.0, 2.5, 9.0]), out)
+    assert out.tolist() == [[1, 0, 0], [0.75, 0.25, 0], [0, 1, 0], [0, 0.25, 0.75], [0, 0, 1]]

@@ -8,7 +8,13 @@ import pytest
 
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
 from torchx_cubicml.predictors.roofline.facts import Facts
-from torchx_cubicml.predictors.roofline.step_time import PARTS, balanced_stage, step_time
+from torchx_cubicml.predictors.roofline.step_time import (
+    PARTS,
+    balanced_stage,
+    context_parallel,
+    step_time,
+    tensor_parallel,
+)
 from torchx_cubicml.predictors.roofline.training_layout import TrainingLayout
 
 if TYPE_CHECKING:
@@ -144,3 +150,19 @@ def test_each_token_travels_to_each_of_its_experts(active: int) -> None:
     each = 4 * sent * (7 / 8) / (450e9 * DEFAULTS["link_tp"]) + 4 * DEFAULTS["link_tp_latency_s"]
     found = parts_of(ep_degree=8, n_experts=64, n_active_experts=active)["expert_parallel"]
     assert found == pytest.approx(8 * 32 * each)
+
+
+SLOW_TO_START = {**DEFAULTS, "link_tp_latency_s": 1e6, "network_tp_latency_s": 2e6}  # nothing else counts beside it
+
+
+def test_ring_attention_hops_three_times_per_rank() -> None:
+    for degree, latency_s in ((1, 0.0), (2, 1e6), (4, 1e6), (8, 1e6), (16, 2e6)):
+        (found,) = context_parallel(layout_of(cp_degree=degree), SLOW_TO_START)
+        assert found == pytest.approx(3 * (degree - 1) * latency_s, rel=1e-3)
+
+
+def test_collectives_hop_within_and_across_nodes() -> None:
+    across = 6 * 2e6 * 2 ** DEFAULTS["network_tp_hops"]
+    for degree, expected in ((1, 0.0), (2, 6e6), (4, 12e6), (8, 18e6), (16, across)):
+        (found,) = tensor_parallel(layout_of(tp_degree=degree), SLOW_TO_START)
+        assert found == pytest.approx(expected, rel=1e-3)

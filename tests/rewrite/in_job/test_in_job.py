@@ -381,3 +381,32 @@ def test_the_child_of_a_rank_that_reaches_no_agent_says_so(monkeypatch: pytest.M
     answer = Answer.from_json(json.loads(done.stdout))
     assert answer.args is None
     assert "the ranks cannot agree: ConnectionError" in answer.lines[0]
+
+
+def read_command(monkeypatch: pytest.MonkeyPatch, folder: Path, **environment: str) -> JobCommand:
+    (folder / "space.toml").write_text('[parameters.knob]\nchoices = [1, 2]\nenv = "KNOB"\n')
+    store = TrialStore(str(folder / "store"))
+    for knob in (1, 2):
+        workload = {"program": "t.py", "world_size": 6}
+        store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))
+    given = {"SPACE": str(folder / "space.toml"), "STORE": store.url, "MODE": "rewrite", **environment}
+    for name, value in given.items():
+        monkeypatch.setenv(f"TORCHX_CUBICML_{name}", value)
+    monkeypatch.setenv("KNOB", "1")
+    nodes = read_job_environment(
+        {"RANK": "0", "WORLD_SIZE": "6", "GROUP_WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
+    )
+    return JobCommand.read(nodes, json.dumps({"program": "t.py", "is_module": False, "args": ["a", 1]}))
+
+
+def test_the_command_of_a_rank_is_read_with_its_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = read_command(monkeypatch, tmp_path).wanted()
+    assert answer.args == ("a", "1")
+    assert answer.env == {"KNOB": "2"}  # what it had already is not set again
+    contract = decode_contract(answer.contract)
+    assert (contract.config, contract.workload["world_size"]) == ({"knob": 2}, 6)
+    assert answer.lines[-1].endswith("--cubicml-mode record")
+
+
+def test_in_mode_off_there_is_nothing_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert read_command(monkeypatch, tmp_path, MODE="off").wanted() == Answer()

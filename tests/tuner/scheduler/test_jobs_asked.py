@@ -1,0 +1,191 @@
+"""What a scheduler is asked for, and how its answers are read, with a runner that writes down what it is asked."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+import pytest
+from torchx import specs
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
+from torchx_cubicml.tuner.scheduler.jobs import JobRunner, is_out_of_memory
+from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
+
+
+class Asked:
+    """A runner of TorchX with one answer."""
+
+    def __init__(self, *, state: specs.AppState | Exception | None = None, builds: str = "") -> None:
+        self.asked: list[tuple[dict[str, object], str | None, str]] = []
+        self.cancelled: list[str] = []
+        self._state, self._builds = state, builds
+
+    def scheduler_backends(self) -> list[str]:
+        return ["slurm", "local_cwd", "kubernetes"]
+
+    def scheduler_run_opts(self, scheduler: str) -> specs.runopts:
+        options = specs.runopts()
+        for name in ("comment", "log_dir", "partition"):
+            options.add(name, type_=str, help=f"of {scheduler}")
+        return options
+
+    def run(self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None) -> str:
+        if isinstance(self._state, Exception):
+            raise self._state
+        self.asked.append((cfg, workspace, app.roles[0].image))
+        if workspace:
+            app.roles[0].image = self._builds
+        return f"{scheduler}://torchx/{len(self.asked)}"
+
+    def cancel(self, handle: str) -> None:
+        self.cancelled.append(handle)
+        raise RuntimeError("the status cannot be read")
+
+    def _scheduler(self, scheduler: str) -> SimpleNamespace:
+        del scheduler
+        return SimpleNamespace(describe=self._describe)
+
+    def _describe(self, app_id: str) -> SimpleNamespace | None:
+        if isinstance(self._state, Exception):
+            raise self._state
+        return None if self._state is None or app_id == "unknown" else SimpleNamespace(state=self._state, msg="why")
+
+
+def app() -> specs.AppDef:
+    return specs.AppDef(name="app", roles=[specs.Role(name="role", image="typed", entrypoint="python")])
+
+
+@pytest.mark.parametrize(
+    ("options", "comment"), [("", "launch-1"), ("comment=mine", "mine launch-1")], ids=["no comment", "own comment"]
+)
+def test_a_slurm_comment_has_the_launch_and_the_users_text(options: str, comment: str) -> None:
+    asked = Asked()
+    assert JobRunner("slurm", scheduler_args=options, runner=asked).submit(app(), launch_id="launch-1") == (
+        "slurm://torchx/1"
+    )
+    ((cfg, _, _),) = asked.asked
+    assert cfg["comment"] == comment
+    assert not cfg.get("log_dir")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "folder"),
+    [
+        ("local_cwd", "", "/logs/launch-1"),
+        ("local_cwd", "log_dir=/own", "/own"),
+        ("kubernetes", "", None),
+    ],
+)
+def test_local_jobs_have_a_log_folder_each(scheduler: str, options: str, folder: str | None) -> None:
+    asked = Asked()
+    JobRunner(scheduler, scheduler_args=options, log_dir="/logs", runner=asked).submit(app(), launch_id="launch-1")
+    ((cfg, _, _),) = asked.asked
+    assert cfg.get("log_dir") == folder
+    assert not cfg.get("comment")
+
+
+def test_the_image_of_a_workspace_is_built_by_the_first_launch() -> None:
+    asked = Asked(builds="built:1")
+    jobs = JobRunner("kubernetes", workspace="file:///here", runner=asked)
+    for number in (1, 2):
+        jobs.submit(app(), launch_id=f"launch-{number}")
+    assert [(workspace, image) for _, workspace, image in asked.asked] == [
+        ("file:///here", "typed"),
+        (None, "built:1"),
+    ]
+    assert jobs.image == "built:1"
+
+
+def test_what_a_scheduler_rejects_is_told_with_the_cause() -> None:
+    with pytest.raises(LaunchError, match="kubernetes rejected the job: ValueError: no quota"):
+        JobRunner("kubernetes", runner=Asked(state=ValueError("no quota"))).submit(app(), launch_id="launch-1")
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "options", "words"),
+    [
+        ("slrm", "", r"unknown scheduler 'slrm'; choose from slurm, local_cwd, kubernetes"),
+        ("slurm", "partitions=a", r"unknown option 'partitions' of scheduler slurm; choose from comment, log_dir"),
+        ("slurm", "partition=a,comments=b", "unknown option 'comments'"),
+    ],
+)
+def test_an_unknown_scheduler_lists_the_known_ones(scheduler: str, options: str, words: str) -> None:
+    with pytest.raises(LaunchError, match=words):
+        JobRunner(scheduler, scheduler_args=options, runner=Asked())
+
+
+@pytest.mark.parametrize(
+    ("state", "expected"),
+    [
+        (specs.AppState.SUCCEEDED, JobState(phase=JobPhase.ENDED, end=JobEnd.SUCCEEDED, why="why")),
+        (specs.AppState.FAILED, JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="why")),
+        (specs.AppState.CANCELLED, JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="why")),
+        (specs.AppState.RUNNING, JobState(phase=JobPhase.RUNNING)),
+        (specs.AppState.PENDING, JobState(phase=JobPhase.QUEUED)),
+        (specs.AppState.SUBMITTED, JobState(phase=JobPhase.QUEUED)),
+        (specs.AppState.UNSUBMITTED, JobState(phase=JobPhase.QUEUED)),
+        (specs.AppState.UNKNOWN, JobState(phase=JobPhase.UNKNOWN)),
+        (None, JobState(phase=JobPhase.UNKNOWN)),
+        (KeyError("odd"), JobState(phase=JobPhase.UNKNOWN, why="KeyError: 'odd'")),
+    ],
+    ids=str,
+)
+def test_a_state_of_torchx_is_read(state: specs.AppState | Exception | None, expected: JobState) -> None:
+    assert JobRunner("kubernetes", runner=Asked(state=state)).look("kubernetes://torchx/1") == expected
+
+
+def test_slurm_is_queried_unless_torchx_sees_the_job_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = {"7": JobState(phase=JobPhase.QUEUED), "8": None}
+    monkeypatch.setattr(SlurmQuery, "look", lambda _, app_id: answers[app_id])
+    ended = JobRunner("slurm", runner=Asked(state=specs.AppState.FAILED))
+    assert ended.look("slurm://torchx/7").phase is JobPhase.QUEUED
+    assert ended.look("slurm://torchx/8").end is JobEnd.FAILED
+    assert JobRunner("slurm", runner=Asked(state=specs.AppState.RUNNING)).look("slurm://torchx/7").phase is (
+        JobPhase.RUNNING
+    )
+
+
+def test_slurm_jobs_are_cancelled_without_torchx(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(SlurmQuery, "find", lambda _, launch_ids: dict.fromkeys(launch_ids, "7"))
+    monkeypatch.setattr(SlurmQuery, "cancel", lambda _, app_id: cancelled.append(app_id) or True)
+    monkeypatch.setattr(SlurmQuery, "submitting", lambda _, launch_ids: bool(launch_ids))
+    asked = Asked()
+    slurm = JobRunner("slurm", runner=asked)
+    assert slurm.find(["launch-1"]) == {"launch-1": "slurm://torchx/7"}
+    assert slurm.find([]) == {}
+    slurm.cancel("slurm://torchx/7")
+    assert (cancelled, asked.cancelled) == (["7"], [])
+    assert slurm.submitting(["launch-1"])
+    assert not slurm.submitting([])
+    assert (slurm.is_local, slurm.finds) == (False, True)
+
+
+def test_torchx_cancels_jobs_of_other_schedulers() -> None:
+    asked = Asked()
+    jobs = JobRunner("kubernetes", runner=asked)
+    jobs.cancel("kubernetes://torchx/1")
+    assert asked.cancelled == ["kubernetes://torchx/1"]
+    assert jobs.find(["launch-1"]) == {}
+    assert not jobs.submitting(["launch-1"])
+    assert (jobs.is_local, jobs.finds) == (False, False)
+    assert jobs.scheduler_lines("kubernetes://torchx/1") == ()
+    local = JobRunner("local_cwd", runner=Asked(state=specs.AppState.RUNNING))
+    assert (local.is_local, local.finds) == (True, True)
+    assert local.look("local_cwd://adopted/launch-none").end is JobEnd.UNWATCHED  # TorchX is not asked
+    assert local.look("local_cwd://torchx/app").phase is JobPhase.RUNNING
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("slurmstepd: error: Detected 1 oom_kill event in StepId=7.0", True),
+        ("slurmstepd: error: Exceeded job memory limit", True),
+        ("slurmstepd: error: *** STEP 7.0 OUT_OF_MEMORY", True),
+        ("slurmstepd: error: *** STEP 7.0 CANCELLED", False),
+        ("my program exceeded memory limit", False),
+    ],
+)
+def test_out_of_memory_is_read_from_slurm_lines_alone(line: str, expected: bool) -> None:
+    assert is_out_of_memory(["first", line, "last"]) is expected

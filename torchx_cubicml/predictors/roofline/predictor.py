@@ -202,15 +202,16 @@ class Roofline:
         return self._estimate(layout, np.ones(len(layout.layers), dtype=np.bool_))
 
     def _estimate(self, layout: TrainingLayout, covered: NDArray[np.bool_]) -> RooflineEstimate:
-        expected = self.calibration_.expect(layout)
-        work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         coordinates = _log2_coordinates(layout)
+        beyond = _doublings_outside(coordinates, *self.range_)
+        expected = self.calibration_.expect(layout, inside=np.maximum(1.0 - beyond, 0.0))
+        work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         return RooflineEstimate(
             covered=covered,
             logarithm=work - expected.logarithm + self.bias_,
             slower=expected.slow - expected.fast,
             slow=expected.chance,
-            beyond=_doublings_outside(coordinates, *self.range_),
+            beyond=beyond,
             thin=_doublings_outside(coordinates, *self.dense_range_),
             novel=np.zeros(len(coordinates)),
             traits=_traits(expected),

@@ -108,8 +108,16 @@ class Calibration:
     constants: Constants = field(default_factory=lambda: DEFAULTS)
     slow: SlowMode | None = None
 
-    def expect(self, layout: TrainingLayout) -> ExpectedStepTime:
-        """Return the expected step times of ``layout``."""
+    def expect(self, layout: TrainingLayout, *, inside: Array) -> ExpectedStepTime:
+        """Return the expected step times of ``layout``.
+
+        A job is fast or slow, never in between, so its median time is near that of the likelier mode. This counts as
+        far as the probability was measured.
+
+        Args:
+            layout: ``n`` trainings.
+            inside: 1.0 within the measured range, 0.0 far outside, float64 ``[n]``.
+        """
         times = step_time(layout, self.constants)
         with np.errstate(invalid="ignore", divide="ignore"):
             fast = np.log(times.total())
@@ -117,8 +125,9 @@ class Calibration:
                 return ExpectedStepTime(times=times, logarithm=fast, fast=fast, slow=fast, chance=np.zeros_like(fast))
             slow = np.log(times.total(self.slow.stall_s))
         chance = self.slow.probability(layout)
+        odds = (chance / np.maximum(1.0 - chance, 1e-12)) ** (1.0 + inside)
         return ExpectedStepTime(
-            times=times, logarithm=fast + chance * (slow - fast), fast=fast, slow=slow, chance=chance
+            times=times, logarithm=fast + odds / (1.0 + odds) * (slow - fast), fast=fast, slow=slow, chance=chance
         )
 
 

@@ -48,8 +48,8 @@ class RooflineEstimate:
         beyond: doublings outside the measured range.
         thin: doublings outside the range with many measurements.
         novel: variance of the logarithm for unseen categories.
-        traits: features that carry over between scales and devices: shares of the step time, and the probability of
-            the slow mode, ``[n_covered, n_traits]``.
+        traits: features that carry over between scales and devices: shares of the step time, the probability of the
+            slow mode, and coordinates of the layout, ``[n_covered, n_traits]``.
     """
 
     covered: NDArray[np.bool_]
@@ -202,18 +202,19 @@ class Roofline:
         return self._estimate(layout, np.ones(len(layout.layers), dtype=np.bool_))
 
     def _estimate(self, layout: TrainingLayout, covered: NDArray[np.bool_]) -> RooflineEstimate:
-        expected = self.calibration_.expect(layout)
-        work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         coordinates = _log2_coordinates(layout)
+        beyond = _doublings_outside(coordinates, *self.range_)
+        expected = self.calibration_.expect(layout, inside=np.maximum(1.0 - beyond, 0.0))
+        work = np.log(layout.tokens_per_step / (layout.sequence if self.per_sample_ else 1.0))
         return RooflineEstimate(
             covered=covered,
             logarithm=work - expected.logarithm + self.bias_,
             slower=expected.slow - expected.fast,
             slow=expected.chance,
-            beyond=_doublings_outside(coordinates, *self.range_),
+            beyond=beyond,
             thin=_doublings_outside(coordinates, *self.dense_range_),
             novel=np.zeros(len(coordinates)),
-            traits=_traits(expected),
+            traits=_traits(expected, coordinates),
         )
 
     def _raw_spread(self, estimate: RooflineEstimate) -> NDArray[np.float64]:
@@ -255,10 +256,10 @@ def _counts_samples(layout: TrainingLayout, throughput: NDArray[np.float64]) -> 
     return bool(np.abs(np.median(log_ratio - np.log(layout.sequence))) < np.abs(np.median(log_ratio)))
 
 
-def _traits(expected: ExpectedStepTime) -> NDArray[np.float64]:
+def _traits(expected: ExpectedStepTime, coordinates: NDArray[np.float64]) -> NDArray[np.float64]:
     total = np.exp(expected.fast)
     shares = [np.log(1e-3 + part / total) for part in expected.times.parts().values()]
-    table: NDArray[np.float64] = np.column_stack([*shares, expected.chance])
+    table: NDArray[np.float64] = np.column_stack([*shares, expected.chance, coordinates])
     return np.nan_to_num(table)
 
 

@@ -68,8 +68,8 @@ class Mutant:
 
     @cached_property
     def identity(self) -> str:
-        """A short name for the command line."""
-        return hashlib.sha256(self.name.encode()).hexdigest()[:8]
+        """A name for the command line: the file inside the package, and a digest."""
+        return f"{self.path.partition('/')[2]}:{hashlib.sha256(self.name.encode()).hexdigest()[:8]}"
 
     @cached_property
     def name(self) -> str:

@@ -42,7 +42,13 @@ def main() -> int:
     parser.add_argument("packages", nargs="*", default=DECIDING, help=f"packages (default: {' '.join(DECIDING)})")
     parser.add_argument("--count", type=int, default=40, help="faults for each package (default: 40)")
     parser.add_argument("--seed", type=int, default=0, help="random seed (default: 0)")
-    parser.add_argument("--only", nargs="+", default=(), metavar="ID", help="faults that an earlier run printed")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        default=(),
+        metavar="NAME",
+        help="faults, by the names in brackets that an earlier run printed",
+    )
     options = parser.parse_args()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit("ended by a signal"))  # the copy is removed, and the fork ended
     shares = {}
@@ -50,7 +56,8 @@ def main() -> int:
         copy = Copy(ROOT, Path(folder))
         for package in options.packages:
             every = mutants_of(package, root=copy.root)
-            drawn = [each for each in every if each.identity in options.only]
+            named = {name.partition(":")[0] for name in options.only}
+            drawn = [each for each in every if each.path.partition("/")[2] in named and each.identity in options.only]
             if not options.only:
                 drawn = draw(every, count=options.count, seed=f"{options.seed} {package}")
             if drawn:

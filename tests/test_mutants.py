@@ -97,7 +97,7 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
     [
         ("tuner/comparison.py", ["tests/tuner/test_comparison.py"]),
         ("advisor/study.py", ["tests/advisor/test_study.py", "tests/advisor/test_study_uncertainty.py"]),
-        ("searchers/climb.py", ["tests/searchers/test_climb.py", "tests/contracts/test_searchers.py"]),
+        ("searchers/random.py", ["tests/searchers/test_random.py", "tests/contracts/test_searchers.py"]),
     ],
 )
 def test_files_that_test_a_module(module: str, files: list[str]) -> None:

@@ -47,7 +47,8 @@ def test_planted_constants_are_recovered_through_noise() -> None:
     layout = trainings(200)
     noise = np.exp(np.random.default_rng(1).normal(0.0, 0.05, 200))
     found = fitted(layout, step_time(layout, planted).total() * noise)
-    assert np.abs(found.expect(layout).logarithm - np.log(step_time(layout, planted).total())).mean() < 0.03
+    expected = found.expect(layout, inside=np.ones(200)).logarithm
+    assert np.abs(expected - np.log(step_time(layout, planted).total())).mean() < 0.03
     for name in ("gemm_efficiency", "launch_s", "network_tp", "link_tp_latency_s"):
         assert found.constants[name] == pytest.approx(planted[name], rel=0.25), name
     assert found.slow is None
@@ -84,12 +85,18 @@ def test_a_second_mode_is_found_with_its_stall() -> None:
     found = fitted(layout, seconds)
     assert found.slow is not None
     assert found.slow.stall_s == pytest.approx(2.0, rel=0.15)
-    expected = found.expect(layout)
+    expected = found.expect(layout, inside=np.ones(400))
     piped = layout.pp > 1
     assert expected.chance[piped & (layout.world >= 64)].mean() > 0.6
     assert expected.chance[piped & (layout.world < 64)].mean() < 0.25
     assert not expected.chance[~piped].any()
     assert (expected.slow >= expected.fast).all()
+    outside = found.expect(layout, inside=np.zeros(400))
+    slower = outside.slow - outside.fast
+    assert outside.logarithm == pytest.approx(outside.fast + outside.chance * slower)
+    likely, apart = expected.chance > 0.5, slower > 0.0
+    assert (expected.logarithm[likely & apart] > outside.logarithm[likely & apart]).all()  # nearer to the likelier mode
+    assert (expected.logarithm[~likely] <= outside.logarithm[~likely]).all()
 
 
 def test_one_slow_row_is_an_accident_and_no_mode() -> None:

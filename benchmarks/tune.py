@@ -32,9 +32,9 @@ from torchx_cubicml.tuner.journal import Journal, NoteKind
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "tests" / "tune"))
-from cluster import SimulatedCluster, runner_of  # noqa: E402 - it lies there
-from draws import go, prepare_in  # noqa: E402 - likewise
+sys.path.insert(0, str(HERE.parent))
+from tests.tune.cluster import SimulatedCluster, runner_of  # noqa: E402 - found by the line above
+from tests.tune.draws import go, prepare_in  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

@@ -87,7 +87,7 @@ def look(model, moment):
     for name, way in WAYS.items():
         try:
             seen = way(model)(torch.ones(3, 8)).sum().item()
-        except Exception as error:  # noqa: BLE001 - told as it is
+        except Exception as error:  # noqa: BLE001 - whatever it is, it is reported
             seen = f"{type(error).__name__}: {error}"
         shown.append(f"{moment} {name}: {seen}")
         torch._dynamo.reset()

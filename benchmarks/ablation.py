@@ -154,8 +154,11 @@ MECHANISMS: dict[str, tuple[Off, ...]] = {
     "ensemble of three": (
         Off(at="advisor.surrogates.cross_workload:CrossWorkloadSurrogate.ensemble", instead=_itself_alone),
     ),
+    "prefetch": (Off(at="tuner.prefetch:Prefetch.pays", instead=_answer(False)),),
+    "polls at intervals: each 1 s": (Off(at="tuner.launches:poll_interval_s", instead=_answer(1.0)),),
+    "polls at intervals: each 10 s": (Off(at="tuner.launches:poll_interval_s", instead=_answer(10.0)),),
 }
-"""Mechanisms to switch off, in the order of the engine: predictors, kernel, surrogates, acquisition, searchers."""
+"""Mechanisms to switch off, in the order of the engine: predictors, kernel, surrogates, acquisition, tuner."""
 
 
 def measured(job: tuple[str, Case]) -> Figures:

@@ -34,10 +34,12 @@ from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 from tests.tune.cluster import SimulatedCluster, runner_of  # noqa: E402 - found by the line above
-from tests.tune.draws import go, prepare_in  # noqa: E402 - likewise
+from tests.tune.draws import Draws, prepare_in  # noqa: E402 - likewise
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
+
+    from torchx_cubicml.tuner.proposer import Proposer
 
 GPT = "-j 1x2 --script examples/train_gpt.py -- --batch_size 4 --accumulate 4"
 PARALLEL = 4
@@ -125,14 +127,20 @@ def sleeping(folder: Path, *, seconds: float, launches: int, n_trials: int) -> t
     return in_flight(list(zip(begins, ends, strict=True)), searches=launches - 2 * request.repeats_made)
 
 
-def simulated(folder: Path, *, late_s: float, launches: int) -> tuple[float, float, float]:
-    """Return ``in_flight`` by what really runs, and the share of time with all in flight by what the cluster tells."""
-    cluster = SimulatedCluster(seed=3, fates=("done",), late_s=late_s)
+def slots_filled(
+    folder: Path, cluster: SimulatedCluster, *, launches: int, advisor: Proposer | None = None
+) -> tuple[float, float, float]:
+    """Return ``in_flight`` by what really runs, and the share of time with all in flight by what the cluster tells.
+
+    ``advisor`` is the real one unless another is given.
+    """
     prepared = prepare_in(folder)
     request = replace(prepared.request, budget=Budget(launches=launches), parallel=PARALLEL)
-    go(replace(prepared, request=request), cluster)
+    jobs = JobRunner("sim", runner=runner_of(cluster))
+    for _ in tune(replace(prepared, request=request), jobs=jobs, clock=cluster, advisor=advisor):
+        pass
     spans = [(job.submitted.timestamp(), job.ends.timestamp()) for job in cluster.jobs.values()]
-    reported = [(begin, end + late_s) for begin, end in spans]
+    reported = [(begin, end + cluster.late_s) for begin, end in spans]
     searches = launches - 2 * request.repeats_made
     return *in_flight(spans, searches=searches), in_flight(reported, searches=searches)[0]
 
@@ -169,8 +177,9 @@ def report_slots(arguments: argparse.Namespace) -> tuple[list[str], list[float],
         shares.append(filled)
         full.append(every)
     for late_s in (0.0, 3.0):
+        cluster = SimulatedCluster(seed=3, fates=("done",), late_s=late_s)
         with tempfile.TemporaryDirectory() as name:
-            every, filled, reported = simulated(Path(name), late_s=late_s, launches=200)
+            every, filled, reported = slots_filled(Path(name), cluster, launches=200, advisor=Draws())
         lines.append(
             f"  200 simulated jobs of 20 to 200 s, ends told {late_s:g} s late: all in flight {every:.1%}, filled "
             f"{filled:.1%}; all in flight by what the cluster tells {reported:.1%}"

@@ -36,6 +36,11 @@ if find_spec("hypothesis"):  # not where other libraries' trainers are tested
 PORTS = count(10_000 + 97 * os.getpid() % 20_000)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Start the file that takes longest first; the processes that share the tests then end together."""
+    items.sort(key=lambda item: item.path.name != "test_generated.py")
+
+
 @pytest.fixture
 def free_port() -> int:
     """Return a port that nobody listens at."""

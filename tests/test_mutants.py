@@ -86,8 +86,11 @@ def test_a_seed_draws_the_same_and_no_more_than_there_are(tmp_path: Path) -> Non
 
 
 def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
-    files = {name.split("\n")[0].split(" ")[0] for name in equal_programs()}
-    drawable = {mutant.name for file in files for mutant in mutants(ROOT / file, root=ROOT)}
+    functions = {name.split("\n")[0] for name in equal_programs()}
+    every = (
+        mutant for file in {each.split(" ")[0] for each in functions} for mutant in mutants(ROOT / file, root=ROOT)
+    )
+    drawable = {mutant.name for mutant in every if f"{mutant.path} {mutant.function}".strip() in functions}
     assert set(equal_programs()) - drawable == set()
     assert all(equal_programs().values())
 

@@ -4,14 +4,19 @@ Families: ``order`` (Kendall's tau, and coverage of 80 % intervals, of the defau
 tables), ``proposals`` (whole workloads left out: best of 1, 3 and 5, AUC of failures), ``replay`` (workloads of the
 H100 table searched over their rows, nothing else known), ``warm`` (the same, all others known), ``stragglers``
 (``replay`` where one launch in ten has half its speed), ``layers`` and ``plain`` (simulated trainings), ``tables``
-(public tables of plain parameters, 2 % noise, configs that are not in the table fail).
+(public tables of plain parameters, 2 % noise, configs that are not in the table fail), ``slots`` (tunes with four slots
+on a simulated cluster, whose clock also counts the processor time of the tune itself).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+import tempfile
+import time
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from functools import partial
 from itertools import product
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
@@ -19,8 +24,10 @@ from predictors import left_out_jobs, of_methods, random_jobs
 from replay import Cell, handed_over, keys_of_cells, others_of, propose_random, rows_of
 from scipy import stats
 from search import Layered, Plain, Search
+from tune import SimulatedCluster, slots_filled
 
 from lib.splits import FSDP_LINES, LINES
+from lib.stores import fill
 from lib.tables import PLAIN_TABLES, fsdp_jobs, h100_jobs, plain_rows
 from torchx_cubicml.advisor import Study
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
@@ -29,11 +36,16 @@ from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from datetime import datetime
 
     from predictors import Job
     from search import Models
+    from torchx.specs import AppState
+
+    from torchx_cubicml.records.contract import Contract
 
 Figures: TypeAlias = "dict[str, float]"
+N_OTHERS = 1000  # trials of other workloads in the store of a tune
 BUSY_SHARE, BUSY_SPEED = 0.1, 0.5  # of the launches that a busy node slows down, and of their throughput
 
 
@@ -137,6 +149,47 @@ def _launched(
     return Trial.completed(workload={"program": name}, config=config, samples_per_second=measured)
 
 
+@dataclass(slots=True)
+class CountingCluster(SimulatedCluster):
+    """A simulated cluster whose clock counts the processor time of the tune, and that counts its polls."""
+
+    n_polls: int = 0
+    busy_s: float = field(default_factory=time.process_time)
+
+    def now(self) -> datetime:
+        """Return the simulated time."""
+        self._count_own_work()
+        return SimulatedCluster.now(self)
+
+    def submit(self, contract: Contract) -> str:
+        """Submit a job once the tune's own work is done."""
+        self._count_own_work()
+        return SimulatedCluster.submit(self, contract)
+
+    def state(self, name: str) -> AppState:
+        """Return the state of a job, and count the poll."""
+        self.n_polls += 1
+        return SimulatedCluster.state(self, name)
+
+    def _count_own_work(self) -> None:
+        busy_s = time.process_time()
+        self.time += timedelta(seconds=busy_s - self.busy_s)
+        self.busy_s = busy_s
+
+
+def slots(run_s: tuple[float, float], seed: int, *, launches: int = 30) -> Figures:
+    """Return the share of four slots that a tune keeps filled, and the share of seconds of jobs without a poll.
+
+    The store holds trials of others, too.
+    """
+    cluster = CountingCluster(seed=seed, fates=("done",), late_s=0.0, run_s=run_s)
+    with tempfile.TemporaryDirectory() as folder:
+        fill(Path(folder) / "store", N_OTHERS)
+        _, filled, _ = slots_filled(Path(folder), cluster, launches=launches)
+    of_jobs_s = sum((job.ends - job.submitted).total_seconds() for job in cluster.jobs.values())
+    return {"filled": filled, "not polled": 1.0 - cluster.n_polls / of_jobs_s}
+
+
 def cases(families: Iterable[str], *, seeds: int) -> Iterator[Case]:
     """Yield the cases of some families, ``seeds`` of each kind."""
     for family in families:
@@ -172,6 +225,11 @@ def _tables(seeds: int) -> Iterator[Case]:
         yield Case(family="tables", line="", unit=f"{name} {seed}", measure=measure)
 
 
+def _slots(seeds: int) -> Iterator[Case]:
+    for run_s, seed in product(((5.0, 20.0), (20.0, 200.0)), range(3 * seeds)):
+        yield Case(family="slots", line="", unit=f"{run_s} {seed}", measure=partial(slots, run_s, seed))
+
+
 FAMILIES: dict[str, Callable[[int], Iterator[Case]]] = {
     "order": _orders,
     "proposals": _proposals,
@@ -181,6 +239,7 @@ FAMILIES: dict[str, Callable[[int], Iterator[Case]]] = {
     "layers": partial(_simulations, "layers", Layered(), (8, 15, 25)),
     "plain": partial(_simulations, "plain", Plain(), (8, 16, 24)),
     "tables": _tables,
+    "slots": _slots,
 }
 
 

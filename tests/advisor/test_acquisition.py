@@ -137,7 +137,7 @@ class FixedPosterior:
     def fastest(self, count: int) -> list[dict[str, object]]:
         return [] if self._best is None else [{"micro_batch_size": 1}, {"micro_batch_size": 2}][:count]
 
-    def beliefs(self, configs: list[dict[str, object]]) -> Prediction:
+    def estimates(self, configs: list[dict[str, object]]) -> Prediction:
         slower = self._best / 2 if self._best else 1.0
         logarithm = np.log([self._best or 1.0, slower][: len(configs)])
         return Prediction(logarithm=logarithm, spread=np.full(len(configs), 0.1))

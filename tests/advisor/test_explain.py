@@ -76,11 +76,11 @@ RUNS = [
 def test_a_suggestion_states_medians_and_intervals() -> None:
     posterior = posterior_of(*RUNS)
     (found,) = build_suggestions(posterior, [(of(4), "a reason")], of(1))
-    beliefs = posterior.beliefs([of(4), of(1)])
+    estimates = posterior.estimates([of(4), of(1)])
     gain = posterior.gains([of(4)], of(1))
     assert found.config == of(4)
-    assert [found.throughput, found.baseline_throughput] == beliefs.throughput.tolist()
-    assert (found.low, found.high) == (beliefs.quantile(0.1)[0], beliefs.quantile(0.9)[0])
+    assert [found.throughput, found.baseline_throughput] == estimates.throughput.tolist()
+    assert (found.low, found.high) == (estimates.quantile(0.1)[0], estimates.quantile(0.9)[0])
     assert [found.gain_low, found.gain, found.gain_high] == [gain.quantile(q)[0] for q in (0.1, 0.5, 0.9)]
     assert found.low < found.throughput < found.high
     assert found.probability_to_fit == posterior.forecast([of(4)]).fits[0]

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor.noise import believe, pooled_noise, repeat_noise
+from torchx_cubicml.advisor.noise import pooled_noise, repeat_noise, updated_forecast
 from torchx_cubicml.predictors import Prediction
 from torchx_cubicml.records.trial import State, Trial
 
@@ -67,31 +67,31 @@ def predicted(*throughputs: float, spread: float = 0.1) -> Prediction:
 class TestBelieve:
     def test_more_measurements_weigh_more(self) -> None:
         measured = [((200.0,) * count, (0.0,) * count) for count in (1, 20)]
-        beliefs = believe(predicted(100.0, 100.0), measured, noise=0.1)
-        (once, often), (spread_of_once, spread_of_often) = beliefs.throughput, beliefs.spread
+        estimates = updated_forecast(predicted(100.0, 100.0), measured, noise=0.1)
+        (once, often), (spread_of_once, spread_of_often) = estimates.throughput, estimates.spread
         assert once == pytest.approx((100.0 * 200.0) ** 0.5)
         assert once < often < 200.0
         assert spread_of_often < spread_of_once < 0.1
 
     def test_measurements_alone_are_their_mean(self) -> None:
-        belief = believe(Prediction.unknown(1), [((90.0, 100.0, 111.0), (0.0,) * 3)], noise=0.1)
-        assert belief.throughput == pytest.approx([(90.0 * 100.0 * 111.0) ** (1 / 3)])
-        assert belief.spread == pytest.approx([0.1 / 3**0.5])
+        estimate = updated_forecast(Prediction.unknown(1), [((90.0, 100.0, 111.0), (0.0,) * 3)], noise=0.1)
+        assert estimate.throughput == pytest.approx([(90.0 * 100.0 * 111.0) ** (1 / 3)])
+        assert estimate.spread == pytest.approx([0.1 / 3**0.5])
 
     def test_a_run_that_is_unsure_of_itself_weighs_less(self) -> None:
-        belief = believe(Prediction.unknown(1), [((100.0, 200.0), (0.0, 0.3))], noise=0.1)
-        assert belief.throughput == pytest.approx([100.0 * 2.0 ** (0.01 / (0.1 + 0.01))])
-        assert belief.spread == pytest.approx([(1 / 0.01 + 1 / 0.1) ** -0.5])
+        estimate = updated_forecast(Prediction.unknown(1), [((100.0, 200.0), (0.0, 0.3))], noise=0.1)
+        assert estimate.throughput == pytest.approx([100.0 * 2.0 ** (0.01 / (0.1 + 0.01))])
+        assert estimate.spread == pytest.approx([(1 / 0.01 + 1 / 0.1) ** -0.5])
 
     def test_a_belief_without_measurements_is_the_prediction(self) -> None:
         asked = predicted(100.0, np.nan)
-        beliefs = believe(asked, [((), ())] * 2, noise=0.1)
-        assert beliefs.intervals() == asked.intervals()
-        assert beliefs.intervals()[1] is None
+        estimates = updated_forecast(asked, [((), ())] * 2, noise=0.1)
+        assert estimates.intervals() == asked.intervals()
+        assert estimates.intervals()[1] is None
 
     def test_a_prediction_is_left_as_it_was(self) -> None:
         asked = predicted(100.0)
-        believe(asked, [((200.0,), (0.0,))], noise=0.1)
+        updated_forecast(asked, [((200.0,), (0.0,))], noise=0.1)
         assert asked.throughput == pytest.approx([100.0])
 
 

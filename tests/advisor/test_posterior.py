@@ -82,12 +82,12 @@ class TestRecords:
 class TestForecast:
     def test_measurements_move_the_belief(self) -> None:
         posterior = outlook_of(trial(1, 100.0), trial(2, 150.0), trial(2, 150.0))
-        beliefs = posterior.beliefs([{**CURRENT, "micro_batch_size": 2}])
-        assert beliefs.throughput == pytest.approx([150.0], rel=0.05)
+        estimates = posterior.estimates([{**CURRENT, "micro_batch_size": 2}])
+        assert estimates.throughput == pytest.approx([150.0], rel=0.05)
 
     def test_no_measurement_gives_no_belief(self) -> None:
         posterior = outlook_of(trial(4))
-        assert posterior.beliefs([CURRENT]).intervals() == [None]
+        assert posterior.estimates([CURRENT]).intervals() == [None]
         assert np.isnan(posterior.forecast([CURRENT]).logarithm[0])
 
     def test_a_fact_known_only_after_the_run_is_no_feature(self) -> None:
@@ -201,10 +201,10 @@ class TestGains:
         """Fewer than three measurements: no process of the workload's own, so the errors are independent."""
         posterior = outlook_of(trial(1, 100.0), trial(2, 150.0))
         assert not isinstance(posterior.surrogate, JointSurrogate)
-        beliefs = posterior.beliefs([self.BATCH_2, CURRENT])
+        estimates = posterior.estimates([self.BATCH_2, CURRENT])
         gain = posterior.gains([self.BATCH_2], CURRENT)
-        assert gain.throughput == pytest.approx([beliefs.throughput[0] / beliefs.throughput[1]])
-        assert gain.spread == pytest.approx([(beliefs.spread**2).sum() ** 0.5])
+        assert gain.throughput == pytest.approx([estimates.throughput[0] / estimates.throughput[1]])
+        assert gain.spread == pytest.approx([(estimates.spread**2).sum() ** 0.5])
 
 
 class TestOutcomes:
@@ -258,7 +258,7 @@ class TestOutcomes:
         posterior = outlook_of(trial(1, 100.0), trial(2, 150.0))
         configs = [CURRENT, {**CURRENT, "micro_batch_size": 2}]
         drawn = posterior.sample(configs, count=4000, rng=np.random.default_rng(0))
-        beliefs = posterior.beliefs(configs)
+        estimates = posterior.estimates(configs)
         assert drawn.shape == (4000, 2)
-        assert (np.abs(drawn.mean(axis=0) - beliefs.logarithm) < 4 * beliefs.spread / 4000**0.5).all()
-        assert drawn.std(axis=0) == pytest.approx(beliefs.spread, rel=0.1)
+        assert (np.abs(drawn.mean(axis=0) - estimates.logarithm) < 4 * estimates.spread / 4000**0.5).all()
+        assert drawn.std(axis=0) == pytest.approx(estimates.spread, rel=0.1)

@@ -7,8 +7,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pytest
 
-from torchx_cubicml.searchers import SEARCHERS
+from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.searchers import SEARCHERS, searcher_named
 from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.evolution import Evolution
+from torchx_cubicml.searchers.exhaustive import Exhaustive
+from torchx_cubicml.searchers.random import Random
+from torchx_cubicml.searchers.reinforce import Reinforce
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
@@ -132,6 +137,52 @@ class TestEverySearcherOfLargeSpaces:
             return toy(configs)
 
         assert make().search(LARGE, strict, count=3, rng=np.random.default_rng(0))
+
+
+@pytest.mark.parametrize(
+    ("searcher", "count", "most"),
+    [
+        (Exhaustive(limit=30), 1, 30),
+        (Random(draws=20), 1, 20),
+        (Random(draws=20), 15, 30),
+        (Evolution(children=5, generations=4), 1, 20),
+        (Evolution(children=5, generations=4), 15, 30),
+        (Reinforce(searches=2, batch=3, steps=2), 1, 24),
+        (Reinforce(searches=2, batch=3, steps=2), 15, 30),
+    ],
+    ids=str,
+)
+def test_a_space_up_to_the_budget_is_listed(searcher: Searcher, count: int, most: int) -> None:
+    def was_listed(size: int) -> bool:
+        space = SearchSpace(parameters=(Parameter(name="place", choices=tuple(range(size))),))
+        asked: list[list[object]] = []
+
+        def score(configs: Sequence[Config]) -> NDArray[np.float64]:
+            asked.append([config["place"] for config in configs])
+            return np.array([config["place"] for config in configs], dtype=np.float64)
+
+        bound = space.bind(workload={"world_size": 1}, current={})
+        searcher.search(bound, score, count=count, rng=np.random.default_rng(0))
+        return asked == [list(range(size))]
+
+    assert was_listed(most)
+    if isinstance(searcher, Exhaustive):
+        with pytest.raises(SpaceError, match="limited to 30 configs"):
+            was_listed(most + 1)
+    else:
+        assert not was_listed(most + 1)
+
+
+def test_searchers_have_names_and_take_a_start() -> None:
+    start = ({"micro_batch_size": 1},)
+    assert [searcher_named(name, start=start) for name in SEARCHERS] == [
+        Random(),
+        Exhaustive(),
+        Reinforce(),
+        Evolution(start=start),
+    ]
+    with pytest.raises(SpaceError, match=r"unknown searcher 'luck'; choose from random, exhaustive, reinforce, evol"):
+        searcher_named("luck")
 
 
 def test_evolution_beats_uniform_draws_of_the_same_number() -> None:

@@ -10,7 +10,7 @@ import pytest
 from torchx.specs import macros
 
 from torchx_cubicml.errors import ContractError, LaunchError
-from torchx_cubicml.launch import ComponentLaunch
+from torchx_cubicml.launch import ComponentLaunch, Launch
 from torchx_cubicml.launch.torchrun_command import RECORDER
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, decode_contract
 
@@ -140,7 +140,7 @@ def test_other_programs_are_launched_as_typed() -> None:
         ("nowhere.py:train", "", "nowhere.py does not exist"),
         ("dist.ddp", "-j 1y2 --script t.py", "dist.ddp rejects its arguments: Invalid format for -j, .* Given: 1y2"),
         ("dist.ddp", "-j 1x2", "exactly one of --script and -m"),
-        ("dist.ddp", "-h nope --script t.py", "dist.ddp rejects its arguments: .*nope"),
+        ("dist.ddp", "-h nope --script t.py", "dist.ddp rejects its arguments: unknown .*nope"),
     ],
     ids=["component", "file", "size", "script", "host"],
 )
@@ -189,3 +189,157 @@ def test_a_component_without_variables_cannot_be_typed_with_them() -> None:
     parsed = parse("utils.python", "-m pkg")
     with pytest.raises(LaunchError, match="has no --env option to set A"):
         parsed.arguments(replace(parsed.launch, env={**parsed.launch.env, "A": "1"}))
+
+
+def resized(parsed: ComponentLaunch, nnodes: int, nproc: int) -> Launch:
+    return replace(parsed.launch, nnodes=nnodes, nproc_per_node=nproc, world_size=nnodes * nproc)
+
+
+@pytest.mark.parametrize(
+    ("typed", "after"),
+    [
+        ("-j 1x2 --cpu 3", "-j 2x4 --cpu 3"),
+        ("--cpu 3 --j=1x2", "--cpu 3 --j=2x4"),
+        ("--cpu 3 -j1x2", "--cpu 3 -j2x4"),
+        ("-j 4x4 --cpu 3 -j 1x2", "-j 4x4 --cpu 3 -j 2x4"),
+        ("--cpu 3", "--cpu 3 -j 2x4"),
+    ],
+)
+def test_another_size_is_typed_where_the_size_was(typed: str, after: str) -> None:
+    parsed = parse("dist.ddp", f"-m pkg {typed}")
+    assert parsed.launch.resizable == {"nnodes", "nproc_per_node"}
+    assert parsed.arguments(parsed.launch) == tuple(f"-m pkg {typed}".split())
+    assert parsed.arguments(resized(parsed, 2, 4)) == tuple(f"-m pkg {after}".split())
+
+
+@pytest.mark.parametrize(
+    ("typed", "size", "otherwise"),
+    [
+        ("1x2", (1, 4), (1, 2, "1")),
+        ("2x2", (1, 4), (1, 4, "2")),
+        ("2x2", (4, 1), (4, 1, "2")),
+        ("2x2", (2, 4), (2, 2, "1")),
+    ],
+)
+def test_a_resized_app_falls_back_to_the_nodes_it_has(
+    typed: str, size: tuple[int, int], otherwise: tuple[int, int, str]
+) -> None:
+    parsed = parse("dist.ddp", f"-j {typed} --script t.py -- --lr 1")
+    target = replace(resized(parsed, *size), script_args=("--lr", "2"))
+    role = parsed.build(target, CONTRACT).roles[0]
+    recorded, _, fallback = role.args[1].partition("; fi;")
+    assert role.num_replicas == size[0]
+    assert f"--nnodes {size[0]} --nproc_per_node {size[1]} " in recorded
+    assert recorded.endswith("t.py --lr 2")
+    assert f"--nnodes {otherwise[0]} --nproc_per_node {otherwise[1]} " in fallback
+    assert fallback.endswith(f"t.py --lr {otherwise[2]}")
+
+
+def test_a_resized_app_needs_no_script_arguments() -> None:
+    parsed = parse("dist.ddp", "-j 1x2 -m pkg")
+    line = parsed.build(resized(parsed, 1, 4), CONTRACT).roles[0].args[1]
+    assert "--nproc_per_node 4 " in line
+    assert "-- -m pkg; fi;" in line
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "f'torchrun --nproc_per_node {j[2:] or 2} ' + ('b.py' if j else 'a.py')",
+        "f'torchrun --nproc_per_node {j[2:] or 2} a.py ' + j",
+        "'torchrun --nproc_per_node 2 a.py'",
+        "'echo' if j else 'torchrun a.py'",
+    ],
+    ids=["program", "arguments", "size", "command"],
+)
+def test_a_size_may_not_change_the_rest_of_a_command(tmp_path: Path, line: str) -> None:
+    name = write_component(
+        tmp_path,
+        "def train(j: str = '') -> specs.AppDef:\n"
+        f"    line = {line}\n"
+        "    role = specs.Role(name='r', image='', entrypoint='sh', args=['-c', line])\n"
+        "    return specs.AppDef(name='a', roles=[role])\n",
+    )
+    parsed = parse(name, "")
+    with pytest.raises(LaunchError, match="builds a different command for -j 1x4"):
+        parsed.build(resized(parsed, 1, 4), CONTRACT)
+
+
+@pytest.mark.parametrize(
+    ("line", "option", "sizes"),
+    [
+        ("torchrun t.py", "j", {"nnodes", "nproc_per_node"}),
+        ("torchrun t.py", "k", set()),
+        ("python t.py", "j", set()),
+        ("torchrun --nnodes 1:2 t.py", "j", set()),
+    ],
+)
+def test_a_size_can_change_where_an_option_sets_it(tmp_path: Path, line: str, option: str, sizes: set[str]) -> None:
+    name = write_component(
+        tmp_path,
+        f"def train({option}: str = '') -> specs.AppDef:\n"
+        f"    role = specs.Role(name='r', image='', entrypoint='sh', args=['-c', {line!r}])\n"
+        "    return specs.AppDef(name='a', roles=[role])\n",
+    )
+    assert parse(name, "").launch.resizable == sizes
+
+
+@pytest.mark.parametrize("args", ["--msg hi", ""])
+def test_a_command_that_is_not_read_is_typed_as_it_was(args: str) -> None:
+    parsed = parse("utils.echo", args)
+    assert parsed.arguments(parsed.launch) == tuple(args.split())
+    assert (parsed.launch.program, parsed.launch.resizable) == ("", frozenset())
+
+
+def test_words_of_an_unread_command_are_typed_again() -> None:
+    parsed = parse("utils.sh", "--image i -- echo hi")
+    assert parsed.launch.why_not_rewritten == parsed.why_not_recorded != ""
+    assert parsed.arguments(parsed.launch) == ("--image", "i", "--", "echo", "hi")
+
+
+def test_the_first_role_says_why_none_is_recorded(tmp_path: Path) -> None:
+    name = write_component(
+        tmp_path,
+        "def train() -> specs.AppDef:\n"
+        "    roles = [specs.Role(name=n, image='', entrypoint=n) for n in ('a', 'b')]\n"
+        "    return specs.AppDef(name='app', roles=roles)\n\n"
+        "def nothing() -> specs.AppDef:\n"
+        "    return specs.AppDef(name='app', roles=[])\n",
+    )
+    assert parse(name, "").why_not_recorded == "role a: a is neither torchrun nor python"
+    assert parse(name.replace(":train", ":nothing"), "").why_not_recorded == "the component has no role"
+
+
+def test_writable_mounts_of_one_path_are_known(tmp_path: Path) -> None:
+    name = write_component(
+        tmp_path,
+        "def train() -> specs.AppDef:\n"
+        "    mounts = [\n"
+        "        specs.BindMount(src_path='/same', dst_path='/same'),\n"
+        "        specs.BindMount(src_path='/fixed', dst_path='/fixed', read_only=True),\n"
+        "        specs.BindMount(src_path='/out', dst_path='/in'),\n"
+        "        specs.VolumeMount(src='name', dst_path='/volume'),\n"
+        "        specs.DeviceMount(src_path='/dev/x', dst_path='/dev/x'),\n"
+        "    ]\n"
+        "    role = specs.Role(name='r', image='', entrypoint='python', args=['t.py'], mounts=mounts)\n"
+        "    return specs.AppDef(name='app', roles=[role])\n",
+    )
+    assert parse(name, "").launch.mounted == ("/same", "/volume")
+
+
+def test_each_app_is_new() -> None:
+    parsed = parse("dist.ddp", DDP)
+    for contract in (None, CONTRACT):
+        app = parsed.build(parsed.launch, contract)
+        app.roles[0].args.append("more")
+        app.roles[0].env["MORE"] = "1"
+        assert "more" not in parsed.build(parsed.launch, contract).roles[0].args
+        assert "MORE" not in parsed.source.app.roles[0].env
+
+
+def test_the_last_of_several_variables_is_extended() -> None:
+    parsed = parse("dist.ddp", "--env A=1 -m pkg --env B=2 -h aws_t3.medium")
+    changed = replace(parsed.launch, env={**parsed.launch.env, "C": "3"})
+    assert parsed.arguments(changed) == ("--env", "A=1", "-m", "pkg", "--env", "B=2,C=3", "-h", "aws_t3.medium")
+    assert parsed.launch.device == "aws_t3.medium"
+    assert parse("dist.ddp", "-m pkg").launch.device == ""

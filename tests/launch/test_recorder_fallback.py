@@ -132,3 +132,23 @@ def test_a_command_need_be_no_text() -> None:
         probe=probe_condition(python=sys.executable), wrapped="echo a", typed="cat gr\udcff", variables={}
     )
     assert os.fsencode(line).endswith(b"exec cat gr\xff")
+
+
+def test_a_line_may_have_as_many_bytes_as_the_limit() -> None:
+    def line(more: int) -> str:
+        return fallback_line(probe="if true; ", wrapped="w", typed="é" * 3 + "t" * more, variables={})
+
+    room = MAX_LINE - len(line(0).encode())
+    assert len(line(room).encode()) == MAX_LINE
+    with pytest.raises(LaunchError, match=f"has {MAX_LINE + 1} bytes; the limit is {MAX_LINE}"):
+        line(room + 1)
+
+
+def test_several_variables_are_exported_in_turn() -> None:
+    line = fallback_line(probe="if true; ", wrapped="w", typed="t", variables={"A": "1", "B_2": "x y"})
+    assert "then export A=1; export B_2='x y'; exec w; fi; " in line
+
+
+def test_only_an_override_that_counts_is_asked() -> None:
+    assert probe_condition(python="p").startswith("if cubicml_why=$(p -c ")
+    assert probe_condition(python="p", honours_override=True).startswith("if cubicml_why=$(${PYTHON_EXEC:-p} -c ")

@@ -135,3 +135,86 @@ def test_a_decision_in_the_job_leaves_the_command_as_typed(made: Role, reason: s
 def test_other_roles_are_refused(made: Role) -> None:
     with pytest.raises(LaunchError):
         read_role(made)
+
+
+@pytest.mark.parametrize(
+    ("made", "size"),
+    [
+        (role("torchrun", "--nproc_per_node", "4", "t.py", replicas=3), (1, 4, 4)),
+        (role("torchrun", "--nnodes", "1:2", "--nproc_per_node", "4", "t.py", replicas=2), (None, 4, None)),
+        (role("torchrun", "--nproc_per_node", "auto", "t.py"), (None, None, None)),
+        (role("python", "t.py", replicas=3, least=2), (None, 1, None)),
+        (role("python", "t.py", replicas=3, least=3), (3, 1, 3)),
+    ],
+    ids=["torchrun decides", "elastic", "processes", "elastic role", "fixed role"],
+)
+def test_a_size_is_known_or_left_open(made: Role, size: tuple[int | None, int | None, int | None]) -> None:
+    launch = read_role(made).launch(env={"A": "1"}, device="h", obstacle="")
+    assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == size
+    assert bool(launch.why_not_rewritten) == (size[0] is None)
+    assert (launch.env, launch.device, launch.is_module) == ({"A": "1"}, "h", False)
+
+
+def test_a_reason_outside_the_command_comes_first() -> None:
+    command = read_role(role("bash", "-c", "torchrun -m p.q $X"))
+    assert command.launch(env={}, device="", obstacle="no").why_not_rewritten == "no"
+    assert command.launch(env={}, device="", obstacle="").is_module
+
+
+@pytest.mark.parametrize(
+    ("made", "shell"),
+    [
+        (role("/bin/sh", "-c", "python t.py"), ("/bin/sh", "-c")),
+        (role("bash", "-euc", "python t.py"), ("bash", "-euc")),
+        (role("torchrun", "t.py"), ("sh", "-c")),
+        (role("/opt/bin/torchrun", "--no-python", "python", "t.py"), ("sh", "-c")),
+    ],
+)
+def test_the_shell_of_a_role_stays(made: Role, shell: tuple[str, str]) -> None:
+    entrypoint, arguments = read_role(made).wrapped([], {})
+    assert (entrypoint, arguments[0], len(arguments)) == (*shell, 2)
+
+
+@pytest.mark.parametrize(
+    "made", [role("sh", "-c", "python t.py", "x"), role("bash", "-x", "t"), role("dash", "-c", "python t.py")]
+)
+def test_another_use_of_a_shell_is_not_read(made: Role) -> None:
+    with pytest.raises(LaunchError, match="is neither torchrun nor python"):
+        read_role(made)
+
+
+@pytest.mark.parametrize(
+    ("line", "asked"),
+    [
+        ("torchrun t.py", "command -v torchrun"),
+        ("'/my bin/torchrun' t.py", "command -v '/my bin/torchrun'"),
+        ("python -u t.py", "if cubicml_why=$(python -u -c "),
+        ("torchrun --no-python python3 -O t.py", "if cubicml_why=$(${PYTHON_EXEC:-python3 -O} -c "),
+        ("python3 -O -m torch.distributed.run t.py", "if cubicml_why=$(${PYTHON_EXEC:-python3 -O} -c "),
+    ],
+)
+def test_the_python_of_the_command_is_asked(line: str, asked: str) -> None:
+    _, (_, wrapped) = read_role(role("bash", "-c", line)).wrapped([], {})
+    assert asked in wrapped.partition("then ")[0]
+
+
+@pytest.mark.parametrize(
+    ("line", "unrecorded"),
+    [
+        ("torchrun --tee 3 t.py --x 1 $Y", "torchrun --tee 3 t.py --x 'a $$$$b' $Y"),
+        ("python -m p.q --x 1 $Y", "python -m p.q --x 'a $$b' $Y"),
+    ],
+)
+def test_a_command_with_other_arguments_is_quoted(line: str, unrecorded: str) -> None:
+    command = read_role(role("bash", "-c", line))
+    assert command.unrecorded(["--x", "a $b", "$Y"]) == unrecorded
+    _, (_, wrapped) = command.wrapped([], {}, fallback="echo other")
+    assert wrapped.endswith("exec echo other")
+
+
+def test_macros_are_escaped_once_for_each_reader() -> None:
+    torchrun, python = (read_role(role(name, "t.py", "$$$$5")) for name in ("torchrun", "python"))
+    assert (torchrun.as_typed("$5"), python.as_typed("$5")) == ("$$$$5", "$$5")
+    assert (torchrun.as_seen("$$$$5"), python.as_seen("$$$$5")) == ("$5", "$$5")
+    assert python.wrapped(["$6"], {})[1][-5:] == ["3", "python", "t.py", "$$$$5", "named"]
+    assert python.wrapped(["$6"], {})[1][-12:-5] == ["6", "python", "-m", RECORDER, "--", "t.py", "$$6"]

@@ -3,13 +3,19 @@ from __future__ import annotations
 import shlex
 
 import pytest
+from hypothesis import assume, given
+from hypothesis import strategies as st
+from torch.distributed.run import parse_args
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.torchrun_command import (
+    RECORDER,
     TORCHRUN_SHORT,
     TORCHRUN_WITH_VALUE,
     TORCHRUN_WITHOUT_VALUE,
+    LaunchCommand,
     parse_command,
+    with_option,
 )
 
 
@@ -77,3 +83,119 @@ def test_options_are_those_of_the_torchrun_installed() -> None:
     assert with_value <= TORCHRUN_WITH_VALUE
     assert without_value <= TORCHRUN_WITHOUT_VALUE
     assert short == TORCHRUN_SHORT
+
+
+def torchrun(program: str, head_stop: int, args_start: int, **more: object) -> LaunchCommand:
+    """Return the command of a script that torchrun starts with a Python of its own choice."""
+    parts = {"is_module": False, "nnodes": 1, "is_torchrun": True, "picks_python": True, **more}
+    return LaunchCommand(program=program, head_stop=head_stop, args_start=args_start, **parts)
+
+
+@pytest.mark.parametrize(
+    ("line", "command"),
+    [
+        ("torchrun t.py", torchrun("t.py", 1, 2)),
+        ("torchrun -- t.py x", torchrun("t.py", 1, 3)),
+        ("torchrun t.py -- x", torchrun("t.py", 1, 3)),
+        ("torchrun -- t.py -- x", torchrun("t.py", 1, 3)),
+        ("torchrun t.py x --", torchrun("t.py", 1, 2)),
+        ("torchrun --tee=3 -r 2 --standalone t.py", torchrun("t.py", 5, 6)),
+        ("torchrun -m p.q x", torchrun("p.q", 2, 3, is_module=True, takes_module=True)),
+        ("torchrun --module -- p.q", torchrun("p.q", 2, 4, is_module=True, takes_module=True)),
+        (
+            "torchrun --no_python python -O -m p.q x",
+            torchrun("p.q", 4, 6, is_module=True, picks_python=False, python=slice(2, 4)),
+        ),
+        ("torchrun --no-python -- python t.py", torchrun("t.py", 4, 5, picks_python=False, python=slice(3, 4))),
+        ("python3 -E -m torch.distributed.run t.py x", torchrun("t.py", 4, 5, python=slice(0, 2))),
+        (
+            "python3 -m torch.distributed.run --nnodes 1:2 --nproc-per-node auto -- t.py",
+            torchrun(
+                "t.py",
+                7,
+                9,
+                python=slice(0, 1),
+                nnodes=None,
+                nproc_per_node=None,
+                left_open="the number of nodes (1:2) and the number of processes per node (auto)",
+            ),
+        ),
+        (
+            "python -W ignore -X dev -OWerror -uX a t.py -m",
+            LaunchCommand(program="t.py", is_module=False, head_stop=8, args_start=9, python=slice(0, 8)),
+        ),
+        (
+            "python -m torch.distributed.launch t.py",
+            LaunchCommand(
+                program="torch.distributed.launch", is_module=True, head_stop=1, args_start=3, python=slice(0, 1)
+            ),
+        ),
+        (
+            "python torch.distributed.run t.py",
+            LaunchCommand(
+                program="torch.distributed.run", is_module=False, head_stop=1, args_start=2, python=slice(0, 1)
+            ),
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_every_part_has_its_place(line: str, command: LaunchCommand) -> None:
+    assert parse_command(line.split()) == command
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (["torchrun"], "names no script or module"),
+        (["torchrun", "--nnodes"], "names no script or module"),
+        (["torchrun", "--nnodes=2", "--"], "names no script or module"),
+        (["torchrun", ""], "names no script or module"),
+        (["torchrun", "--", "-x"], "names no script or module"),
+        (["python", "-m"], "names no script or module"),
+        (["python", "-W"], "names no script or module"),
+        (["torchrun", "-q", "t.py"], "unknown torchrun option -q$"),
+        (["torchrun", "--no", "t.py"], "unknown torchrun option --no$"),
+        (["torchrun", "--no-python"], "an empty command is neither"),
+        (["python", RECORDER], "already starts the recorder"),
+        (["python", "-uc", "1"], "python option -uc leaves"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_a_command_without_a_program_is_refused(words: list[str], reason: str) -> None:
+    with pytest.raises(LaunchError, match=reason):
+        parse_command(words)
+
+
+OPTIONS = (
+    ["--nnodes", "2"],
+    ["--nnodes=2"],
+    ["--nproc_per_node", "2"],
+    ["--nproc-per-node=2"],
+    ["--max_rest", "2"],
+    ["--standalone"],
+    ["-t", "3"],
+    ["--rdzv-conf", "a=1,b=2"],
+    ["--role=-x"],
+)
+
+
+@given(st.lists(st.sampled_from(OPTIONS), max_size=4), st.booleans(), st.sampled_from(["nnodes", "nproc_per_node"]))
+def test_torchrun_reads_one_other_option(groups: list[list[str]], ended: bool, option: str) -> None:
+    words = [word for group in groups for word in group]
+    assume(sum(group[0].replace("-", "_").startswith(f"__{option}") for group in groups) < 2)
+    rest = [*(["--"] if ended else []), "t.py", "--nnodes", "9"]
+    changed = with_option([*words, *rest], len(words), option, "7")
+    assert vars(parse_args(changed)) == {**vars(parse_args([*words, *rest])), option: "7"}
+    assert changed[-len(rest) :] == tuple(rest)
+
+
+def test_words_after_the_options_are_no_options() -> None:
+    assert with_option(["--tee", "3", "--nnodes", "2"], 2, "nnodes", "7") == (
+        "--nnodes=7",
+        "--tee",
+        "3",
+        "--nnodes",
+        "2",
+    )
+    assert with_option(["--", "--nnodes", "2"], 3, "nnodes", "7") == ("--nnodes=7", "--", "--nnodes", "2")
+    assert with_option(["t.py", "--nnodes", "2"], 3, "nnodes", "7") == ("--nnodes=7", "t.py", "--nnodes", "2")

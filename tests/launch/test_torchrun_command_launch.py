@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributed.run import config_from_args, parse_args
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import TorchrunLaunch
 from torchx_cubicml.launch.torchrun_command import RECORDER
 from torchx_cubicml.recorder.process.run_program import parse_program
@@ -96,3 +97,54 @@ def test_torchrun_itself_reads_the_wrapped_command_so(line: str) -> None:
 )
 def test_the_python_of_the_program(line: str, env: dict[str, str], python: tuple[str, ...]) -> None:
     assert parse(line, **env).python(torchrun_python=("ours",)) == python
+
+
+@pytest.mark.parametrize(
+    ("line", "env", "resizable", "reason"),
+    [
+        ("t.py", {}, {"nproc_per_node"}, ""),
+        ("--nnodes 2 t.py", {}, set(), ""),
+        ("--nproc_per_node auto t.py", {}, set(), "the number of processes per node (auto)"),
+        ("t.py", {"PET_NNODES": "1:2"}, set(), "the number of nodes (1:2)"),
+    ],
+    ids=["one node", "several nodes", "left open", "elastic"],
+)
+def test_only_the_processes_of_one_node_can_change(
+    line: str, env: dict[str, str], resizable: set[str], reason: str
+) -> None:
+    launch = parse(line, **env).launch
+    assert launch.resizable == resizable
+    assert launch.why_not_rewritten == (f"{reason} is known only when the job starts" if reason else "")
+
+
+@pytest.mark.parametrize("env", [{}, {"PET_TEE": "3", "PET_STANDALONE": "1"}], ids=["typed", "environment"])
+@pytest.mark.parametrize(
+    ("line", "wrapped", "python"),
+    [
+        ("--tee 3 t.py x", "--tee 3 -m rec -- t.py x", "ours"),
+        ("-m p.q x", "-m rec -- -m p.q x", "ours"),
+        ("--no-python python3 -u t.py x", "--no-python python3 -u -m rec -- t.py x", "python3 -u"),
+        ("--no-python python3 -m p.q x", "--no-python python3 -m rec -- -m p.q x", "python3"),
+    ],
+    ids=["script", "module", "named Python", "module of a named Python"],
+)
+def test_options_of_the_environment_are_not_repeated(line: str, wrapped: str, python: str, env: dict[str, str]) -> None:
+    command = parse(line, **env)
+    assert command.wrapped(("x",), recorder="rec") == wrapped.split()
+    assert command.python(torchrun_python=("ours",)) == tuple(python.split())
+
+
+@pytest.mark.parametrize("value", ["", "0", " 0 "])
+def test_a_switch_of_the_environment_may_be_off(value: str) -> None:
+    assert not parse("t.py", PET_MODULE=value, PET_RUN_PATH=value).launch.is_module
+
+
+def test_a_switch_of_the_environment_may_be_on() -> None:
+    assert parse("p.q", PET_MODULE=" 1").launch.is_module
+    with pytest.raises(LaunchError, match="--run-path"):
+        parse("t.py", PET_RUN_PATH="1")
+
+
+def test_a_changed_value_is_escaped_for_torchrun() -> None:
+    words = parse("t.py --x '$$5' --y ${rank}").wrapped(["--x", "$6", "--y", "${rank}"], recorder="rec")
+    assert words[-4:] == ["--x", "$$6", "--y", "${rank}"]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -214,3 +215,50 @@ def test_the_workload_split_skips_other_units() -> None:
     assert card.n_test == alone.n_test
     with pytest.raises(RecordError, match="4 measured trials to train on and 0 to predict"):
         evaluate([*TRIALS, *strange], split="workload", objective="samples_per_second")
+
+
+def test_what_is_unknown_of_an_unmeasured_trial_is_no_loss() -> None:
+    """The best proposal of all has no throughput: its loss is whole, unless it might have run."""
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in range(1, 41)]
+    asked = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in (5, 18)]
+    losses = {}
+    for state in (each for each in State if each.ended):
+        odd = Trial(trial_id="odd", workload={}, config={"x": 30}, state=state)
+        card = grade(known, [*asked, odd], predictor="boosting", objective="tokens_per_second", split="")
+        assert (card.n_train, card.n_test) == (40, 2)
+        losses[state] = (card.regret, card.regret_of_3)
+    unknown = {State.COMPLETED, State.STOPPED_EARLY}
+    assert losses == {state: (0.0, 0.0) if state in unknown else (1.0, 0.0) for state in losses}
+
+
+@pytest.mark.parametrize(
+    ("state", "n_test"), [(State.STOPPED_EARLY, 3), (State.TIMEOUT, 3), (State.OUT_OF_MEMORY, 2)], ids=str
+)
+def test_what_was_measured_before_a_failure_counts(state: State, n_test: int) -> None:
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in range(1, 41)]
+    asked = [replace(known[index], trial_id=f"asked-{index}") for index in (3, 7, 30)]
+    asked[2] = replace(asked[2], state=state)
+    card = grade(known, asked, predictor="boosting", objective="tokens_per_second", split="")
+    assert card.n_test == n_test
+    assert card.regret == (0.0 if n_test == 3 else 1.0)
+
+
+def test_the_loss_is_that_of_the_best_of_so_many_proposals() -> None:
+    """Twelve configs, of which the predictor knows the reverse order: each proposal is faster than the one before."""
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=1000.0 / x) for x in range(1, 41)]
+    asked = [Trial.completed(workload={}, config={"x": 3 * x}, tokens_per_second=100.0 * x) for x in range(1, 13)]
+    card = grade(known, asked, predictor="boosting", objective="tokens_per_second", split="")
+    losses = (card.regret, card.regret_of_3, card.regret_of_5, card.regret_of_10)
+    assert losses == pytest.approx((11 / 12, 9 / 12, 7 / 12, 2 / 12))
+    assert (card.tau, card.pearson < 0.0, card.spearman) == pytest.approx((-1.0, True, -1.0))
+
+
+def test_a_workload_with_one_config_has_no_loss() -> None:
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in range(1, 11)]
+    card = grade(known, known[:1], predictor="boosting", objective="tokens_per_second", split="")
+    assert math.isnan(card.regret)
+    assert math.isnan(card.tau)
+    with pytest.raises(RecordError, match="here: 10 measured trials to train on and 0 to predict; both must be >= 1"):
+        grade(known, [], predictor="boosting", objective="tokens_per_second", split="here")
+    with pytest.raises(RecordError, match="here: 0 measured trials to train on and 1 to predict"):
+        grade([], known[:1], predictor="boosting", objective="tokens_per_second", split="here")

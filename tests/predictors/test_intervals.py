@@ -87,3 +87,76 @@ def test_a_version_outside_is_a_new_category_or_number() -> None:
     known, columns = novelty(0.0)
     found = known.of_categories(columns.encode([{**ROWS[0], "release": each} for each in (23, 24, 26, 27, 60)]))
     assert found == pytest.approx([0.15**2, 0.0, 0.0, 0.15**2, 0.0])
+
+
+def novelty_of(
+    rows: list[dict[str, object]], rest: list[float], asked: list[dict[str, object]]
+) -> tuple[list[float], list[float]]:
+    """Return the variances that new categories and numbers beyond the range add."""
+    columns = Columns.from_rows(rows)
+    known = Novelty.of(columns.encode(rows), columns, np.array(rest))
+    features = columns.encode(asked)
+    return known.of_categories(features).tolist(), known.of_numbers(features).tolist()
+
+
+def test_a_range_ends_before_the_outermost_rows() -> None:
+    """Of sixteen rows the three smallest and the three largest do not count: 8 to 2048."""
+    rows = [{"size": 2**n} for n in range(16)]
+    asked = [{"size": 2**n} for n in (3, 12, 2, 14, 0)] + [{"size": 0}, {"size": -1}, {}]
+    _, found = novelty_of(rows, [0.0] * 16, asked)
+    assert found == pytest.approx([(0.15 * beyond) ** 2 for beyond in (0, 0, 1, 2, 3, 0, 0, 0)])
+
+
+def test_doublings_of_several_numbers_add_up() -> None:
+    rows = [{"size": 2 ** (n % 4), "width": 2 ** (n % 2 + 5), "zero": n, "gap": n + 1} for n in range(8)]
+    del rows[3]["gap"]  # neither what is missing somewhere nor what is not positive has a range
+    asked = [{"size": 32, "width": 8, "zero": 99, "gap": 99}]
+    low, high = np.sort([n % 4 for n in range(8)])[[1, -2]]
+    assert (low, high) == (0, 3)
+    assert novelty_of(rows, [0.0] * 8, asked)[1] == pytest.approx([(0.15 * (2 + 2)) ** 2])
+
+
+def test_a_number_that_hardly_varies_may_be_a_version() -> None:
+    """The range is less than a doubling, and what is asked lies less than one beyond."""
+    rows = [{"release": 24 + n % 3, "size": 10 * (1 + n % 2)} for n in range(9)]
+    asked = [{"release": release} for release in (24, 26, 27, 23, 51, 53, 12.5, 11)] + [{"size": 21}]
+    found, _ = novelty_of(rows, [0.0] * 9, asked)
+    prior = 0.15**2
+    assert found == pytest.approx([0, 0, prior, prior, prior, 0, prior, 0, 0])
+
+
+def test_the_variance_of_a_new_category_is_shrunk_to_the_prior() -> None:
+    """Three categories with medians 0, 0.3 and 0.9, without noise; a fourth occurs once and does not count."""
+    rows = [{"kind": kind} for kind in "aaabbbcccd"]
+    rest = [0.0] * 3 + [0.3] * 3 + [0.9] * 3 + [99.0]
+    among = float(np.var([0.0, 0.3, 0.9]))
+    expected = (2 * among + 2 * 0.15**2) / (2 + 2)
+    asked = [{"kind": "new"}, {"kind": "a"}, {"kind": "d"}, {}]
+    assert novelty_of(rows, rest, asked)[0] == pytest.approx([expected, 0.0, 0.0, expected])
+    gaps = [*rows, {}, {}]
+    assert novelty_of(gaps, [*rest, 0.0, 0.0], asked)[0] == [0.0] * 4  # encoded, an unknown word is a gap
+
+
+def test_noise_within_categories_is_no_difference() -> None:
+    rows = [{"kind": kind} for kind in "aaabbb"]
+    rest = [-0.1, 0.0, 0.1, 0.2, 0.3, 0.5]
+    noise = 2.2 * (0.1**2 / 3 + 0.1**2 / 3) / 2
+    among = 0.15**2 - noise
+    (found,), _ = novelty_of(rows, rest, [{"kind": "new"}])
+    assert found == pytest.approx((among + 2 * 0.15**2) / 3)
+    (same,), _ = novelty_of(rows, [-1.0, 0.0, 1.0] * 2, [{"kind": "new"}])
+    assert same == pytest.approx(2 * 0.15**2 / 3)
+    (single,), _ = novelty_of([{"kind": "a"}, {"kind": "b"}], [0.0, 9.0], [{"kind": "new"}])
+    assert single == pytest.approx(0.15**2)
+
+
+@pytest.mark.parametrize(("count", "scale"), [(9, 1.0), (10, 2.0)])
+def test_a_scale_needs_ten_errors(count: int, scale: float) -> None:
+    errors = np.full(count, 2.0 * 1.2816)
+    assert conformal_scale(errors, np.ones(count)) == pytest.approx(scale)
+    assert conformal_scale(errors, np.ones(count), fewest=5) == pytest.approx(2.0)
+
+
+@pytest.mark.parametrize(("ratio", "scale"), [(0.21, 0.21), (0.19, 0.2), (4.9, 4.9), (5.1, 5.0)])
+def test_a_scale_has_limits(ratio: float, scale: float) -> None:
+    assert conformal_scale(np.full(20, ratio * 1.2816), np.ones(20)) == pytest.approx(scale)

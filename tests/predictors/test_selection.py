@@ -1,11 +1,15 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
 
+from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR, PREDICTORS, selection
 from torchx_cubicml.predictors.selection import PredictorChoice, choose_predictor, load_choice, save_choice
 from torchx_cubicml.records.trial import Trial
@@ -88,3 +92,58 @@ def test_an_unknown_name_means_the_default(tmp_path: Path, content: str) -> None
     kept.write_text(content)
     assert load_choice(str(tmp_path)) == DEFAULT_PREDICTOR
     assert latest_choice(str(tmp_path)) in {"", "oracle"}
+
+
+@pytest.mark.parametrize(
+    ("taus", "name"),
+    [
+        ({"greybox": 0.5, "boosting": 0.52, "roofline": 0.4}, "greybox"),
+        ({"greybox": 0.5, "boosting": 0.53, "roofline": 0.6}, "roofline"),
+        ({"greybox": 0.5, "boosting": math.nan, "roofline": -0.2}, "greybox"),
+        ({"greybox": -0.5, "boosting": -0.1, "roofline": -0.3}, "boosting"),
+        ({"greybox": math.nan, "boosting": 0.9, "roofline": 0.9}, None),
+    ],
+)
+def test_the_best_rank_is_chosen(monkeypatch: pytest.MonkeyPatch, taus: dict[str, float], name: str | None) -> None:
+    monkeypatch.setattr(selection, "PREDICTORS", {each: PREDICTORS[each] for each in taus})
+    asked: list[tuple[str, int]] = []
+
+    def graded(_: object, *, predictor: str, objective: str, seed: int) -> SimpleNamespace:
+        assert objective == "tokens_per_second"
+        asked.append((predictor, seed))
+        if seed == 8:
+            raise RecordError("nothing to predict")
+        return SimpleNamespace(tau=math.nan if seed == 9 else taus[predictor])
+
+    monkeypatch.setattr(selection, "evaluate", graded)
+    choice = choose_predictor(trials(20), seed=7)
+    assert asked == [(each, seed) for each in taus for seed in (7, 8, 9)]
+    assert (choice.name if choice is not None else None) == name
+    if choice is not None:
+        assert choice.taus == {each: tau for each, tau in taus.items() if not math.isnan(tau)}
+        assert choice.n_measured == 20
+
+
+def test_a_rank_is_the_mean_over_three_splits(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "evaluate", lambda *_, seed, **__: SimpleNamespace(tau=(0.1, 0.4, 0.1)[seed]))
+    choice = choose_predictor(trials(20))
+    assert choice is not None
+    assert choice.taus == pytest.approx(dict.fromkeys(PREDICTORS, 0.2))
+
+
+def test_only_what_was_measured_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(selection, "evaluate", lambda *_, **__: SimpleNamespace(tau=0.5))
+    lost = [replace(each, measurement=None) for each in trials(30)]
+    assert choose_predictor([*trials(19), *lost]) is None
+    assert choose_predictor(trials(25), objective="samples_per_second") is None
+    choice = choose_predictor([*trials(20), *lost])
+    assert choice is not None
+    assert choice.n_measured == 20
+
+
+def test_a_choice_is_told_with_all_ranks() -> None:
+    choice = PredictorChoice(name="boosting", taus={"greybox": 0.5, "boosting": 0.714, "roofline": 0.6}, n_measured=30)
+    assert str(choice) == (
+        "predictor for launches with this store: boosting (Kendall's tau on held-out fifths of 30 measured trials: "
+        "boosting 0.71, roofline 0.60, greybox 0.50)"
+    )

@@ -3,10 +3,12 @@ from __future__ import annotations
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 from threadpoolctl import threadpool_info
 
+from torchx_cubicml.predictors import threads
 from torchx_cubicml.predictors.threads import map_parallel, one_thread
 
 
@@ -55,6 +57,7 @@ def test_a_library_loaded_inside_is_limited_by_the_next_context() -> None:
 
 _TWO_AT_ONCE = """
 import threading
+from concurrent.futures import ThreadPoolExecutor
 import numpy
 import sklearn.ensemble
 from threadpoolctl import threadpool_info
@@ -132,3 +135,38 @@ def test_cores_are_counted_without_an_affinity(monkeypatch: pytest.MonkeyPatch) 
 def test_an_error_of_another_thread_is_raised_here() -> None:
     with pytest.raises(ZeroDivisionError):
         map_parallel(lambda item: 1 / (item - 3), range(5))
+
+
+@pytest.mark.parametrize(("n_cores", "n_threads"), [(1, 1), (3, 3), (4, 4), (64, 4)])
+def test_at_most_four_cores_are_used(monkeypatch: pytest.MonkeyPatch, n_cores: int, n_threads: int) -> None:
+    made: list[int] = []
+    monkeypatch.setattr("os.sched_getaffinity", lambda process: range(n_cores) if process == 0 else None)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", lambda count: made.append(count) or ThreadPoolExecutor(count))
+    assert map_parallel(str, [1, 2, 3]) == ["1", "2", "3"]
+    assert map_parallel(str, []) == []
+    assert made == [n_threads] * 2
+
+
+@pytest.mark.parametrize(("n_cores", "n_threads"), [(None, 1), (2, 2)])
+def test_all_cores_count_without_an_affinity(
+    monkeypatch: pytest.MonkeyPatch, n_cores: int | None, n_threads: int
+) -> None:
+    made: list[int] = []
+    monkeypatch.delattr("os.sched_getaffinity")
+    monkeypatch.setattr("os.cpu_count", lambda: n_cores)
+    monkeypatch.setattr(threads, "ThreadPoolExecutor", lambda count: made.append(count) or ThreadPoolExecutor(count))
+    assert map_parallel(str, [1]) == ["1"]
+    assert made == [n_threads]
+
+
+def test_the_first_item_is_worked_on_alone() -> None:
+    done: list[int] = []
+
+    def work(item: int) -> list[int]:
+        before = list(done)
+        done.append(item)
+        return before
+
+    first, *others = map_parallel(work, range(4))
+    assert first == []
+    assert all(each[:1] == [0] for each in others)

@@ -3,6 +3,7 @@ from __future__ import annotations
 import base64
 import json
 import random
+import re
 import zlib
 
 import pytest
@@ -11,6 +12,7 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.errors import ContractError
 from torchx_cubicml.records.contract import (
+    CONTRACT_VARIABLE,
     MAX_BYTES,
     Contract,
     FilePatch,
@@ -18,6 +20,7 @@ from torchx_cubicml.records.contract import (
     decode_contract,
     encode_contract,
 )
+from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.records.trial import Origin
 
 FULL = Contract(
@@ -39,6 +42,35 @@ FULL = Contract(
 )
 
 
+WRITTEN = {
+    "version": 1,
+    "store": "s3://team/cubicml",
+    "workload": {"program": "examples/train_gpt.py", "world_size": 2, "n_layers": 12},
+    "config": {"micro_batch_size": 4, "sharding_strategy": ["FULL_SHARD", "NO_SHARD"], "compile": False, "lr": 0.1},
+    "objective": "samples_per_second",
+    "origin": "tune",
+    "launch_id": "tune-0123",
+    "scheduler": "local_cwd",
+    "suggestion": {"throughput": 41_000.0, "reason": "schneller, größer, 更快"},
+    "step_limit": 20,
+    "trial_id": "",
+    "hooks": {"fsdp": ["FULL_SHARD", "NO_SHARD"]},
+    "files": [
+        {
+            "path": "ds.json",
+            "argument": 3,
+            "variable": "",
+            "digest": "0" * 64,
+            "values": [[["zero", "stage"], 3], [["a"], [1, 2]]],
+        },
+        {"path": "c d.yaml", "argument": None, "variable": "CONFIG", "digest": "", "values": []},
+    ],
+    "as_typed": {"args": ["--a", "b c"], "env": {"A": None, "B": "x"}, "config": {"micro_batch_size": 2}},
+    "log": None,
+    "refused": "",
+}
+
+
 def packed(payload: object) -> str:
     text = payload if isinstance(payload, bytes) else json.dumps(payload).encode()
     return base64.urlsafe_b64encode(zlib.compress(text)).decode()
@@ -49,11 +81,106 @@ def test_a_contract_survives_the_round_trip(contract: Contract) -> None:
     assert decode_contract(encode_contract(contract)) == contract
 
 
+def test_a_contract_is_compact_json_under_its_field_names() -> None:
+    text = zlib.decompress(base64.urlsafe_b64decode(encode_contract(FULL)))
+    assert text == json.dumps(WRITTEN, separators=(",", ":"), ensure_ascii=False).encode()
+    assert decode_contract(packed(WRITTEN)) == FULL
+    assert CONTRACT_VARIABLE == "TORCHX_CUBICML_LAUNCH"
+
+
+def test_all_fields_but_the_store_can_be_missing() -> None:
+    least = decode_contract(packed({"version": 1, "store": "/data"}))
+    assert least == Contract(store="/data")
+    assert (least.objective, least.origin, least.step_limit) == ("tokens_per_second", Origin.USER, None)
+    assert (least.launch_id, least.scheduler, least.trial_id, least.refused) == ("", "", "", "")
+    assert decode_contract(packed({"version": 1, "store": "/data", "files": None})) == least
+    command = decode_contract(packed({"version": 1, "store": "/data", "as_typed": {}})).as_typed
+    assert command == TypedCommand(args=(), env={}, config={})
+    (patch,) = decode_contract(packed({"version": 1, "store": "/data", "files": [{"path": "a"}]})).files
+    assert patch == FilePatch(path="a", argument=None, variable="", digest="", values=())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"trial_id": "slurm://torchx/7"},
+        {"refused": "the file changed"},
+        {"step_limit": 1},
+        {"log": LogPattern(pattern="speed (.)", groups={"step_time_s": 1})},
+        {"files": (FilePatch(path="a", argument=0),)},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_other_fields_survive_the_round_trip(change: dict[str, object]) -> None:
+    contract = Contract(store="/data", **change)
+    decoded = decode_contract(encode_contract(contract))
+    assert decoded == contract
+    assert decoded != Contract(store="/data")
+
+
 def test_the_typed_contract_keeps_the_launch() -> None:
     typed = FULL.typed()
     assert (typed.config, typed.origin, typed.suggestion) == ({"micro_batch_size": 2}, Origin.USER, None)
     assert (typed.files, typed.hooks, typed.as_typed) == ((), {}, None)
     assert (typed.store, typed.launch_id, typed.step_limit) == (FULL.store, FULL.launch_id, FULL.step_limit)
+
+
+def test_a_contract_without_changes_of_files_keeps_its_config() -> None:
+    contract = Contract(store="/data", config={"tp_degree": 2}, origin=Origin.REWRITE, hooks={"fsdp": "NO_SHARD"})
+    assert contract.typed() == Contract(store="/data", config={"tp_degree": 2})
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        ({"store": 5}, "store must be a string, got 5"),
+        ({"workload": 5}, "contract.workload must map names to values, got int"),
+        ({"config": 5}, "contract.config must map names to values, got int"),
+        ({"hooks": 5}, "contract.hooks must map names to values, got int"),
+        ({"objective": 5}, "objective must be a string, got 5"),
+        ({"origin": 5}, "origin must be a string, got 5"),
+        ({"launch_id": 5}, "launch_id must be a string, got 5"),
+        ({"scheduler": 5}, "scheduler must be a string, got 5"),
+        ({"trial_id": 5}, "trial_id must be a string, got 5"),
+        ({"refused": 5}, "refused must be a string, got 5"),
+        ({"suggestion": 5}, "suggestion must be a JSON object, got 5"),
+        ({"step_limit": True}, "step_limit must be a whole number >= 1, got True"),
+        ({"step_limit": 1.5}, "step_limit must be a whole number >= 1, got 1.5"),
+        ({"step_limit": 0}, "step_limit must be a whole number >= 1, got 0"),
+        ({"log": 5}, "log must hold a pattern and its groups, got 5"),
+        ({"log": {"pattern": "x (.)"}}, "log must hold a pattern and its groups, got {'pattern': 'x (.)'}"),
+        ({"log": {"groups": {}}}, "log must hold a pattern and its groups, got {'groups': {}}"),
+        ({"files": 5}, "files must be a list, got 5"),
+        ({"files": [5]}, "a file must be a JSON object, got 5"),
+        ({"files": [{}]}, "path must be a string, got None"),
+        ({"files": [{"path": "a", "variable": 5}]}, "variable must be a string, got 5"),
+        ({"files": [{"path": "a", "digest": 5}]}, "digest must be a string, got 5"),
+        ({"files": [{"path": "a", "argument": -1}]}, "argument must be a position, got -1"),
+        ({"files": [{"path": "a", "argument": True}]}, "argument must be a position, got True"),
+        ({"files": [{"path": "a", "argument": 1.5}]}, "argument must be a position, got 1.5"),
+        ({"files": [{"path": "a", "values": 5}]}, "values must be a list, got 5"),
+        ({"files": [{"path": "a", "values": [5]}]}, "values must be pairs of key and value, got 5"),
+        ({"files": [{"path": "a", "values": ["ab"]}]}, "values must be pairs of key and value, got 'ab'"),
+        ({"files": [{"path": "a", "values": [["a", 1]]}]}, "values must be pairs of key and value, got ['a', 1]"),
+        ({"files": [{"path": "a", "values": [[[], 1]]}]}, "values must be pairs of key and value, got [[], 1]"),
+        ({"files": [{"path": "a", "values": [[[5], 1]]}]}, "values must be pairs of key and value, got [[5], 1]"),
+        ({"files": [{"path": "a", "values": [[["a"]]]}]}, "values must be pairs of key and value, got [['a']]"),
+        (
+            {"files": [{"path": "a", "values": [[["a"], 1, 2]]}]},
+            "values must be pairs of key and value, got [['a'], 1, 2]",
+        ),
+        ({"files": [{"path": "a", "values": [[["a"], "x" * 4097]]}]}, "contract.files has 4097 characters; the limit"),
+        ({"as_typed": 5}, "as_typed must be a JSON object, got 5"),
+        ({"as_typed": {"args": 5}}, "as_typed.args must be a list, got 5"),
+        ({"as_typed": {"env": 5}}, "env must be a JSON object, got 5"),
+        ({"as_typed": {"env": {"A": "x", "B": 5}}}, "as_typed.env must hold strings"),
+        ({"as_typed": {"config": 5}}, "contract.as_typed must map names to values, got int"),
+    ],
+    ids=lambda value: repr(value)[:48] if isinstance(value, dict) else None,
+)
+def test_damage_is_reported_with_the_field_and_the_rule(damage: dict[str, object], message: str) -> None:
+    with pytest.raises(ContractError, match=f"^the launch contract is damaged: {re.escape(message)}"):
+        decode_contract(packed({"version": 1, "store": "/data", **damage}))
 
 
 @pytest.mark.parametrize(
@@ -93,6 +220,29 @@ def test_a_contract_over_its_limit_is_refused_on_both_sides() -> None:
         encode_contract(Contract(store="/data", config={str(i): noise[i : i + 4000] for i in range(0, 20_000, 4000)}))
     with pytest.raises(ContractError, match=str(MAX_BYTES)):
         decode_contract("A" * (MAX_BYTES + 1))
+
+
+def test_a_contract_of_exactly_the_limit_is_read() -> None:
+    noise = random.Random(7).randbytes(4_000).hex()
+    encoded: list[str] = []
+
+    def grow() -> None:
+        for length in range(7_000, 8_000):
+            config = {"a": noise[:4_000], "b": noise[4_000:length]}
+            encoded.append(encode_contract(Contract(store="/data", config=config)))
+
+    with pytest.raises(ContractError, match=r"has 61\d\d bytes; the limit is 6144$"):
+        grow()
+    assert len(encoded[-1]) == 6144
+    assert decode_contract(encoded[-1]).config["a"] == noise[:4_000]
+    with pytest.raises(ContractError, match=r"has 6148 bytes; the limit is 6144$"):
+        decode_contract(encoded[-1] + "AAAA")
+
+
+def test_a_contract_without_its_checksum_is_damaged() -> None:
+    whole = base64.urlsafe_b64decode(packed({"version": 1, "store": "/data"}))
+    with pytest.raises(ContractError, match="damaged: not a complete JSON object"):
+        decode_contract(base64.urlsafe_b64encode(whole[:-4]).decode())
 
 
 @pytest.mark.parametrize("version", [0, 2, None, "1"], ids=repr)

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,7 +12,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.event import MAX_REASON, SCHEMA_VERSION, Event, EventKind, fold_events, trial_events
+from torchx_cubicml.records.event import (
+    MAX_REASON,
+    SCHEMA_VERSION,
+    TUNER,
+    Event,
+    EventKind,
+    fold_events,
+    measurement_from_json,
+    trial_events,
+)
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
 from torchx_cubicml.records.trial import STATISTICS, Measurement, Origin, State, Trial
 
@@ -133,6 +144,122 @@ class TestJson:
             "writer": "rank0",
             "origin": "user",
         }
+
+    def test_an_event_of_all_fields_is_written_under_their_names(self) -> None:
+        event = ended(
+            State.TIMEOUT,
+            launch_id="l",
+            attempt=(3, 4),
+            time="2026-01-01",
+            workload={"n_layers": 2},
+            config={"tp_degree": 1},
+            origin=Origin.TUNE,
+            observed={"x": (1, 2)},
+            measurement=Measurement(tokens_per_second=2.0),
+            reason="too slow",
+            suggestion={"low": 1.0},
+            extra={"rack": 7},
+        )
+        assert event.to_json() == {
+            "rack": 7,
+            "schema": 1,
+            "event": "ended",
+            "trial_id": "a",
+            "launch_id": "l",
+            "attempt": [3, 4],
+            "sequence": 9,
+            "writer": "rank0",
+            "time": "2026-01-01",
+            "workload": {"n_layers": 2},
+            "config": {"tp_degree": 1},
+            "origin": "tune",
+            "observed": {"x": [1, 2]},
+            "measurement": {"tokens_per_second": 2.0, "steps_counted": 1, "warmup_steps": 0, "statistic": ""},
+            "state": "timeout",
+            "reason": "too slow",
+            "suggestion": {"low": 1.0},
+        }
+        assert through_json(event) == event
+
+    @pytest.mark.parametrize("kind", ["planned", "started", "measured"])
+    def test_all_fields_but_an_id_can_be_missing(self, kind: str) -> None:
+        event = Event.from_json({"schema": 1, "event": kind, "launch_id": "l"})
+        assert event == Event(kind=EventKind(kind), launch_id="l")
+        assert (event.trial_id, event.attempt, event.sequence, event.writer, event.time) == ("", (0, 0), 0, "", "")
+        assert (event.origin, event.reason, event.state, event.extra) == (Origin.USER, "", None, {})
+        assert (event.workload, event.config, event.observed, event.suggestion) == ({}, {}, {}, None)
+
+    def test_an_unknown_field_is_kept_as_read(self) -> None:
+        payload = {**started().to_json(), "kind": 1, "extra": {"a": None}, "rack": [7]}
+        event = Event.from_json(payload)
+        assert event.extra == {"kind": 1, "extra": {"a": None}, "rack": [7]}
+        assert event.to_json() == payload
+
+    @pytest.mark.parametrize("name", ["trial_id", "launch_id", "writer", "time", "reason"])
+    def test_a_text_has_at_most_64_ki_characters(self, name: str) -> None:
+        payload = {"schema": 1, "event": "started", "trial_id": "a", name: "x" * 65_536}
+        assert getattr(Event.from_json(payload), name) == "x" * 65_536
+        with pytest.raises(RecordError, match=f"^invalid event: {name} must be a string of at most 65536 characters"):
+            Event.from_json({**payload, name: "x" * 65_537})
+
+    def test_counts_go_up_to_the_largest_whole_number(self) -> None:
+        payload = {"schema": 1, "event": "started", "trial_id": "a", "sequence": 2**64, "attempt": [2**64, 2**64]}
+        event = Event.from_json(payload)
+        assert (event.sequence, event.attempt) == (2**64, (2**64, 2**64))
+        for change in ({"sequence": 2**64 + 1}, {"attempt": [2**64 + 1, 0]}, {"attempt": [0, 2**64 + 1]}):
+            with pytest.raises(RecordError, match=f"invalid event: {next(iter(change))} must be a whole number"):
+                Event.from_json({**payload, **change})
+
+    @pytest.mark.parametrize(
+        ("change", "message"),
+        [
+            ({"schema": 2}, "unknown schema 2; this version reads 1 to 1"),
+            ({"event": None}, "None is not a valid EventKind"),
+            ({"attempt": [0, 0, 0]}, "attempt must be two whole numbers, got [0, 0, 0]"),
+            ({"attempt": 5}, "attempt must be two whole numbers, got 5"),
+            ({"workload": []}, "workload must map names to values, got list"),
+            ({"config": 5}, "config must map names to values, got int"),
+            ({"observed": "x"}, "observed must map names to values, got str"),
+            ({"measurement": 5}, "measurement must be a JSON object, got 5"),
+            ({"suggestion": [1]}, "suggestion must be a JSON object, got [1]"),
+            ({"state": "lost"}, "'lost' is not a valid State"),
+            ({"origin": "mars"}, "'mars' is not a valid Origin"),
+        ],
+        ids=lambda value: next(iter(value)) if isinstance(value, dict) else None,
+    )
+    def test_a_refusal_says_which_field_is_wrong(self, change: dict[str, object], message: str) -> None:
+        with pytest.raises(RecordError, match=f"^invalid event: {re.escape(message)}$"):
+            Event.from_json({"schema": 1, "event": "started", "trial_id": "a", **change})
+
+    def test_an_event_without_a_kind_is_refused(self) -> None:
+        with pytest.raises(RecordError, match=r"^invalid event: '' is not a valid EventKind$"):
+            Event.from_json({"schema": 1, "trial_id": "a"})
+
+    @pytest.mark.parametrize(
+        ("payload", "statistic"),
+        [
+            ({"tokens_per_second": 1.0}, ""),
+            ({"tokens_per_second": 1.0, "source": "Lightning"}, "p50"),
+            ({"tokens_per_second": 1.0, "step_time_s": [0.1, 0.2, 0.3]}, "p50"),
+            ({"tokens_per_second": 1.0, "step_time_s": [0.1, 0.2, 0.3], "statistic": ""}, ""),
+            ({"tokens_per_second": 1.0, "source": "Lightning", "statistic": "mean"}, "mean"),
+            ({"tokens_per_second": 1.0, "step_time_s": [], "energy_j": 4}, ""),
+        ],
+        ids=["imported", "log", "steps", "unknown", "mean", "later field"],
+    )
+    def test_an_older_measurement_is_at_the_median(self, payload: dict[str, object], statistic: str) -> None:
+        measurement = measurement_from_json(payload)
+        assert measurement is not None
+        assert (measurement.statistic, measurement.tokens_per_second) == (statistic, 1.0)
+        assert measurement.step_time_s == tuple(payload.get("step_time_s", ()))
+        assert measurement.source == payload.get("source", "")
+
+    def test_no_measurement_is_none(self) -> None:
+        assert measurement_from_json(None) is None
+
+    def test_a_secret_truth_value_and_nothing_stay_as_they_are(self) -> None:
+        config = {"use_auth_token": False, "lr": 0.0, "names": ("", "b"), "n": 0, "text": ""}
+        assert started(config=config).to_json()["config"] == {**config, "names": ["", "b"]}
 
     def test_ordinary_values_are_unchanged(self) -> None:
         workload = {
@@ -293,6 +420,133 @@ class TestFold:
     def test_as_few_events_as_possible(self) -> None:
         trial = Trial.completed(workload={"n_layers": 2}, config={"tp_degree": 1}, tokens_per_second=2.0)
         assert [event.kind for event in trial_events(trial)] == [EventKind.STARTED, EventKind.ENDED]
+
+    def test_a_restarted_trial_becomes_an_event_per_attempt(self) -> None:
+        measurement = Measurement(tokens_per_second=2.0)
+        trial = Trial(
+            trial_id="a",
+            launch_id="l",
+            workload={"n_layers": 2},
+            config={"tp_degree": [1, 2]},
+            observed={"x": 3},
+            state=State.TIMEOUT,
+            measurement=measurement,
+            origin=Origin.TUNE,
+            attempts=3,
+            reason="slow",
+            suggestion={"low": 1.0},
+            started_at="2026-01-01",
+            ended_at="2026-01-02",
+        )
+        base = Event(kind=EventKind.STARTED, trial_id="a", launch_id="l", writer="w", origin=Origin.TUNE)
+        begin = replace(
+            base,
+            time="2026-01-01",
+            workload={"n_layers": 2},
+            config={"tp_degree": (1, 2)},
+            observed={"x": 3},
+            suggestion={"low": 1.0},
+        )
+        restarts = [replace(base, attempt=(0, 1)), replace(base, attempt=(0, 2))]
+        end = replace(
+            base,
+            kind=EventKind.ENDED,
+            attempt=(0, 2),
+            sequence=1,
+            time="2026-01-02",
+            measurement=measurement,
+            state=State.TIMEOUT,
+            reason="slow",
+        )
+        assert trial_events(trial, writer="w") == [begin, *restarts, end]
+        running = replace(trial, state=State.RUNNING, ended_at="", reason="")
+        assert trial_events(running, writer="w") == [replace(begin, measurement=measurement), *restarts]
+        assert {event.writer for event in trial_events(trial)} == {""}
+
+    @pytest.mark.parametrize("field", ["workload", "config", "observed"])
+    def test_an_illegal_fact_of_a_trial_is_named(self, field: str) -> None:
+        trial = replace(Trial.infeasible(workload={}, config={}), **{field: {"x": None}})
+        with pytest.raises(RecordError, match=rf"^{field}\.x must be"):
+            trial_events(trial)
+
+    @pytest.mark.parametrize(
+        ("early", "late"),
+        [
+            ({"kind": EventKind.PLANNED, "attempt": (9, 9), "sequence": 9}, {}),
+            ({"attempt": (0, 0), "sequence": 9}, {"attempt": (0, 1)}),
+            ({"attempt": (0, 9)}, {"attempt": (1, 0)}),
+            ({"sequence": 0, "writer": "rank1"}, {"sequence": 1}),
+            ({"writer": "rank0", "kind": EventKind.STARTED}, {"writer": "rank1", "kind": EventKind.MEASURED}),
+            ({"kind": EventKind.MEASURED, "time": "2030"}, {"kind": EventKind.STARTED, "time": "2020"}),
+            ({"time": "2026-01-01"}, {"time": "2026-01-02"}),
+        ],
+        ids=["plan", "restart", "resubmission", "sequence", "writer", "kind", "time"],
+    )
+    def test_a_later_event_replaces_the_facts_of_an_earlier_one(
+        self, early: dict[str, object], late: dict[str, object]
+    ) -> None:
+        first, second = started(**early, observed={"x": 1, "y": 1}), started(**late, observed={"x": 2, "z": 2})
+        for recorded in ([first, second], [second, first]):
+            assert fold_events(recorded)[0].observed == {"x": 2, "y": 1, "z": 2}
+
+    def test_the_first_start_or_plan_gives_the_origin(self) -> None:
+        measured = started(kind=EventKind.MEASURED, origin=Origin.EXPLORE)
+        begins = [started(sequence=number, origin=origin) for number, origin in ((1, Origin.TUNE), (2, Origin.IMPORT))]
+        assert fold_events([measured, *begins])[0].origin is Origin.TUNE
+        assert fold_events([measured])[0].origin is Origin.EXPLORE
+
+    def test_the_first_launch_id_and_suggestion_count(self) -> None:
+        recorded = [
+            started(sequence=0),
+            started(sequence=1, launch_id="l1", suggestion={"low": 1}),
+            started(sequence=2, launch_id="l2", suggestion={"low": 2}),
+        ]
+        [trial] = fold_events(recorded)
+        assert (trial.launch_id, trial.suggestion) == ("l1", {"low": 1})
+
+    def test_a_trial_begins_with_its_earliest_time_before_the_end(self) -> None:
+        recorded = [
+            ended(State.COMPLETED, time="2020", attempt=(0, 1)),
+            ended(State.COMPLETED, time="2031", attempt=(0, 1), writer="rank1"),
+            ended(State.TIMEOUT, time="2040"),
+            started(time="2026"),
+            started(time="2025", sequence=1),
+            started(time="", sequence=2),
+        ]
+        [trial] = fold_events(recorded)
+        assert (trial.started_at, trial.ended_at, trial.attempts) == ("2025", "2031", 2)
+
+    def test_of_two_ends_the_more_specific_one_counts(self) -> None:
+        order = [
+            State.OUT_OF_MEMORY,
+            State.USER_ERROR,
+            State.TIMEOUT,
+            State.INFRASTRUCTURE,
+            State.STOPPED_EARLY,
+            State.UNKNOWN,
+            State.COMPLETED,
+        ]
+        for first, second in combinations(order, 2):
+            for writers in (("rank0", "rank1"), ("rank1", "rank0")):
+                pair = zip((first, second), writers, strict=True)
+                [trial] = fold_events([ended(state, writer=writer, reason=state) for state, writer in pair])
+                assert (trial.state, trial.reason) == (first, first)
+
+    def test_the_tuner_knows_the_end_better_than_the_ranks(self) -> None:
+        assert TUNER == "tune"
+        rank = ended(State.OUT_OF_MEMORY, attempt=(0, 1), reason="rank")
+        stops = [ended(State.STOPPED_EARLY, writer="tune", sequence=number, reason=f"{number}") for number in (1, 2)]
+        unsure = ended(State.UNKNOWN, writer="tune", sequence=3, reason="lost")
+        [trial] = fold_events([rank, *stops, unsure])
+        assert (trial.state, trial.reason) == (State.STOPPED_EARLY, "2")
+        [trial] = fold_events([rank, replace(unsure, attempt=(0, 1))])
+        assert (trial.state, trial.reason) == (State.OUT_OF_MEMORY, "rank")
+        [trial] = fold_events([rank, started(writer="tune", attempt=(0, 1))])
+        assert (trial.state, trial.reason) == (State.OUT_OF_MEMORY, "rank")
+
+    def test_a_restart_after_the_end_runs_again(self) -> None:
+        [trial] = fold_events([ended(State.TIMEOUT), started(attempt=(0, 1)), started(attempt=(0, 2))])
+        assert (trial.state, trial.attempts) == (State.RUNNING, 3)
 
     @given(
         st.lists(

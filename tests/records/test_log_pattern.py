@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 import pytest
 
 from torchx_cubicml.errors import ContractError, SpaceError
 from torchx_cubicml.recorder.logs.formats import LogReading, declared_format, read_line
+from torchx_cubicml.records.bounded_pattern import BoundedPattern
 from torchx_cubicml.records.contract import Contract, decode_contract, encode_contract
 from torchx_cubicml.records.log_pattern import READINGS, LogPattern
 from torchx_cubicml.space.toml import load_space, parse_space
@@ -109,5 +111,71 @@ def test_a_contract_with_a_pattern_that_is_not_legal_is_damaged() -> None:
             decode_contract(encode_contract(broken))
 
 
+RATES = (
+    "tokens_per_second",
+    "tokens_per_second_per_device",
+    "samples_per_second",
+    "samples_per_second_per_device",
+    "step_time_s",
+    "step_time_ms",
+)
+AMOUNTS = ("samples", "tokens", "step")
+
+
 def test_the_readings_are_these() -> None:
-    assert len(set(READINGS)) == len(READINGS) == 9
+    assert (*RATES, *AMOUNTS) == READINGS
+
+
+@pytest.mark.parametrize("reading", RATES)
+def test_a_pattern_of_one_throughput_is_enough(reading: str) -> None:
+    for pattern in (LogPattern(pattern=f"(?P<{reading}>.)"), LogPattern(pattern="(.)", groups={reading: 1})):
+        assert pattern.readings(BoundedPattern(pattern.pattern)) == {reading: 1}
+
+
+@pytest.mark.parametrize("reading", AMOUNTS)
+def test_a_pattern_without_a_throughput_is_refused(reading: str) -> None:
+    rule = f"^at least one group must capture one of {', '.join(RATES)}$"
+    for fields in ({"pattern": f"(?P<{reading}>.)"}, {"pattern": "(.)", "groups": {reading: 1}}, {"pattern": "."}):
+        with pytest.raises(ValueError, match=rule):
+            LogPattern(**fields)
+
+
+@pytest.mark.parametrize("pair", [RATES[:2], RATES[2:4], RATES[4:]], ids=" ".join)
+def test_two_readings_of_one_number_are_refused(pair: tuple[str, str]) -> None:
+    for more in ("", "(?P<step>.)"):
+        with pytest.raises(ValueError, match=f"^groups cannot capture both {pair[0]} and {pair[1]}$"):
+            LogPattern(pattern=f"(?P<{pair[0]}>.)(?P<{pair[1]}>.){more}")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "groups", "readings"),
+    [
+        ("(.)(.)(?P<step_time_s>.)", {}, {"step_time_s": 3}),
+        ("(.)(.)(.)", {"step_time_s": 3, "step": 1}, {"step_time_s": 3, "step": 1}),
+        ("(.)(?P<ms>.)", {"step_time_ms": "ms"}, {"step_time_ms": 2}),
+        ("(?P<step>.)(?P<ms>.)", {"step_time_ms": "ms"}, {"step": 1, "step_time_ms": 2}),
+        ("(?P<step>.)(.)", {"step_time_ms": 2, "step": 2}, {"step": 2, "step_time_ms": 2}),
+    ],
+)
+def test_a_group_has_its_own_name_or_that_of_the_table(
+    pattern: str, groups: dict[str, int | str], readings: dict[str, int]
+) -> None:
+    declared = LogPattern(pattern=pattern, groups=groups)
+    assert declared.readings(BoundedPattern(pattern)) == readings
+
+
+@pytest.mark.parametrize(
+    ("pattern", "groups", "rule"),
+    [
+        ("(.)(.)", {"step_time_s": 0}, "step_time_s names group 0, but the pattern has no such group (it has 2)"),
+        ("(.)(.)", {"step_time_s": 3}, "step_time_s names group 3, but the pattern has no such group (it has 2)"),
+        ("(.)(.)", {"step_time_s": True}, "step_time_s names group True, but the pattern has no such group (it has 2)"),
+        (".", {"step_time_s": 1}, "step_time_s names group 1, but the pattern has no such group (it has none)"),
+        ("(.)", {"step_time_s": "s"}, "step_time_s names group 's', but the pattern has no such group (it has 1)"),
+        ("(.)", {"loss": 1}, f"unknown group 'loss' (choose from {', '.join(READINGS)})"),
+        ("(?P<loss>.)(.)", {"step_time_s": 2}, f"unknown group 'loss' (choose from {', '.join(READINGS)})"),
+    ],
+)
+def test_an_unknown_group_is_refused(pattern: str, groups: dict[str, int | str], rule: str) -> None:
+    with pytest.raises(ValueError, match=f"^{re.escape(rule)}$"):
+        LogPattern(pattern=pattern, groups=groups)

@@ -48,6 +48,52 @@ HIDES = {
     "short key": f'{{"user": "me", "pass": "{SECRET}"}}',
 }
 
+EXACTLY = [
+    ("password=x password=y, password=z", "password=*** password=***, password=***"),
+    ("x=1 password='a b' y=2", "x=1 password='***' y=2"),
+    ('x=1 password="a b" y=2', 'x=1 password="***" y=2'),
+    (r"password='a\'b' c", "password='***' c"),
+    ("password='a b", "password='***'"),
+    ("(api_key=a) b", "(api_key=***) b"),
+    ("password=a,b;c d", "password=*** d"),
+    ("headers={'authorization': 'Bearer a'}", "headers={'authorization': '***'}"),
+    ("api_key: Bearer a b", "api_key: *** b"),
+    ("token := a, token => b, token == c, token:\td", "token := ***, token => ***, token == ***, token:\t***"),
+    ("user=password=a", "user=password=***"),
+    ("secret: api_key = a", "secret: ***"),
+    ("secret: api_key: token=a x", "secret: *** x"),
+    ("secret: api_key a", "secret: *** a"),
+    ("secret: lr = 3", "secret: *** = 3"),
+    ("secret: api_key=", "secret: ***"),
+    ("secret=a api_key=b", "secret=*** api_key=***"),
+    ("api_key=", "api_key="),
+    ("https://h/p?Signature=a&x=1 y", "https://h/p?Signature=***&x=1 y"),
+    ("https://h/p?X-Amz-Signature=a'", "https://h/p?X-Amz-Signature=***'"),
+    ("https://me:a@h/p, s3://b:c@h", "https://***@h/p, s3://***@h"),
+    ("['--token', 'a', '--lr']", "['--token', '***', '--lr']"),
+    ("--token --api-key a", "--token --api-key ***"),
+    ("-pass a --pass b --max_tokens c", "-pass *** --pass *** --max_tokens c"),
+    ("pass=a PASS=b passes=c", "pass=*** PASS=*** passes=c"),
+    ("{'pass': 'a'}", "{'pass': '***'}"),
+    ("password 'a', PASSWORD \"b\" and 'c'", "password '***', PASSWORD \"***\" and 'c'"),
+    ("api_key 'a' db_pass \"b\"", "api_key '***' db_pass \"***\""),
+    ("clientSecret a, my_secret b= c", "clientSecret ***, my_secret *** c"),
+]
+UNCHANGED = (
+    "pass : a|pass\ta|pass, a|pass:a|Pass: a|pass 'a'|password a|token 'a'|tokens 'a'|secret a|hf_token a|max_token a|"
+    "eos_token a|my_secret a:|my_secret a=b|my_secret -x|client_secret is a|client_secret was rejected|clientsecret a|"
+    "train_loss a|train_loss 'a'|api_key= |https://h/p?x-sig=a"
+)
+NOT_SECRETS = (
+    "bos cache cls dict end eos first foreign group image mask max n next num pad per primary prng public query rng "
+    "sep sort special start state stop unk video"
+)
+OWNERS_OF_KEYS = "api access account auth bearer private secret ssh"
+OWNERS_OF_PASSES = (
+    "admin database db ftp git http key ldap login mail mongo my mysql pg postgres proxy redis root smtp sql ssh sudo "
+    "user"
+)
+
 SHAPED = {
     "AWS": "AKIA" + "ABCDEFGH12345678",
     "GitHub": "ghp_" + "a1B2" * 9,
@@ -113,6 +159,31 @@ def test_words_of_the_trade_stay(text: str) -> None:
 def test_only_the_secret_goes() -> None:
     masked = mask(f"train.py --lr 0.1 --api_key {SECRET} --seed 3, user=me password='{SECRET}', rank=1")
     assert masked == f"train.py --lr 0.1 --api_key {MASK} --seed 3, user=me password='{MASK}', rank=1"
+
+
+@pytest.mark.parametrize(("text", "masked"), EXACTLY)
+def test_the_text_around_a_secret_stays(text: str, masked: str) -> None:
+    assert mask(text) == masked
+
+
+@pytest.mark.parametrize("text", UNCHANGED.split("|"))
+def test_a_word_after_no_name_of_a_secret_stays(text: str) -> None:
+    assert mask(text) == text
+
+
+def test_tokens_and_keys_of_a_training_are_no_secrets() -> None:
+    for word in NOT_SECRETS.split():
+        assert not any(names_secret(f"{word}{name}") for name in ("_token", "_key", "Token", "Key"))
+    assert all(map(names_secret, ["my_token", "my_key", "someKey", "token", "key"]))
+    assert not any(map(names_secret, ["my_tokens", "key_my", "tokens", "monkey"]))
+
+
+def test_keys_and_passwords_of_a_service_are_secrets() -> None:
+    for owner in OWNERS_OF_KEYS.split():
+        assert all(names_secret(f"{owner}{name}") for name in ("_token_1", "key_id", "_keys", "token"))
+    for owner in OWNERS_OF_PASSES.split():
+        assert all(names_secret(f"{before}{owner}{name}") for before in ("", "my_") for name in ("_pass", "pass"))
+        assert not names_secret(f"{owner}_passes")
 
 
 def test_a_flag_without_a_value_hides_no_other_word() -> None:

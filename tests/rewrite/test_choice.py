@@ -9,8 +9,16 @@ import pytest
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml import advisor
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.records.trial import Config, Origin, Trial, Value
-from torchx_cubicml.rewrite.choice import Choice, DecisionContext, advise, apply_rules, explore
+from torchx_cubicml.records.trial import Config, Origin, State, Trial, Value
+from torchx_cubicml.rewrite.choice import (
+    Choice,
+    DecisionContext,
+    advise,
+    apply_rules,
+    explore,
+    is_informative,
+    is_program_measured,
+)
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.space import RewriteRules, SearchSpace
 from torchx_cubicml.space.toml import parse_space
@@ -194,3 +202,55 @@ def test_a_faster_batch_that_is_pinned_is_explained() -> None:
     found = chosen(space, trials, {"micro_batch_size": 1})
     assert found.suggestion.config == {"micro_batch_size": 4}
     assert "changes the global batch size from 2 to 8" in found.rejection_reason
+
+
+def test_a_program_is_measured_by_its_own_launches() -> None:
+    measured = TRIALS[0]
+    elsewhere = replace(measured, workload={**WORKLOAD, "program": "other.py"})
+    failed = replace(measured, measurement=None, state=State.USER_ERROR)
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=CURRENT)
+    found = {
+        name: is_program_measured(replace(case, trials=trials))
+        for name, trials in {
+            "none": [],
+            "own": [measured],
+            "elsewhere": [elsewhere],
+            "failed": [failed],
+            "both": [elsewhere, failed],
+            "one of three": [elsewhere, failed, measured],
+        }.items()
+    }
+    assert found == {
+        "none": False,
+        "own": True,
+        "elsewhere": False,
+        "failed": False,
+        "both": False,
+        "one of three": True,
+    }
+    assert advise(replace(case, trials=[elsewhere, failed])) is None
+
+
+def test_a_trial_says_something_once_it_ended_or_was_measured() -> None:
+    measured = TRIALS[0]
+    unmeasured = replace(measured, measurement=None)
+    running = replace(measured, state=State.RUNNING)
+    assert is_informative(measured)
+    assert is_informative(unmeasured)
+    assert is_informative(running)
+    assert not is_informative(replace(running, measurement=None))
+
+
+@pytest.mark.parametrize("predictor", ["", "boosting"])
+def test_the_chosen_predictor_is_asked(monkeypatch: pytest.MonkeyPatch, predictor: str) -> None:
+    asked = []
+    real = advisor.best_known
+
+    def spied(*args: object, predictor: str, **kwargs: object) -> object:
+        asked.append(predictor)
+        return real(*args, predictor=predictor, **kwargs)
+
+    monkeypatch.setattr(advisor, "best_known", spied)
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current=CURRENT, trials=TRIALS)
+    advise(replace(case, predictor=predictor) if predictor else case)
+    assert set(asked) == {predictor}

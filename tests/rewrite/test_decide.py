@@ -418,3 +418,154 @@ def test_the_absence_of_measurements_is_cached(place: Place) -> None:
     kept = load(place.kept(), CASE)
     assert kept is not None
     assert (kept.suggestion, kept.predictor, kept.n_trials, kept.n_launched) == (None, "boosting", 1, 0)
+
+
+def kept_for_own(**changes: object) -> CachedSuggestion:
+    """Return what is cached of a suggestion of the user's own config."""
+    numbers = {"throughput": 10.0, "low": 9.0, "high": 11.0, "gain": 2.0, "gain_low": 1.5, "gain_high": 2.5}
+    suggestion = advisor.Suggestion(
+        **{"config": CASE.current, "probability_to_fit": 0.5, "reason": "why", "n_trials": 7, **numbers, **changes}
+    )
+    return CachedSuggestion(suggestion=suggestion, store={}, shown="s", n_trials=9, n_launched=8)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"probability_to_fit": 1.0},
+        {"probability_to_fit": 0.0, "n_trials": 0},
+        {"low": 10.0, "high": 10.0},
+        {"gain_low": 2.0, "gain_high": 2.0},
+        {"throughput": None, "low": None, "high": None, "baseline_throughput": None},
+        {"throughput": 0.0, "low": 0.0, "high": 0.0},
+        {"low": None, "gain_low": None},
+        {"reason": "x" * 4096},
+    ],
+)
+def test_the_ends_of_legal_numbers_are_recalled(place: Place, changes: dict[str, object]) -> None:
+    kept = kept_for_own(**changes)
+    save(place.kept(), kept, CASE)
+    assert load(place.kept(), CASE) == kept
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("probability_to_fit", 1.01),
+        ("probability_to_fit", None),
+        ("doubt", None),
+        ("low", 10.1),
+        ("high", 9.9),
+        ("gain_low", 2.1),
+        ("gain_high", 1.9),
+        ("gain", None),
+        ("throughput", None),
+        ("high", None),
+        ("gain_high", None),
+        ("gain", -1.0),
+        ("n_trials", 1.5),
+        ("reason", "x" * 4097),
+        ("reason", None),
+        ("choices", [True, 0]),
+        ("choices", [-1, 0]),
+        ("choices", [0.0, 0]),
+        ("choices", [0]),
+        ("choices", {}),
+        ("choices", "00"),
+        ("choices", [9, 9]),
+    ],
+)
+def test_a_suggestion_with_a_damaged_value_is_not_recalled(place: Place, name: str, value: object) -> None:
+    save(place.kept(), kept_for_own(), CASE)
+    whole = json.loads(place.kept().read_text())
+    assert name in whole["suggestion"]
+    whole["suggestion"][name] = value
+    place.kept().write_text(json.dumps(whole))
+    assert load(place.kept(), CASE) is None
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("shown", "x" * 4097),
+        ("predictor", "x" * 4097),
+        ("predictor", None),
+        ("n_trials", -1),
+        ("n_launched", 0.5),
+        ("lines", ["x"] * 17),
+        ("lines", ["x" * 4097]),
+        ("warnings", ["x"] * 17),
+        ("warnings", ["x" * 4097]),
+        ("store", []),
+        ("suggestion", []),
+    ],
+)
+def test_a_damaged_value_is_not_recalled(place: Place, name: str, value: object) -> None:
+    save(place.kept(), kept_for_own(), CASE)
+    whole = json.loads(place.kept().read_text())
+    assert name in whole
+    place.kept().write_text(json.dumps({**whole, name: value}))
+    assert load(place.kept(), CASE) is None
+
+
+def test_first_positions_and_few_lines_are_recalled(place: Place) -> None:
+    lines = tuple(f"line {number}" for number in range(17))
+    kept = replace(kept_for_own(config=config(1, "a"), reason="x" * 5000), lines=lines, warnings=lines)
+    save(place.kept(), kept, CASE)
+    recalled = load(place.kept(), CASE)
+    assert recalled is not None
+    assert recalled.suggestion == replace(kept.suggestion, reason="x" * 4096)
+    assert recalled.lines == recalled.warnings == lines[:16]
+
+
+def test_an_own_config_outside_of_the_choices_is_recalled(place: Place) -> None:
+    case = replace(CASE, current={**CASE.current, "mode": "c"})
+    kept = kept_for_own(config=case.current)
+    save(place.kept(case), kept, case)
+    assert load(place.kept(case), case) == kept
+
+
+def test_a_config_outside_of_the_choices_is_not_kept(place: Place) -> None:
+    save(place.kept(), kept_for_own(config=config(1, "z")), CASE)
+    assert load(place.kept(), CASE) is None
+
+
+def test_the_newest_256_commands_are_kept(place: Place) -> None:
+    folder = place.kept().parent
+    assert folder.name == "suggestions"
+    folder.mkdir(parents=True)
+    for number in range(300):
+        (folder / f"{number}.json").touch()
+    save(place.kept(), kept_for_own(), CASE)
+    assert len(list(folder.iterdir())) == 256
+
+
+def test_an_unchanged_store_is_not_read_again(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    append_choice(filled.store.url, "boosting", why={})
+    first = filled.decide()
+    kept = filled.kept().read_text()
+    monkeypatch.setattr("torchx_cubicml.rewrite.decide.read_with_deadline", None)
+    assert filled.decide() == first
+    assert filled.kept().read_text() == kept
+
+
+def test_advice_on_the_trials_is_kept_with_the_decision(filled: Place) -> None:
+    for device, day in (("A100", 1), ("H100", 2)):
+        filled.add(replace(ran(4, "b"), observed={"device": device}, ended_at=f"2025-12-0{day}T00:00:00+00:00"))
+    first, second = filled.decide(), filled.decide()
+    assert first.lines == second.lines == ("1 launch left out: the latest had device H100, not A100",)
+
+
+def test_no_line_stands_for_nothing(filled: Place) -> None:
+    assert filled.decide().lines == filled.decide().lines == ()
+
+
+def test_an_unreadable_choice_of_a_predictor_is_none(filled: Place, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: str) -> str:
+        raise StoreError("damaged")
+
+    monkeypatch.setattr("torchx_cubicml.rewrite.decide.latest_choice", refuse)
+    filled.decide()
+    kept = load(filled.kept(), CASE)
+    assert kept is not None
+    assert kept.predictor == ""

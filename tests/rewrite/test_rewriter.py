@@ -5,6 +5,7 @@ import re
 import shlex
 import threading
 from dataclasses import replace
+from datetime import UTC, datetime
 from itertools import product
 from pathlib import Path
 
@@ -20,7 +21,10 @@ from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
 from torchx_cubicml.rewrite import rewriter
+from torchx_cubicml.rewrite.choice import DecisionContext
+from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
 from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
+from torchx_cubicml.settings import cache_folder
 from torchx_cubicml.space.toml import load_space, parse_space
 from torchx_cubicml.store import TrialStore
 
@@ -528,3 +532,87 @@ def test_the_measurement_error_is_reported(
     told = [line for line in rewrite(LAUNCH, options).lines if "measurement error" in line]
     assert len(told) == bool(words)
     assert all(f"{words} for the most precise launch of each config" in line for line in told)
+
+
+@pytest.mark.parametrize(("variable", "think_s"), [("", 10.0), ("2.5", 2.5)])
+def test_a_decision_has_its_limits(
+    options: Options, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, variable: str, think_s: float
+) -> None:
+    asked = []
+
+    def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: datetime) -> Decision:
+        asked.append((case, url, limits, now.tzinfo))
+        return Decision(choice=None, lines=("advice",))
+
+    monkeypatch.setattr("torchx_cubicml.rewrite.decide.decide", decide)
+    monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", variable)
+    rewritten = rewrite(LAUNCH, options)
+    case = DecisionContext(space=load_space(options.space), workload=WORKLOAD, current=CURRENT)
+    limits = DecisionLimits(read_s=5.0, think_s=think_s, cache=cache_folder())
+    assert asked == [(case, options.store, limits, UTC)]
+    assert rewritten.lines[-2:] == (
+        "torchx-cubicml: advice",
+        "torchx-cubicml: keeping your arguments: no measured launch matches this workload yet",
+    )
+
+
+def test_options_that_nothing_sets_are_empty(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / ".torchxconfig").touch()
+    monkeypatch.setenv("TORCHXCONFIG", str(tmp_path / ".torchxconfig"))
+    for name in ("SPACE", "STORE", "MODE"):
+        monkeypatch.delenv(f"TORCHX_CUBICML_{name}", raising=False)
+    assert Options.resolved() == Options(space="", store="", mode="", flags="--")
+    given = {"space": "a", "store": "b", "mode": "c", "flags": "--x-"}
+    assert Options.resolved(**given) == Options(**given)
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "mounted", "warned"),
+    [
+        ("kubernetes", (), True),
+        ("kubernetes", ("/elsewhere", "{folder}"), False),
+        ("kubernetes", ("{folder}/store/below",), True),
+        ("slurm", (), False),
+        ("", (), False),
+    ],
+)
+def test_a_store_outside_of_the_containers_is_reported(
+    options: Options, tmp_path: Path, scheduler: str, mounted: tuple[str, ...], warned: bool
+) -> None:
+    folders = tuple(folder.format(folder=tmp_path) for folder in mounted)
+    launch = replace(LAUNCH, scheduler=scheduler, mounted=folders)
+    rewritten = rewrite(launch, replace(options, store=str(tmp_path / "store"), mode="record", flags="--our-"))
+    line = f"{tmp_path}/store may not be visible to jobs on {scheduler}, or end with their container"
+    lines = [each for each in rewritten.lines if "may not be visible" in each]
+    assert lines == ([f"torchx-cubicml: {line}; use a shared store (--our-store URL)"] if warned else [])
+    assert rewritten.contract is not None
+    assert rewritten.contract.scheduler == scheduler
+
+
+def test_a_known_launch_is_counted_in_the_singular(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(options)
+    for count, words in ((1, "based on 1 launch of"), (2, "based on 2 launches of"), (0, "based on 0 launches of")):
+        known = replace(promise(), n_trials=count)
+        monkeypatch.setattr(advisor, "best_known", lambda *_, known=known, **__: known)
+        TrialStore(options.store).add(trial(8, "NO_SHARD", 9e5 + count))
+        lines = rewrite(LAUNCH, options).lines
+        assert any(f"arguments rewritten, {words} this workload" in line for line in lines), lines
+
+
+def test_the_scheduler_of_the_process_is_recorded(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def recorded() -> str:
+        (role,) = rewrite_component(DDP, replace(options, mode="record")).roles
+        return decode_contract(role.env[CONTRACT_VARIABLE]).scheduler
+
+    monkeypatch.setattr(rewriter, "scheduler_of_process", lambda: "slurm")
+    assert recorded() == "slurm"
+    monkeypatch.setattr(rewriter, "scheduler_of_process", None)  # calling it fails
+    assert recorded() == ""
+
+
+def test_a_failure_without_words_has_the_name_of_its_kind(options: Options, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise LaunchError("")
+
+    monkeypatch.setattr(rewriter, "_contract_with_config", fail)
+    assert_as_typed(rewrite(LAUNCH, options), "keeping your arguments: LaunchError$")

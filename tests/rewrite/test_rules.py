@@ -250,3 +250,104 @@ def test_a_lost_launch_costs_at_most_the_longest_one() -> None:
     ended = replace(explored("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00"), origin=Origin.USER)
     assert explored_device_hours([lost, ended], program="train.py", now=now) == pytest.approx(4.0)
     assert explored_device_hours([lost], program="train.py", now=now) > 1000
+
+
+def test_a_launch_of_unknown_length_costs_nothing() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    unknown = explored("", "2026-01-01T01:00:00+00:00")
+    backwards = explored("2026-01-01T02:00:00+00:00", "2026-01-01T01:00:00+00:00")
+    assert explored_device_hours([unknown, backwards], program="train.py", now=now) == 0.0
+    assert expected_device_hours([unknown, backwards], WORKLOAD) == 0.0
+
+
+@pytest.mark.parametrize(("size", "devices"), [(1, 1), (2, 2), (0, 1), ("8", 1), (None, 1)])
+def test_hours_count_for_each_device(size: Value | None, devices: int) -> None:
+    workload = {name: value for name, value in {**WORKLOAD, "world_size": size}.items() if value is not None}
+    trial = explored("2026-01-01T00:00:00+00:00", "2026-01-01T03:00:00+00:00", workload=workload)
+    assert expected_device_hours([trial], workload) == 3.0 * devices
+
+
+def test_an_ended_launch_without_an_end_lasts_until_now() -> None:
+    now = datetime(2026, 1, 1, 12, tzinfo=UTC)
+    short = explored("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00", origin=Origin.USER)
+    lost = explored("2026-01-01T00:00:00+00:00", state=State.USER_ERROR)
+    assert explored_device_hours([short, lost], program="train.py", now=now) == 4 * 12.0
+
+
+@pytest.mark.parametrize(
+    ("workload", "current", "refused"),
+    [
+        ({"global_batch_size": 32}, {}, False),
+        ({}, {"global_batch_size": 32}, False),
+        ({}, {"global_batch_size": 64}, True),
+        ({"global_batch_size": 32}, {"global_batch_size": 64}, False),
+        ({}, {}, False),
+    ],
+)
+def test_a_batch_is_stated_by_the_workload_or_the_command(workload: Config, current: Config, refused: bool) -> None:
+    stated = {"workload": {**WORKLOAD, **workload}, "current": {**CURRENT, **current}}
+    if refused:
+        with pytest.raises(LaunchError, match="states a global batch size of 64, but the command has 32"):
+            check_batch_size(**stated)
+    else:
+        check_batch_size(**stated)
+
+
+def test_a_stated_batch_without_a_computed_one_is_believed() -> None:
+    check_batch_size(workload={"program": "t.py", "global_batch_size": 64}, current={})
+
+
+@pytest.mark.parametrize("name", ["micro_batch_size", "gradient_accumulation_steps", "global_batch_size", "tp_degree"])
+def test_permission_to_change_a_part_of_the_batch(name: str) -> None:
+    parts = ("micro_batch_size", "gradient_accumulation_steps", "tp_degree")
+    current: Config = dict.fromkeys((*parts, "global_batch_size"), 1)
+    for permitted in (True, False):
+        free = SearchSpace(
+            parameters=tuple(
+                one(each, f"--{each}", changes_training=permitted and each == name)
+                for each in dict.fromkeys((*parts, name))
+            )
+        )
+        reason = batch_change_reason(
+            free, workload=WORKLOAD, current=current, config={**current, name: 2, "micro_batch_size": 2}
+        )
+        assert can_change_batch(free, workload=WORKLOAD, current=current) is not permitted
+        if name != "tp_degree":
+            assert (reason == "") is permitted
+
+
+def test_permission_to_change_another_parameter_is_none_for_the_batch() -> None:
+    free = SearchSpace(parameters=(one("micro_batch_size"), one("lr", "--lr", changes_training=True)))
+    current: Config = {"micro_batch_size": 1, "lr": 1}
+    assert can_change_batch(free, workload=WORKLOAD, current=current)
+    for config in ({"micro_batch_size": 2, "lr": 1}, {"micro_batch_size": 2, "lr": 2}):
+        reason = batch_change_reason(free, workload=WORKLOAD, current=current, config=config)
+        assert reason.startswith("the best known config changes the global batch size from 4 to 8;")
+    assert not batch_change_reason(free, workload=WORKLOAD, current=current, config={"micro_batch_size": 1, "lr": 2})
+
+
+@pytest.mark.parametrize("value", [True, False])
+def test_a_held_switch_with_a_condition_keeps_its_value(value: bool) -> None:
+    text = '[parameters.a]\nchoices = [1, 2]\nflag = "--a"\n'
+    text += '[parameters.b]\nchoices = [false, true]\nflag = "--b"\ndefault = false\nwhen = "a > 1"\n'
+    space = parse_space(text, where="space.toml")
+    current: Config = {"a": 2, "b": value}
+    configs = list(hold(space, current, {"b"}).bind(workload=WORKLOAD, current=current).configs())
+    assert {config["b"] for config in configs} == {value}
+    assert {config["a"] for config in configs} == ({2} if value else {1, 2})
+
+
+def test_a_held_list_of_equal_entries_has_one_choice() -> None:
+    for entries in (("FULL_SHARD",) * 3, ("NO_SHARD", "FULL_SHARD", "FULL_SHARD")):
+        current: Config = {**CURRENT, "sharding_strategy": entries}
+        configs = hold(SPACE, current, {"sharding_strategy"}).bind(workload=WORKLOAD, current=current).configs()
+        assert {config.get("sharding_strategy", entries) for config in configs} == {entries}
+
+
+def test_a_flag_is_known_in_upper_case_and_in_a_section() -> None:
+    assert changes_training(one("knob", "--Model.Hidden-Size="))
+    assert not changes_training(one("knob", "--Xdtype"))
+    assert not changes_training(Parameter(name="knob", choices=(1, 2)))
+    in_file = Binding(kind=BindingKind.FILE, name="x in --c", file="--c", key=("train", "dtype"))
+    assert changes_training(Parameter(name="knob", choices=(1, 2), binding=in_file))
+    assert changes_training(replace(one("knob"), observe="precision"))

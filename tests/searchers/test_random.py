@@ -59,3 +59,28 @@ def test_every_config_has_the_same_chance_to_be_scored() -> None:
     assert len(asked) == space.size()
     # Without repeats within a search the counts vary less than chi-square allows for.
     assert chisquare(list(asked.values())).pvalue > FALSE_ALARM
+
+
+def sizes_and_found(searcher: Random, places: int, *, count: int, seed: int = 0) -> tuple[list[int], int]:
+    """Numbers of configs scored at once, and the number proposed, in a space of some places."""
+    space, sizes = SearchSpace(parameters=(Parameter(name="place", choices=tuple(range(places))),)), list[int]()
+
+    def score(configs: Sequence[Config]) -> np.ndarray:
+        sizes.append(len(configs))
+        return np.zeros(len(configs))
+
+    bound = space.bind(workload={"world_size": 1}, current={})
+    return sizes, len(searcher.search(bound, score, count=count, rng=np.random.default_rng(seed)))
+
+
+def test_draws_go_on_until_there_are_enough() -> None:
+    # 20 draws of 21 places repeat some: in a few of these searches less than ten are left.
+    assert all(sizes_and_found(Random(draws=2), 21, count=10, seed=seed)[1] == 10 for seed in range(300))
+
+
+def test_all_draws_are_scored_at_once() -> None:
+    ((size,), found) = sizes_and_found(Random(), 100_000, count=5)
+    assert 980 < size <= 1000
+    assert found == 5
+    # Half of the draws is enough, rounded down: of three draws, one.
+    assert all(len(sizes_and_found(Random(draws=3), 4, count=1, seed=seed)[0]) == 1 for seed in range(100))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import Counter
 from itertools import product
 from math import comb
 from typing import TYPE_CHECKING
@@ -8,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy.stats import chisquare
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import decision_diagram as diagram
@@ -186,3 +188,113 @@ def test_many_layers_are_counted_under_a_rule_on_their_largest() -> None:
     space = parse_space(text, where="x.toml").bind(workload={"world_size": 1}, current={})
     assert space.size() == 3**96 - 2**96
     assert space.size(limit=10**40) == 10**40
+
+
+class Counted:
+    """A check that no diagram holds, with the number of vectors that it has read."""
+
+    def __init__(self, length: int, holds: Callable[[Sequence[int]], bool]) -> None:
+        self.reads = 0
+        self._holds = holds
+        self.check = Check(frozenset(range(length)), self._read, lambda vector, assigned: tuple(vector))
+
+    def _read(self, vector: Sequence[int]) -> bool:
+        self.reads += 1
+        return self._holds(vector)
+
+
+@pytest.fixture
+def no_diagrams(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(diagram.DiagramBuilder, "build", lambda builder: None)
+
+
+@pytest.mark.usefixtures("no_diagrams")
+class TestSearches:
+    def test_a_count_to_a_limit_reads_no_further(self) -> None:
+        counted = Counted(3, lambda vector: True)
+        choices = LegalChoices([5, 5, 5], [counted.check])
+        assert choices.size(limit=4) == 4
+        assert counted.reads == 4
+        assert choices.size() == choices.size(limit=10**40) == 125
+
+    def test_a_count_beyond_the_bound_is_made_once(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # Each leaf reads itself and three entries, each inner choice itself: 5 + 25 + 125 * 4 in all.
+        counted = Counted(3, lambda vector: True)
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_READS", 5 + 25 + 125 * 4)
+        assert LegalChoices([5, 5, 5], [counted.check]).size() == 125
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_READS", 5 + 25 + 125 * 4 - 1)
+        choices = LegalChoices([5, 5, 5], [counted.check])
+        for _ in range(2):
+            with pytest.raises(SpaceError, match="constraints link 3 choices; count up to a limit, or set groups"):
+                choices.size()
+            reads, counted.reads = counted.reads, 0
+        assert reads == 0
+        assert choices.size(limit=7) == 7
+        assert counted.reads == 0
+
+    def test_emptiness_is_looked_for_in_a_tenth_of_the_bound(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        counted = Counted(2, lambda vector: False)
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_READS", 10 * (4 + 16 * 3))
+        assert LegalChoices([4, 4], [counted.check]).is_empty
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_READS", 10 * (4 + 16 * 3) - 1)
+        assert not LegalChoices([4, 4], [counted.check]).is_empty
+
+    def test_rejection_gives_way_after_200_tries(self) -> None:
+        counted = Counted(2, lambda vector: tuple(vector) == (1, 999))
+        choices = LegalChoices([2, 1000], [counted.check])
+        drawn = choices._parts[0].draw(3, np.random.default_rng(0))
+        assert drawn == [(1, 999)] * 3
+        found_by_search = counted.reads - 200
+        assert 3 <= found_by_search <= 3 * 2000  # the guesses are made for the first alone
+
+    def test_a_draw_that_fails_made_200_guesses_and_one_search(self) -> None:
+        counted = Counted(2, lambda vector: False)
+        with pytest.raises(SpaceError, match="no legal config found in a bounded search: constraints link 2 choices"):
+            LegalChoices([2, 1000], [counted.check])._parts[0].draw(3, np.random.default_rng(0))
+        assert counted.reads == 200 + 2 * 1000
+
+    def test_draws_are_uniform_while_guesses_succeed(self) -> None:
+        counted = Counted(2, lambda vector: vector[0] < vector[1])
+        drawn = LegalChoices([4, 4], [counted.check]).draw(3000, np.random.default_rng(0))
+        assert chisquare(list(Counter(drawn).values())).pvalue > 1e-4
+        assert len(set(drawn)) == 6
+
+    def test_a_search_starts_anywhere(self) -> None:
+        counted = Counted(2, lambda vector: vector[0] == 7 * vector[1] % 1000)
+        drawn = LegalChoices([1000, 1000], [counted.check]).draw(30, np.random.default_rng(0))
+        assert len(set(drawn)) > 25
+
+    def test_long_searches_end_and_their_results_serve_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        # A search reads about 100,000 entries: after ten of them, what they found is drawn from.
+        counted = Counted(2, lambda vector: vector[0] % 40 == 39 and vector[1] == 0)
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_TRIES", 0)
+        monkeypatch.setattr("torchx_cubicml.space.enumeration.MAX_READS", 20_000)
+        choices = LegalChoices([400, 30], [counted.check])
+        drawn = choices.draw(300, np.random.default_rng(0))
+        assert all(counted._holds(vector) for vector in drawn)
+        assert 3 <= len(set(drawn)) <= 10
+        assert counted.reads < 3 * 20_000
+
+    def test_short_searches_go_on(self) -> None:
+        counted = Counted(2, lambda vector: vector[0] == vector[1])
+        drawn = LegalChoices([300, 300], [counted.check]).draw(600, np.random.default_rng(0))
+        assert len(set(drawn)) > 200
+
+
+def test_a_vector_streams_its_last_tie_fastest() -> None:
+    choices = LegalChoices([2, 2, 2], [check({0, 2}, lambda values: values != [1, 1])])
+    assert list(choices.vectors()) == [(0, 0, 0), (0, 1, 0), (0, 0, 1), (0, 1, 1), (1, 0, 0), (1, 1, 0)]
+    assert [(dimensions, len(targets or [])) for dimensions, targets in choices.ties] == [((0, 2), 2)]
+
+
+def test_small_checks_are_read_first() -> None:
+    wide, narrow = check({0, 1, 2, 3}, lambda values: True), check({2, 3}, lambda values: True)
+    ((order, _),) = LegalChoices([2, 2, 2, 2], [wide, narrow]).ties
+    assert order == (2, 3, 0, 1)
+
+
+def test_sizes_multiply_up_to_a_limit() -> None:
+    choices = LegalChoices([3, 4, 5], [])
+    assert (choices.size(), choices.size(limit=59), choices.size(limit=60), choices.size(limit=61)) == (60, 59, 60, 60)
+    assert LegalChoices([3, 0, 5], []).is_empty
+    assert LegalChoices([3, 0, 5], []).size() == LegalChoices([3, 0, 5], []).size(limit=9) == 0

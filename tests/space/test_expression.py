@@ -57,6 +57,12 @@ def test_reads_names() -> None:
     assert expression.evaluate({"tp_degree": 8, "precision": "bf16"}) is True
 
 
+def test_equal_sources_are_equal_expressions() -> None:
+    one, other = parse_expression("a + 1", where="here"), parse_expression("a + 1", where="there")
+    assert one == other != parse_expression("a + 2", where="here")
+    assert repr(one) == "Expression(source='a + 1', names=frozenset({'a'}), where='here')"
+
+
 def test_reads_per_layer_values() -> None:
     layers = ("FULL_SHARD", "NO_SHARD")
     assert evaluate("len(layers)", layers=layers) == 2
@@ -250,3 +256,108 @@ class TestWithUnknownNames:
         assert expression.evaluate_partly({"layers": found}) is True
         equality = parse_expression("layers == layers", where="here")
         assert equality.evaluate_partly({"layers": one}) != equality.evaluate_partly({"layers": two})
+
+    def test_what_is_left_of_a_list_is_its_best_entry(self) -> None:
+        def layers(*entries: int) -> Symbolic:
+            return Symbolic(("layers", entries), list_name="layers", entries=entries)
+
+        def of(source: str, values: Symbolic) -> object:
+            return parse_expression(source, where="here").evaluate_partly({"layers": values})
+
+        assert of("max(layers)", layers(1, 3)) == of("max(layers)", layers(3, 2)) != of("max(layers)", layers(1, 2))
+        assert of("min(layers)", layers(1, 3)) == of("min(layers)", layers(2, 1)) != of("min(layers)", layers(3, 2))
+        assert of("max(layers)", layers()) != of("max(layers)", layers(1))
+        assert of("len(layers)", layers(1, 3)) != of("len(layers)", layers(3, 2))
+        with pytest.raises(SpaceError, match="needs numbers"):
+            of("max(layers)", Symbolic("layers", list_name="layers", entries=("x",)))
+
+    def test_membership_of_what_is_known(self) -> None:
+        def of(source: str, *entries: str, **more: object) -> object:
+            layers = Symbolic(("layers", entries), list_name="layers", entries=entries)
+            return parse_expression(source, where="here").evaluate_partly({"layers": layers, **more})
+
+        assert of("'x' in layers", "x") is True
+        assert of("'x' not in layers", "x") is False
+        assert of("'x' in layers", "y") == of("'x' in layers", "z") != of("'x' not in layers", "y")
+        assert isinstance(of("a in layers", "x", a=Symbolic("a")), Symbolic)
+
+    def test_chains_are_undecided_where_a_later_link_is(self) -> None:
+        assert self.partly("1 < 2 < a") == self.partly("0 < 2 < a") != self.partly("1 < 3 < a")
+        assert self.partly("a < b < 3", b=1) != self.partly("a < b < 3", b=2)
+        assert self.partly("3 < 2 < a") is False
+        one, other = self.partly("a < 2 < b", b=3), self.partly("a < 2 < b", b=1)
+        assert isinstance(one, Symbolic)
+        assert isinstance(other, Symbolic)
+
+    def test_undecided_branches_differ_by_their_values(self) -> None:
+        assert self.partly("b if a > 1 else 3", b=1) == self.partly("b if a > 1 else 3", b=1)
+        assert self.partly("b if a > 1 else 3", b=1) != self.partly("b if a > 1 else 3", b=2)
+        assert self.partly("a > 1 or b > 1", b=1) != self.partly("a > 1 and b > 1", b=1)
+        assert self.partly("a > 1 or b > 1", b=1) != self.partly("a > 1 or b > 1", b=2)
+        assert isinstance(self.partly("1 / b if a > 1 else 3", b=0), Symbolic)
+
+
+@pytest.mark.parametrize(
+    ("one", "more"),
+    [("-{}", "1"), ("not {}", "true"), ("1 + ({})", "1"), ("abs({})", "1"), ("2if 1else({})", "1")],
+)
+def test_operations_nest_to_the_limit(one: str, more: str) -> None:
+    deepest = more
+    for _ in range(MAX_DEPTH):
+        deepest = one.format(deepest)
+    assert parse_expression(deepest, where="here").names == set()
+    with pytest.raises(SpaceError, match=f"operations are nested more than {MAX_DEPTH} levels deep"):
+        parse_expression(one.format(deepest), where="here")
+
+
+def test_sources_have_a_limit() -> None:
+    longest = "1" + " " * (MAX_SOURCE - 1)
+    assert evaluate(longest) == 1
+    with pytest.raises(SpaceError, match=f"{MAX_SOURCE + 1} characters exceed the limit of {MAX_SOURCE}"):
+        evaluate(longest + " ")
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("1 +", "here: '1 +': not an expression (invalid syntax); allowed: numbers"),
+        ("(" * 250 + "1" + ")" * 250, "not an expression (too many nested parentheses); allowed: numbers"),
+        ("a.b", "here: 'a.b': `a.b` at column 1 is not allowed; allowed: numbers"),
+        ("1 + b'a'", "`b'a'` at column 5 is not allowed"),
+        ("max", "`max` is a function; write its arguments in parentheses"),
+        ("max()", "max takes one or more arguments"),
+        ("len()", "len takes one argument"),
+        ("abs(1, 2)", "abs takes one argument"),
+        ("[1, a]", "a list may only hold numbers and strings, not `a`"),
+        ("[1, 1 / 2]", "a list may only hold numbers and strings, not `1 / 2`"),
+        ("[(1, 2)]", "a list may only hold numbers and strings, not `(1, 2)`"),
+    ],
+)
+def test_messages_name_what_is_wrong(source: str, message: str) -> None:
+    with pytest.raises(SpaceError) as caught:
+        parse_expression(source, where="here")
+    assert message in str(caught.value)
+
+
+def test_unknown_names_list_the_known_ones() -> None:
+    with pytest.raises(SpaceError, match="unknown name a; known names: none"):
+        evaluate("a")
+    with pytest.raises(SpaceError, match="unknown name a; known names: b, c"):
+        evaluate("a", c=1, b=2)
+    with pytest.raises(SpaceError, match="here: 'a': the result is unknown"):
+        evaluate("a", a=Symbolic("a"))
+
+
+def test_long_texts_are_cut_in_messages() -> None:
+    with pytest.raises(SpaceError) as caught:
+        parse_expression("1 +" + " " * 300, where="here")
+    assert f"here: {'1 +' + ' ' * 197!r}: " in str(caught.value)
+    wide = " + ".join("a" * 3 for _ in range(30)) + " + 'x'"
+    with pytest.raises(SpaceError) as caught:
+        evaluate(wide, aaa=1)
+    assert f"`{wide:.60}` needs numbers, got 'x'" in str(caught.value)
+    # 32 names and their sums are 126 nodes, 33 are 130
+    for count, shown in ((32, "a + a + a + a + a + a + a + a + a + a"), (33, "...")):
+        with pytest.raises(SpaceError) as caught:
+            parse_expression(f"[{' + '.join(['a'] * count)}]", where="here")
+        assert f"not `{shown}" in str(caught.value)

@@ -10,6 +10,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import fsspec
@@ -182,10 +183,57 @@ def test_unremoved_objects_are_not_folded_again(store: TrialStore) -> None:
     n_segments = len([path for path in files(store) if path.endswith(SUFFIX)])
     assert type(store.folder).remove is remove
     again = compact(store, before="2026-01-04")
-    assert (again.n_segments, again.n_events > 0) == (0, True)
+    assert again == CompactionResult(n_events=12, n_segments=0)
     assert len([path for path in files(store) if path.endswith(SUFFIX)]) == n_segments
     assert list(store) == before
     assert compact(store, before="2026-01-04").n_events == 0
+
+
+@pytest.mark.parametrize(("n_objects", "n_events"), [(1, 0), (2, 2), (3, 3)])
+def test_two_events_of_a_day_are_worth_a_segment(store: TrialStore, n_objects: int, n_events: int) -> None:
+    for number in range(n_objects):
+        put(store, "2026-01-01", f"{number}.json", begun("a", number))
+    put(store, "2026-01-02", "0.json", begun("a"))
+    put(store, "2026-01-02", "bad.json", b"{")
+    found = compact(store, before="2026-01-03")
+    assert found == CompactionResult(n_events=n_events, n_segments=int(n_events > 0))
+    assert len(files(store)) == 2 + (1 if n_events else n_objects)
+
+
+@pytest.mark.parametrize(
+    ("limit", "n_segments", "n_events"),
+    [(0, 3, 6), (2, 3, 6), (2.999, 3, 6), (3, 2, 6), (3.999, 2, 6), (4, 2, 7), (6, 1, 6), (7, 1, 7)],
+)
+def test_a_large_day_becomes_several_segments(
+    store: TrialStore, monkeypatch: pytest.MonkeyPatch, limit: float, n_segments: int, n_events: int
+) -> None:
+    """Of seven events of one size; what is left over of one segment is kept for the next."""
+    size = 1000
+    for number in range(7):
+        content = json.dumps(begun("a", number).to_json()).encode()
+        put(store, "2026-01-01", f"{number}.json", content + b" " * (size - len(content)))
+    monkeypatch.setattr("torchx_cubicml.store.compaction._MAX_SEGMENT_CONTENT_BYTES", limit * size)
+    assert compact(store, before="2026-01-03") == CompactionResult(n_segments=n_segments, n_events=n_events)
+
+
+def test_a_segment_holds_sixteen_mebibytes(tmp_path: Path) -> None:
+    store = TrialStore(str(tmp_path / "store"))
+    for number in range(17):
+        content = json.dumps(begun("a", number).to_json()).encode()
+        put(store, "2026-01-01", f"{number:02}.json", content + b" " * (2**20 - len(content)))
+    assert compact(store, before="2026-01-03") == CompactionResult(n_events=16, n_segments=1)
+    assert [path for path in files(store) if path.startswith("/events/")] == ["/events/2026-01-01/16.json"]
+
+
+def test_folders_that_are_no_past_days_are_passed_over(store: TrialStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("torchx_cubicml.store.compaction.SystemRandom", lambda: SimpleNamespace(shuffle=lambda _: None))
+    days = ("2025-12-31", "2026-01-01", "2026-01-02", "2026-01-03", "2026-01-04", "copied", "2026-01-02-a")
+    for day in days:
+        for number in range(1 if day == "2026-01-01" else 2):
+            put(store, day, f"{number}.json", begun("a", number))
+    assert compact(store, before="2026-01-04") == CompactionResult(n_events=6, n_segments=3)
+    left = {path.split("/")[2] for path in files(store) if path.startswith("/events/")}
+    assert left == {"2026-01-01", "2026-01-04", "copied", "2026-01-02-a"}
 
 
 def test_other_objects_than_events_stay(store: TrialStore) -> None:

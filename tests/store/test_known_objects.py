@@ -43,3 +43,7 @@ def test_an_object_that_is_listed_no_more_is_given_no_number() -> None:
     known.update(listing("/a/1"))
     known.assign({"/a/1": READ, "/a/2": READ, "/b/1": READ})
     assert known.numbers == {"/a": {"1": READ}}
+
+
+def test_the_numbers_of_objects_without_a_group_are_stored() -> None:
+    assert (READ, UNREAD, REFUSED) == (0, -1, -2)

@@ -4,6 +4,7 @@ import json
 import os
 import random
 import shutil
+from dataclasses import replace
 from itertools import count
 from pathlib import Path
 from types import SimpleNamespace
@@ -197,6 +198,57 @@ def test_an_unreadable_object_is_read_later(filled: Path, monkeypatch: pytest.Mo
     monkeypatch.undo()
     found = read(filled / "store", filled / "cache")
     assert (len(found.trials), found.warnings) == (51, ())
+
+
+@pytest.mark.parametrize(("n_new", "is_saved"), [(20, False), (21, True)])
+def test_more_than_twenty_new_objects_are_saved(tmp_path: Path, n_new: int, is_saved: bool) -> None:
+    for number in range(n_new):
+        write(tmp_path / "store", started(f"t{number}"), f"{number:02}.json")
+    assert len(read(tmp_path / "store", tmp_path / "cache").trials) == n_new
+    assert cache_path(tmp_path / "cache", str(tmp_path / "store")).exists() is is_saved
+
+
+@pytest.mark.parametrize(("n_new", "is_saved"), [(5, False), (6, True)])
+def test_more_than_a_share_of_new_objects_is_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, n_new: int, is_saved: bool
+) -> None:
+    store, cache = tmp_path / "store", tmp_path / "cache"
+    monkeypatch.setattr("torchx_cubicml.store.reader._MIN_SAVED_OBJECTS", 0)
+    monkeypatch.setattr("torchx_cubicml.store.reader._MIN_SAVED_SHARE", 0.5)
+    for number in range(5):
+        write(store, started(f"t{number}"), f"{number}.json")
+    read(store, cache)
+    before = cache_path(cache, str(store)).read_bytes()
+    for number in range(n_new):
+        write(store, started(f"u{number}"), f"u{number}.json")
+    assert len(read(store, cache).trials) == 5 + n_new
+    assert (cache_path(cache, str(store)).read_bytes() != before) is is_saved
+
+
+def test_a_snapshot_warns_of_each_kind_of_skipped_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("bad", "failed", "good", "large"):
+        write(tmp_path / "store", started(name), f"{name}.json")
+    events = tmp_path / "store" / "events"
+    (events / "bad.json").write_text("{")
+    whole = TrialStore(str(tmp_path / "store"))
+    listing = replace(
+        whole.folder.list_objects(), too_large=frozenset({f"{events}/large.json"}), problems=("/closed (no)",)
+    )
+    real = whole.folder.read
+
+    def read_objects(places: Sequence[str]) -> Iterator[tuple[str, bytes | Exception]]:
+        for place, content in real(places):
+            yield place, OSError("I/O") if "failed" in place else content
+
+    monkeypatch.setattr(whole.folder, "list_objects", lambda *_: listing)
+    monkeypatch.setattr(whole.folder, "read", read_objects)
+    found = read_store(whole, cache=None, out_of_time=lambda: False)
+    assert [trial.trial_id for trial in found.trials] == ["good"]
+    assert found.directories == listing.directories
+    (warning,) = found.warnings
+    parts = ["/closed (no)", "large.json (larger", "bad.json (not JSON", "failed.json (cannot read it: I/O)"]
+    assert warning.startswith("skipped 4 unreadable objects")
+    assert sorted(parts, key=warning.index) == parts
 
 
 def until(n_asked: int) -> Callable[[], bool]:

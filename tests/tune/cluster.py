@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import Counter
 from dataclasses import dataclass, field
@@ -90,6 +91,7 @@ class SimulatedCluster:
     fates_of: dict[int, str] = field(default_factory=dict)
     measure: Callable[[Config], Measurement] = usual_measurement
     observed: Mapping[str, Value] = field(default_factory=lambda: {"world_size": 2})
+    reports_after_s: float = math.inf  # a running job reports what it measures
     rng: random.Random = field(init=False)
 
     def __post_init__(self) -> None:
@@ -169,6 +171,10 @@ class SimulatedCluster:
             ):
                 job.reported.add("begin")
                 self._event(name, job, EventKind.STARTED)
+            reports = job.begins + timedelta(seconds=min(self.reports_after_s, 1e9))
+            if reports <= self.time < job.ends and "measured" not in job.reported:
+                job.reported.add("measured")
+                self._event(name, job, EventKind.MEASURED, measured=self.measure(job.contract.config))
             if self.time >= job.ends:
                 self.open.discard(name)
                 if "begin" in job.reported:
@@ -208,7 +214,7 @@ class SimulatedCluster:
                 trial_id=f"sim-{name}",
                 launch_id=contract.launch_id,
                 attempt=(0 if job.cut_off is None else 1, 0),
-                sequence=0 if kind is EventKind.STARTED else 1,
+                sequence=(EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED).index(kind),
                 writer="rank0",
                 time=self.time.isoformat(),
                 workload=contract.workload,

@@ -8,19 +8,25 @@ import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tune.cluster import Killed, SimulatedCluster, runner_of
+from tests.tune.cluster import Killed, SimulatedCluster, runner_of, speed, usual_measurement
 from tests.tune.draws import Draws, go, stored
 from torchx_cubicml.records.trial import State
-from torchx_cubicml.tuner import Begun, Budget, Launching, Prepared, TuneResult, Waiting, tune
+from torchx_cubicml.tuner import Begun, Budget, Ended, Launching, Prepared, TuneResult, Waiting, tune
+from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.proposer import FinalReport
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
-    from torchx_cubicml.records.trial import Trial
+    from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.records.contract import Contract
+    from torchx_cubicml.records.trial import Config, Trial
+    from torchx_cubicml.tuner.proposer import Snapshot
 
 
 JOBS = int(os.environ.get("CUBICML_JOBS", "150"))  # `make test-slurm` runs a thousand
@@ -207,3 +213,123 @@ def test_a_hopeless_launch_is_ended_early_with_its_measurement(prepared: Prepare
     assert early_stop_reason(running(40.0, 0.05, doubt=0.4), best, objective="samples_per_second") == ""
     assert early_stop_reason(running(70.0, 0.9), best, objective="samples_per_second") == ""
     assert early_stop_reason(running(70.0, 0.05), [], objective="samples_per_second") == ""
+
+
+def test_only_slow_searches_are_ended_early(prepared: Prepared) -> None:
+    """The user's own config is slow too, but what it measures is needed."""
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=30), parallel=3))
+    cluster = SimulatedCluster(
+        seed=4,
+        fates=("done",),
+        run_s=(60.0, 200.0),
+        reports_after_s=10.0,
+        measure=lambda config: replace(usual_measurement(config), steps_counted=20, relative_error=0.001),
+    )
+    steps = go(asked, cluster)
+    purposes = {step.number: step.purpose for step in steps if isinstance(step, Launching)}
+    trials = {trial.launch_id: trial for trial in stored(prepared)}
+    early = []
+    for job in cluster.jobs.values():
+        trial = trials[job.contract.launch_id]
+        done = [speed(other.contract.config) for other in cluster.jobs.values() if other.ends < job.ends]
+        if job.cancelled:
+            early.append(purposes[int(trial.launch_id[-4:])])
+            assert trial.state is State.STOPPED_EARLY
+            assert trial.reason.startswith("ended early: ")
+            assert trial.measurement is not None
+            assert speed(trial.config) < 0.91 * max(done)
+            assert (job.ends - job.begins).total_seconds() >= 10.0
+        else:
+            assert trial.state is State.COMPLETED
+    assert set(early) == {"search"}
+    assert len(early) > 10
+    repeated = [
+        trial.state for trial in trials.values() if trial.config == asked.current and trial.measurement is not None
+    ]
+    assert repeated == [State.COMPLETED] * asked.request.repeats_made
+
+
+@pytest.mark.parametrize(("world_size", "devices"), [(None, 1), (2, 2)])
+def test_the_result_counts_each_device(prepared: Prepared, world_size: int | None, devices: int) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=8), parallel=2))
+    launch = replace(asked.component.launch, world_size=world_size)
+    cluster = SimulatedCluster(seed=4, fates=("done",))
+    steps = tune(
+        replace(asked, component=replace(asked.component, launch=launch)),
+        jobs=JobRunner("sim", runner=runner_of(cluster)),
+        clock=cluster,
+        advisor=Confident(),
+    )
+    *_, result = steps
+    assert isinstance(result, TuneResult)
+    assert result.confidence == 0.75
+    ran_s = sum((job.ends - job.begins).total_seconds() for job in cluster.jobs.values())
+    assert result.device_hours * 3600 == pytest.approx(devices * ran_s, abs=devices * 8 * 10.0)
+    assert result.best is not None
+    assert result.command[:3] == (asked.request.component, *asked.request.component_args[:2])
+    words = list(result.command)
+    for flag, name in (("--batch_size", "micro_batch_size"), ("--width", "width")):
+        assert words[words.index(flag) + 1] == str(result.best.config[name])
+
+
+class Confident(Draws):
+    def account(self, snapshot: Snapshot, winner: Config) -> FinalReport:
+        best = self.best_known(snapshot)
+        assert best is not None
+        assert winner == best.config
+        return FinalReport(confidence=0.75)
+
+
+def test_a_heartbeat_is_written_each_minute(prepared: Prepared) -> None:
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=8), parallel=2))
+    cluster = SimulatedCluster(seed=4, fates=("done",))
+    begin = cluster.time
+    go(asked, cluster)
+    notes = Journal(prepared.store_url).read()
+    beats = [begin, *(datetime.fromisoformat(note.time) for note in notes if note.kind is NoteKind.ALIVE)]
+    gaps = [(after - before).total_seconds() for before, after in pairwise(beats)]
+    assert len(gaps) >= 4
+    assert all(60.0 <= gap <= 72.0 for gap in gaps)
+
+
+def test_after_a_rejection_the_next_launch_waits(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = SimulatedCluster(seed=4, fates=("done",))
+    submit, asked_at = SimulatedCluster.submit, []
+
+    def some(self: SimulatedCluster, contract: Contract) -> str:
+        asked_at.append(self.time)
+        if len(asked_at) in {3, 4}:
+            raise RuntimeError("no quota")
+        return submit(self, contract)
+
+    monkeypatch.setattr(SimulatedCluster, "submit", some)
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=8), parallel=2))
+    steps = go(asked, cluster)
+    waits = [(after - before).total_seconds() for before, after in pairwise(asked_at)]
+    assert waits[0] == 0.0
+    assert waits[2:4] == [10.0, 10.0]
+    rejected = [step.trial for step in steps if isinstance(step, Ended) and step.trial.state is State.INFRASTRUCTURE]
+    assert ["no quota" in trial.reason for trial in rejected] == [True, True]
+    assert isinstance(steps[-1], TuneResult)
+    assert steps[-1].launches == 8
+
+
+def test_the_end_of_a_launch_is_told_with_its_numbers(prepared: Prepared) -> None:
+    class Promises(Draws):
+        def suggest(self, snapshot: Snapshot) -> list[Suggestion]:
+            return [replace(each, throughput=1234.0, low=1000.0, high=1500.0) for each in super().suggest(snapshot)]
+
+    asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=12), parallel=2))
+    steps = go(asked, SimulatedCluster(seed=4, fates=("done", "done", "oom")), Promises())
+    purposes = {step.number: step.purpose for step in steps if isinstance(step, Launching)}
+    best: float | None = None
+    for step in steps:
+        if isinstance(step, Ended):
+            done = step.trial.state is State.COMPLETED
+            assert step.throughput == (speed(step.trial.config) if done else None)
+            assert step.expected == (1234.0 if purposes[step.number] == "search" else None)
+            best = max(filter(None, (best, step.throughput)), default=None)
+        elif isinstance(step, Waiting):
+            assert step.best == best
+    assert best is not None
+    assert list(purposes) == list(range(1, 13))

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner import Budget, TuneRequest
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.lease import Lease, Lifetime, digest, launch_prefix
@@ -117,3 +118,106 @@ def test_hours_in_which_no_process_lived_do_not_count() -> None:
 
 def test_launches_bear_the_number_of_their_tune() -> None:
     assert launch_prefix("tune-12ab") == "launch-12ab-"
+
+
+def test_nothing_lives_before_it_begins() -> None:
+    lifetime = Lifetime()
+    lifetime.take(note(NoteKind.ALIVE, "tune-1", minute=30.0))
+    assert lifetime.hours() == lifetime.hours(NOON + timedelta(hours=9)) == 0.0
+    lifetime.take(note(NoteKind.BEGUN, "tune-1", minute=60.0))
+    assert lifetime.hours() == 0.0
+    assert lifetime.hours(NOON + timedelta(hours=9)) == 8.0
+
+
+@pytest.fixture
+def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A temporary folder of the system that is empty."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(folder))
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    return folder
+
+
+def test_only_the_user_can_read_locks(journal: Journal, temporary: Path) -> None:
+    lease = take(journal)
+    folder = temporary / "torchx-cubicml-ada" / "locks"
+    (file,) = folder.iterdir()
+    assert file.name == lease.tune_id
+    assert [path.stat().st_mode & 0o777 for path in (folder, file)] == [0o700, 0o600]
+    lease.close()
+    lease.close()  # a second time does nothing
+
+
+def test_a_lock_that_cannot_be_made_is_reported(
+    journal: Journal, temporary: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(lock: int, operation: int) -> None:
+        raise BlockingIOError(lock, operation)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("fcntl.flock", refuse)
+        with pytest.raises(LaunchError, match=r"cannot lock .*/locks/tune-"):
+            take(journal)
+    (temporary / "torchx-cubicml-ada" / "locks").rename(temporary / "moved")
+    (temporary / "torchx-cubicml-ada" / "locks").write_text("a file")
+    with pytest.raises(LaunchError, match=r"cannot create a lock file in .*/locks: .*exists"):
+        take(journal)
+    assert list(journal.read()) == []
+
+
+def test_who_leads_a_tune_is_in_the_journal(journal: Journal, temporary: Path) -> None:
+    assert temporary.is_dir()
+    lease = take(journal, minute=5)
+    (begun,) = journal.read()
+    assert (begun.kind, begun.tune_id, begun.time) == (NoteKind.BEGUN, lease.tune_id, "2026-01-01T12:05:00+00:00")
+    assert (begun.text("user"), begun.text("budget")) == ("ada", "12 launches")
+    assert begun.text("request") == digest(REQUEST, "space")
+    assert len(begun.text("request")) == 32
+    lease.close()
+
+
+@pytest.mark.parametrize("begun_again_here", [True, False])
+def test_the_machine_that_began_last_counts(journal: Journal, begun_again_here: bool) -> None:
+    first = take(journal)
+    first.close()
+    far = note(NoteKind.BEGUN, first.tune_id, minute=1, request=digest(REQUEST, "space"), host="another")
+    journal.write(far)
+    if begun_again_here:
+        take(journal, minute=30).close()
+    again = take(journal, minute=31 if begun_again_here else 2)
+    assert again.resumed is begun_again_here
+    again.close()
+
+
+def test_notes_without_a_time_keep_no_lease(journal: Journal) -> None:
+    far = note(NoteKind.BEGUN, "tune-far", request=digest(REQUEST, "space"), host="another")
+    journal.write(replace(far, time="no time"))
+    lease = take(journal)
+    assert (lease.tune_id, lease.resumed) == ("tune-far", True)
+    lease.close()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"component": "dist.spmd"},
+        {"component_args": ()},
+        {"scheduler": "slurm"},
+        {"scheduler_args": "partition=a"},
+        {"step_limit": 7},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_is_measured_elsewhere_is_another_request(
+    change: dict[str, object], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    own = digest(REQUEST, "space")
+    assert digest(replace(REQUEST, repeats=9, seed=3, queue_timeout_s=1.0), "space") == own
+    assert digest(replace(REQUEST, **change), "space") != own
+    assert digest(REQUEST, "another space") != own
+    with monkeypatch.context() as patch:
+        patch.setattr("getpass.getuser", lambda: "ada")
+        assert digest(REQUEST, "space") != own
+    monkeypatch.chdir(tmp_path)
+    assert digest(REQUEST, "space") != own

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -490,6 +491,20 @@ class TestPlan:
         assert nothing is not None
         assert winner_of(prepared, trials, known=frozenset(), advisor=Answers()) == (None, None)
 
+    def test_a_winner_that_was_measured_again_stays_it(self, prepared: Prepared) -> None:
+        trials = self.trials(prepared, 1, 4, 4, 8, 8)
+        best = hoped(sized(4), gain=4.0)
+        found, comparison = winner_of(prepared, trials, known=frozenset(), advisor=Answers(best=best))
+        assert found is best
+        assert comparison is not None
+        assert comparison.best.throughputs == (402.0,)
+
+    def test_the_own_config_of_another_tune_stays_the_winner(self, prepared: Prepared) -> None:
+        before, *now = self.trials(prepared, 1, 2, 2)
+        best = hoped(sized(1))
+        answer = winner_of(prepared, [before, *now], known=frozenset({before.trial_id}), advisor=Answers(best=best))
+        assert answer == (best, None)
+
 
 def test_another_round_is_judged_by_its_own_method(prepared: Prepared, monkeypatch: pytest.MonkeyPatch) -> None:
     judged: list[object] = []
@@ -500,3 +515,127 @@ def test_another_round_is_judged_by_its_own_method(prepared: Prepared, monkeypat
     snapshot = Snapshot(space=prepared.space, workload=prepared.workload, current=prepared.current, trials=[], seed=0)
     assert StudyProposer(predictor="", method=method).expected_gain(snapshot) == 0.5
     assert judged == [method]
+
+
+@pytest.mark.parametrize(
+    ("field", "least", "refused"),
+    [
+        ("repeats", 1, 0),
+        ("parallel", 1, 0),
+        ("step_limit", 5, 4),
+        ("trial_timeout_s", 1e-9, 0.0),
+        ("queue_timeout_s", 1e-9, 0.0),
+        ("queue_timeout_s", 1.0, float("nan")),
+        ("stop_under", 1e-9, 0.0),
+        ("target_gain", 1.000001, 1.0),
+        ("target_gain", None, 0.5),
+        ("stop_under", None, -0.1),
+        ("step_limit", None, -1),
+    ],
+)
+def test_the_least_legal_value_of_a_request(
+    request_: TuneRequest, field: str, least: float | None, refused: float
+) -> None:
+    assert getattr(replace(request_, **{field: least}), field) == least
+    with pytest.raises(LaunchError, match=r"^--(repeats|parallel|steps|trial|queue|stop|target).* got "):
+        replace(request_, **{field: refused})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "words"),
+    [
+        ("repeats", 0, "--repeats must be >= 1, got 0"),
+        ("step_limit", 4, "--steps must be >= 5, got 4"),
+        ("queue_timeout_s", 0.0, "--queue-timeout must be a positive number of seconds, got 0.0"),
+        ("trial_timeout_s", -2.0, "--trial-timeout must be a positive number of seconds, got -2.0"),
+        ("stop_under", 0.0, "--stop-under must be a share above 0, such as 0.01, got 0.0"),
+        ("target_gain", 1.0, "--target-gain must be a ratio above 1, such as 1.2, got 1.0"),
+    ],
+)
+def test_a_refused_value_is_told_with_legal_ones(request_: TuneRequest, field: str, value: float, words: str) -> None:
+    with pytest.raises(LaunchError) as raised:
+        replace(request_, **{field: value})
+    assert str(raised.value) == words
+
+
+def test_a_request_has_these_defaults() -> None:
+    request = TuneRequest(component="c", component_args=(), space="s", store="", scheduler="slurm")
+    assert (request.budget, request.repeats, request.repeats_made, request.parallel) == (Budget(launches=16), 3, 3, 1)
+    assert (request.trial_timeout_s, request.queue_timeout_s, request.seed) == (3600.0, 86_400.0, 0)
+    assert (request.rounds, request.fresh, request.target_gain, request.stop_under) == (False, False, None, None)
+    assert replace(request, budget=Budget(hours=1)).repeats_made == 3
+
+
+def test_what_is_prepared_names_scheduler_store_and_scratch(
+    request_: TuneRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("getpass.getuser", lambda: "ada")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    prepared = prepare(request_)
+    assert prepared.component.launch.scheduler == "local_cwd"
+    assert prepared.store_url == str(tmp_path / "store")
+    assert prepared.scratch == str(tmp_path / "torchx-cubicml-ada")
+    assert prepared.predictor == ""
+    assert prepare(replace(request_, scratch="/own")).scratch == "/own"
+
+
+class TestStudyProposer:
+    @pytest.fixture
+    def snapshot(self, prepared: Prepared) -> Snapshot:
+        trials = [measured(prepared, prepared.current, 100.0)]
+        return Snapshot(
+            space=prepared.space, workload=prepared.workload, current=prepared.current, trials=trials, seed=5
+        )
+
+    def test_a_report_has_the_confidence_of_the_verdict(
+        self, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        rival = hoped(sized(2))
+        asked: list[Config] = []
+
+        def judged(study: Study, *, winner: Config) -> SimpleNamespace | None:
+            del study
+            asked.append(winner)
+            return SimpleNamespace(confidence=0.75, rivals=(rival,)) if winner == sized(4) else None
+
+        monkeypatch.setattr("torchx_cubicml.tuner.proposer.verdict", judged)
+        monkeypatch.setattr("torchx_cubicml.tuner.proposer.sensitivity", lambda _, *, winner: (winner,))
+        advisor = StudyProposer(predictor="")
+        assert advisor.account(snapshot, sized(4)) == FinalReport(confidence=0.75, sensitivities=(sized(4),))
+        assert advisor.account(snapshot, sized(2)) == FinalReport(confidence=None, sensitivities=(sized(2),))
+        assert advisor.rivals(snapshot, sized(4)) == [rival]
+        assert advisor.rivals(snapshot, sized(2)) == []
+        assert asked == [sized(4), sized(2)] * 2
+
+    def test_a_study_is_of_the_snapshot_that_is_asked_for(
+        self, prepared: Prepared, snapshot: Snapshot, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        made: list[dict[str, object]] = []
+
+        def study(space: object, **given: object) -> SimpleNamespace:
+            made.append({"space": space, **given})
+            return SimpleNamespace(suggest=lambda *, method: [method], best_known=lambda: len(made))
+
+        monkeypatch.setattr(Study, "of", study)
+        advisor = StudyProposer.serving(replace(prepared, predictor="mlp"))
+        assert advisor.suggest(snapshot) == [prepared.request.method]
+        assert advisor.best_known(snapshot) == 1
+        assert made == [
+            {
+                "space": prepared.space,
+                "workload": prepared.workload,
+                "current": prepared.current,
+                "trials": snapshot.trials,
+                "seed": 5,
+                "predictor": "mlp",
+            }
+        ]
+        assert advisor.best_known(replace(snapshot, seed=6)) == 2
+        assert advisor.best_known(replace(snapshot, seed=6, trials=list(snapshot.trials))) == 3
+
+    def test_nothing_is_known_without_a_measurement(self, snapshot: Snapshot) -> None:
+        (own,) = snapshot.trials
+        advisor = StudyProposer(predictor="")
+        for trials in ([], [replace(own, measurement=None)], [replace(own, workload={"n_layers": 99})]):
+            assert advisor.best_known(replace(snapshot, trials=trials)) is None
+        assert advisor.best_known(snapshot) is not None

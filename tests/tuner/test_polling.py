@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +18,7 @@ from torchx_cubicml.store.backend import NO_DIRECTORIES, never
 from torchx_cubicml.store.local import LocalBackend
 from torchx_cubicml.tuner import Begun, Budget, Ended, Prepared, Step, TuneResult, tune
 from torchx_cubicml.tuner.journal import Journal, NoteKind
+from torchx_cubicml.tuner.polling import StoreRetry
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner
 
 if TYPE_CHECKING:
@@ -119,3 +120,70 @@ def test_an_interrupt_does_not_wait_for_the_store(prepared: Prepared, cluster: S
     assert cluster.time - began < timedelta(seconds=1)
     assert cluster.in_flight() == 0
     assert go(prepared, cluster)[-1].launches == LAUNCHES
+
+
+class Failing:
+    """An operation on a store that fails in some seconds of a clock, which sleeping moves on."""
+
+    def __init__(self, *, begin_s: float, end_s: float) -> None:
+        self.begin_s, self.end_s, self.passed_s, self.calls_s = begin_s, end_s, 0.0, []
+
+    def now(self) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.passed_s)
+
+    def sleep(self, seconds: float) -> None:
+        self.passed_s += seconds
+
+    def __call__(self) -> str:
+        self.calls_s.append(self.passed_s)
+        if self.begin_s <= self.passed_s < self.end_s:
+            raise StoreError("503")
+        return "done"
+
+
+def answered(clock: Failing) -> StoreRetry:
+    retry = StoreRetry(clock)
+    assert (retry.read(clock), retry.write(clock)) == ("done", "done")
+    clock.passed_s = clock.begin_s
+    clock.calls_s.clear()
+    return retry
+
+
+@pytest.mark.parametrize("kind", ["read", "write"])
+def test_an_operation_is_repeated_each_five_seconds(kind: str) -> None:
+    clock = Failing(begin_s=10.0, end_s=31.0)
+    assert getattr(answered(clock), kind)(clock) == "done"
+    assert clock.calls_s == [10.0, 15.0, 20.0, 25.0, 30.0, 35.0]
+
+
+@pytest.mark.parametrize(("end_s", "gives_up"), [(310.0, False), (310.1, True)])
+def test_five_minutes_of_silence_are_the_most(end_s: float, gives_up: bool) -> None:
+    clock = Failing(begin_s=10.0, end_s=end_s)
+    retry = answered(clock)
+    if gives_up:
+        with pytest.raises(StoreError, match="503"):
+            retry.read(clock)
+    else:
+        assert retry.read(clock) == "done"
+    assert clock.passed_s == 310.0
+    assert len(clock.calls_s) == 61
+
+
+def test_a_store_that_can_be_read_need_not_be_writable() -> None:
+    clock = Failing(begin_s=10.0, end_s=20.0)
+    retry = StoreRetry(clock)
+    assert retry.read(clock) == "done"
+    clock.passed_s = 10.0
+    with pytest.raises(StoreError, match="503"):
+        retry.write(clock)
+    assert clock.passed_s == 10.0
+    assert retry.read(clock) == "done"
+
+
+def test_in_a_hurry_nothing_is_repeated() -> None:
+    clock = Failing(begin_s=10.0, end_s=20.0)
+    retry = answered(clock)
+    retry.hurry()
+    with pytest.raises(StoreError, match="503"):
+        retry.read(clock)
+    assert clock.calls_s == [10.0]

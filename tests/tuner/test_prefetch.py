@@ -9,11 +9,14 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.tune.cluster import SimulatedCluster
-from tests.tune.draws import Draws, go, stored
+from tests.tune.draws import Draws, go, stored, suggestion_of
 from torchx_cubicml.predictors.features.history import config_key
-from torchx_cubicml.records.trial import State
-from torchx_cubicml.tuner import Budget, Prepared
+from torchx_cubicml.records.trial import Measurement, State, Trial
+from torchx_cubicml.tuner import Budget, Prepared, TuneRequest
+from torchx_cubicml.tuner.launch_state import FinishedLaunch, PendingLaunch
 from torchx_cubicml.tuner.poll_interval import poll_interval_s
+from torchx_cubicml.tuner.polling import SystemClock
+from torchx_cubicml.tuner.prefetch import Prefetch
 
 if TYPE_CHECKING:
     from torchx_cubicml.advisor import Suggestion
@@ -129,3 +132,79 @@ def test_the_poll_interval_follows_the_age_of_a_job(
     age_s: float, usual_s: tuple[float, float] | None, expected: float
 ) -> None:
     assert poll_interval_s(age_s, eager=False, usual_s=usual_s) == pytest.approx(expected)
+
+
+HOPE = suggestion_of({"micro_batch_size": 1})
+
+
+def prefetch(**changes: object) -> Prefetch:
+    """Of a tune that repeats thrice and has four launches in flight; the last suggestion took ten seconds."""
+    fields = {"component": "", "component_args": (), "space": "", "store": "", "scheduler": "", "repeats": 3}
+    request = TuneRequest(**{**fields, "budget": Budget(hours=9), "parallel": PARALLEL, **changes})
+    return Prefetch(request=request, compute_s=10.0)
+
+
+@pytest.mark.parametrize(
+    ("changes", "left", "usual_run_s", "pays"),
+    [
+        ({}, 11, 100.0, True),
+        ({}, 10, 100.0, False),  # three repeats of two, and those in flight
+        ({"repeats": 2}, 9, 100.0, True),
+        ({"repeats": 2}, 8, 100.0, False),
+        ({}, 99, 1999.0, True),
+        ({}, 99, 2001.0, False),  # the four slots wait for two per cent of their time
+        ({}, 99, 0.0, False),  # nobody knows how long one runs
+        ({"parallel": 1}, 99, 100.0, False),
+        ({"parallel": 2}, 99, 100.0, True),
+        ({"rounds": True}, 99, 100.0, False),
+        ({"target_gain": 2.0}, 99, 100.0, False),
+        ({"stop_under": 0.1}, 99, 100.0, False),
+    ],
+)
+def test_a_suggestion_is_prefetched_where_slots_would_wait(
+    changes: dict[str, object], left: int, usual_run_s: float, pays: bool
+) -> None:
+    assert prefetch(**changes).pays(launches_left=left, usual_run_s=usual_run_s) is pays
+
+
+def test_a_suggestion_is_prefetched_once() -> None:
+    ready = prefetch()
+    for kept in (HOPE, None):
+        ready.keep(kept)
+        assert not ready.pays(launches_left=99, usual_run_s=100.0)
+        assert ready.take(launches_left=99) is kept
+        assert ready.take(launches_left=99) is None
+        assert ready.pays(launches_left=99, usual_run_s=100.0)
+
+
+@pytest.mark.parametrize(("left", "taken"), [(7, HOPE), (6, None)])
+def test_the_last_launches_are_not_prefetched(left: int, taken: Suggestion | None) -> None:
+    ready = prefetch()
+    ready.keep(HOPE)
+    assert ready.take(launches_left=left) is taken
+    assert ready.take(launches_left=99) is None
+
+
+@pytest.mark.parametrize(
+    ("state", "is_measured", "taken"),
+    [
+        (State.COMPLETED, True, HOPE),
+        (State.COMPLETED, False, None),
+        (State.OUT_OF_MEMORY, True, None),
+        (State.OUT_OF_MEMORY, False, None),
+    ],
+)
+def test_a_launch_without_a_result_drops_the_prefetched(
+    state: State, is_measured: bool, taken: Suggestion | None
+) -> None:
+    measurement = Measurement(samples_per_second=1.0) if is_measured else None
+    trial = Trial(trial_id="t", workload={}, config={}, state=state, measurement=measurement)
+    pending = PendingLaunch(launch_id="l", number=1, purpose="search", config={}, submitted_at=SystemClock().now())
+    ready = prefetch()
+    ready.keep(HOPE)
+    ready.hear(FinishedLaunch(pending=pending, trial=trial))
+    assert ready.pays(launches_left=99, usual_run_s=100.0) is (taken is None)
+    assert ready.take(launches_left=99) is taken
+    ready.keep(None)
+    ready.hear(FinishedLaunch(pending=pending, trial=trial))
+    assert ready.pays(launches_left=99, usual_run_s=100.0)

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from torchx_cubicml.advisor import Suggestion
-from torchx_cubicml.records.event import Event, EventKind
-from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.records.event import TUNER, Event, EventKind
+from torchx_cubicml.records.trial import Measurement, Origin, State
 from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.journal import Journal, Note, NoteKind
 from torchx_cubicml.tuner.polling import SystemClock
@@ -226,3 +226,82 @@ class TestSpent:
         tune_state.end("launch-1-0001", State.TIMEOUT, "too slow")
         (trial,) = tune_state.own_trials()
         assert (trial.state, trial.reason, dict(trial.config)) == (State.TIMEOUT, "too slow", {"a": 1})
+
+    def test_a_plan_in_the_store_is_of_the_tuner(self, tmp_path: Path) -> None:
+        clock = Noon()
+        tune_state = self.state(tmp_path, clock)
+        clock.minute = 5.0
+        hope = replace(OWN, throughput=7.0, low=6.0, high=8.0)
+        tune_state.plan("launch-1-0001", hope, {"world_size": 2})
+        tune_state.trial_log.refresh()
+        plan = tune_state.trial_log.planned("launch-1-0001")
+        assert plan is not None
+        assert (plan.writer, plan.time, plan.origin) == (TUNER, "2026-01-01T12:05:00.000+00:00", Origin.TUNE)
+        assert (dict(plan.workload), dict(plan.config)) == ({"world_size": 2}, {"a": 1})
+        assert plan.suggestion == hope.promise()
+
+    def test_an_end_belongs_to_the_trial_of_the_training(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        tune_state.plan("launch-1-0001", OWN, {})
+        for number, kind in enumerate((EventKind.STARTED, EventKind.MEASURED)):
+            tune_state.trial_log.append(
+                Event(
+                    kind=kind,
+                    trial_id="t",
+                    launch_id="launch-1-0001",
+                    sequence=number,
+                    time=NOON.isoformat(),
+                    measurement=Measurement(tokens_per_second=5.0) if number else None,
+                )
+            )
+        tune_state.trial_log.refresh()
+        tune_state.end("launch-1-0001", State.TIMEOUT, "too slow")
+        (trial,) = tune_state.trial_log.trials()
+        assert (trial.trial_id, trial.state, trial.reason) == ("t", State.TIMEOUT, "too slow")
+        assert trial.measurement is not None
+
+    def test_trials_of_other_tunes_are_others(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        tune_state.plan("launch-1-0001", OWN, {})
+        for launch_id in ("launch-2-0001", "launch-12-0001", ""):
+            tune_state.trial_log.append(
+                Event(kind=EventKind.STARTED, trial_id=f"of {launch_id}", launch_id=launch_id, time=NOON.isoformat())
+            )
+        tune_state.trial_log.refresh()
+        assert tune_state.others() == {"of launch-2-0001", "of launch-12-0001", "of "}
+        assert [trial.launch_id for trial in tune_state.own_trials()] == ["launch-1-0001"]
+        assert tune_state.next_launch_id() == "launch-1-0002"
+
+    def test_times_that_jobs_took_span_those_that_succeeded(self, tmp_path: Path) -> None:
+        tune_state = self.state(tmp_path, Noon())
+        for number, (run_s, end) in enumerate(
+            [(50.0, JobEnd.SUCCEEDED), (10.0, JobEnd.FAILED), (30.0, JobEnd.SUCCEEDED), (90.0, JobEnd.LOST)], start=1
+        ):
+            tune_state.plan(f"launch-1-{number:04}", OWN, {})
+            tune_state.settled(f"launch-1-{number:04}", Cost(run_s=run_s, queue_s=0.0), end)
+        assert tune_state.usual_run_s() == (30.0, 50.0)
+        assert tune_state.spent(1).launch_hours == pytest.approx(45.0 / 3600)
+        assert tune_state.open_launches() == []
+
+    def test_notes_of_another_tune_do_not_count(self, tmp_path: Path) -> None:
+        before = self.state(tmp_path, Noon())
+        before.submitted("launch-1-0001", "sim://torchx/1", "search")
+        before.settled("launch-1-0001", Cost(run_s=60.0, queue_s=0.0), JobEnd.SUCCEEDED)
+        url = str(tmp_path / "store")
+        other = TuneState("tune-2", TrialLog(url), Journal(url), Noon())
+        assert other.spent(1) == Spent()
+        assert (other.handle("launch-1-0001"), other.image(), other.usual_run_s()) == ("", "", None)
+
+    def test_heartbeats_and_the_end_are_in_the_journal(self, tmp_path: Path) -> None:
+        clock = Noon()
+        tune_state = self.state(tmp_path, clock)
+        clock.minute = 6.0
+        tune_state.alive()
+        tune_state.finished({"result": {"launches": 3}})
+        _, alive, finished = Journal(str(tmp_path / "store")).read()
+        assert (alive.kind, alive.tune_id, alive.launch_id) == (NoteKind.ALIVE, "tune-1", "")
+        assert alive.time == "2026-01-01T12:06:00.000+00:00"
+        assert dict(alive.facts) == {}
+        assert (finished.kind, dict(finished.facts)) == (NoteKind.FINISHED, {"result": {"launches": 3}})
+        assert tune_state.now() == clock.now()
+        assert tune_state.spent(1).hours == pytest.approx(0.1)

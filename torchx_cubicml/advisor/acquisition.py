@@ -48,10 +48,10 @@ class Acquisition:
             raise SpaceError(f"unknown acquisition {name!r}; choose from {', '.join(ACQUISITIONS)}")
         self._space = posterior.space
         self._forecast_at: Callable[[NDArray[np.intp]], Prediction] = posterior.forecast_at
-        beliefs = posterior.beliefs(posterior.fastest(_INCUMBENT_CANDIDATES)).logarithm
-        self._best = float(beliefs.max()) if len(beliefs) else 0.0
+        estimates = posterior.estimates(posterior.fastest(_INCUMBENT_CANDIDATES)).logarithm
+        self._best = float(estimates.max()) if len(estimates) else 0.0
         # Without a measurement there is no incumbent to improve on, so the highest predicted mean comes first.
-        self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not len(beliefs) else name]
+        self._utility = ACQUISITIONS["mean" if name == "expected_improvement" and not len(estimates) else name]
         excess = posterior.n_out_of_memory - _ACCEPTED_SHARE * len(posterior.outcomes)
         self._floor = float(np.clip(_FLOOR + _FLOOR_STEP * excess, _LOWEST_FLOOR, _HIGHEST_FLOOR))
         self._decided_rows = posterior.decided_rows()

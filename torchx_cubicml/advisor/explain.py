@@ -80,9 +80,9 @@ def build_suggestions(
     if not chosen:
         return []
     configs = [config for config, _ in chosen]
-    beliefs = posterior.beliefs([*configs, current])
-    *predicted, baseline = beliefs.intervals()
-    *fits, _ = beliefs.fits.tolist()
+    estimates = posterior.estimates([*configs, current])
+    *predicted, baseline = estimates.intervals()
+    *fits, _ = estimates.fits.tolist()
     gains = posterior.gains(configs, current).intervals()
     unexplained = [
         _suggestion(config, interval, baseline, gain, fits=probability, n_trials=posterior.n_trials)

@@ -167,7 +167,7 @@ def _log_likelihoods(workloads: Iterable[Iterable[RepeatedMeasurements]]) -> NDA
     return np.asarray(0.5 * np.add.reduceat(np.array(likelihoods).T, firsts, axis=0), dtype=np.float64)
 
 
-def believe(predicted: Prediction, measured: Sequence[RepeatedMeasurements], *, noise: float) -> Prediction:
+def updated_forecast(predicted: Prediction, measured: Sequence[RepeatedMeasurements], *, noise: float) -> Prediction:
     """Return the posterior from a prediction and measurements, weighted by precision; NaN where there is neither.
 
     Args:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
-from torchx_cubicml.advisor.noise import believe, median_noise, pooled_noise, repeated_measurements
+from torchx_cubicml.advisor.noise import median_noise, pooled_noise, repeated_measurements, updated_forecast
 from torchx_cubicml.advisor.surrogates.base import MIN_TRANSFER, JointSurrogate, TrainingData
 from torchx_cubicml.advisor.surrogates.select import fit_surrogate
 from torchx_cubicml.advisor.surrogates.transfer_prior import roofline_covers
@@ -58,7 +58,7 @@ def ranked(posterior: Posterior) -> RankedConfigs:
     measured = posterior.measured()
     if not measured:
         return RankedConfigs(trusted=(), doubted=())
-    order = np.argsort(-posterior.beliefs(measured).logarithm, kind="stable").tolist()
+    order = np.argsort(-posterior.estimates(measured).logarithm, kind="stable").tolist()
     outliers = posterior.outliers(measured).tolist()
     trusted = tuple(measured[index] for index in order if not outliers[index])
     doubted = tuple(measured[index] for index in order if outliers[index])
@@ -193,20 +193,20 @@ class Posterior:
         """
         if isinstance(self.surrogate, JointSurrogate):
             return self.surrogate.sample(self._rows(configs), count=count, rng=rng)
-        beliefs = self.beliefs(configs)
-        return beliefs.logarithm + beliefs.spread * rng.standard_normal((count, len(configs)))
+        estimates = self.estimates(configs)
+        return estimates.logarithm + estimates.spread * rng.standard_normal((count, len(configs)))
 
     def _rows(self, configs: Sequence[Config]) -> list[dict[str, Value]]:
         return [self.rows.of(config) for config in configs]
 
-    def beliefs(self, configs: Sequence[Config]) -> Prediction:
+    def estimates(self, configs: Sequence[Config]) -> Prediction:
         """Return the posterior of each config's true throughput, after its own measurements."""
         if not configs:
             return Prediction.unknown(0)
         records = [self.outcomes.get(identity(config)) for config in configs]
         is_joint = isinstance(self.surrogate, JointSurrogate)
         measured = [(each.measured, each.uncertainties) if each and not is_joint else ((), ()) for each in records]
-        return believe(self.forecast(configs), measured, noise=self.noise)
+        return updated_forecast(self.forecast(configs), measured, noise=self.noise)
 
     def gains(self, configs: Sequence[Config], over: Config) -> Prediction:
         """Return the posterior of the ratio of each config's true throughput to that of ``over``.
@@ -214,15 +214,15 @@ class Posterior:
         NaN where either is unknown or ``over`` runs out of memory. Errors that two configs share cancel out, so the
         ratio of similar configs is more certain than either throughput.
         """
-        beliefs, record = self.beliefs([*configs, over]), self.outcomes.get(identity(over))
-        if np.isnan(beliefs.logarithm[-1]) or (record is not None and record.out_of_memory):
+        estimates, record = self.estimates([*configs, over]), self.outcomes.get(identity(over))
+        if np.isnan(estimates.logarithm[-1]) or (record is not None and record.out_of_memory):
             return Prediction.unknown(len(configs))
         if isinstance(self.surrogate, JointSurrogate):
             gains = self.surrogate.ratios(self._rows(configs), self._rows([over])[0])
         else:
             gains = Prediction(
-                logarithm=beliefs.logarithm[:-1] - beliefs.logarithm[-1],
-                spread=np.hypot(beliefs.spread[:-1], beliefs.spread[-1]),
+                logarithm=estimates.logarithm[:-1] - estimates.logarithm[-1],
+                spread=np.hypot(estimates.spread[:-1], estimates.spread[-1]),
             )
         same = np.array([identity(config) == identity(over) for config in configs], dtype=np.bool_)
         return Prediction(logarithm=np.where(same, 0.0, gains.logarithm), spread=np.where(same, 0.0, gains.spread))

@@ -197,7 +197,7 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     measured = ranked(posterior).trusted  # possibly illegal in the present space file
     if not measured:
         return None
-    untried = _untried_winner(posterior, float(posterior.beliefs(measured[:1]).logarithm[0]), rng)
+    untried = _untried_winner(posterior, float(posterior.estimates(measured[:1]).logarithm[0]), rng)
     why = "fastest measured config, by predictions and measurements combined"
     candidates = [(config, why) for config in measured]
     if untried is not None:

@@ -103,17 +103,17 @@ class ComponentLaunch:
         target = launch or self.launch
         if contract is None or self.command is None:
             return copy.deepcopy(self.source.app)
-        if target.world_size != self.launch.world_size or target.nnodes != self.launch.nnodes:
-            return self._resized(target)._wrapped(target, contract, fallback=self._fallback(target))
-        return self._wrapped(target, contract)
-
-    def _wrapped(self, target: Launch, contract: Contract, *, fallback: str = "") -> AppDef:
-        app = copy.deepcopy(self.source.app)
-        if self.command is None:
-            return app
-        role = app.roles[self.role]
-        variables = self._changed_variables(target)
-        role.entrypoint, role.args = self.command.wrapped(target.script_args, variables, fallback=fallback)
+        made, command, fallback = self, self.command, ""
+        if (target.nnodes, target.world_size) != (self.launch.nnodes, self.launch.world_size):
+            made, command = self._resized(target)
+            # New nodes are already allocated; with the typed arguments they would train with another global batch.
+            same_nodes = target.nnodes == self.launch.nnodes
+            typed = self.command.unrecorded(self.launch.script_args)
+            fallback = typed if same_nodes else command.unrecorded(target.script_args)
+        app = copy.deepcopy(made.source.app)
+        role = app.roles[made.role]
+        variables = made._changed_variables(target)
+        role.entrypoint, role.args = command.wrapped(target.script_args, variables, fallback=fallback)
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
         return app
 
@@ -139,26 +139,16 @@ class ComponentLaunch:
         script_args = respell(words, target_args, spell=self.command.as_typed)
         return (*options, "--", *script_args) if script_args else options
 
-    def _fallback(self, target: Launch) -> str:
-        """Return the fallback command of a resized job without the recorder, adapted if the number of nodes changed."""
-        if self.command is None:
-            return ""
-        if target.nnodes == self.launch.nnodes:
-            return self.command.unrecorded(self.launch.script_args)
-        # The new nodes are already allocated; with the typed arguments they would train with another global batch.
-        resized = self._resized(target).command
-        return resized.unrecorded(target.script_args) if resized is not None else ""
-
-    def _resized(self, launch: Launch) -> Self:
-        """Return the component, materialised by TorchX for another number of nodes and processes."""
+    def _resized(self, launch: Launch) -> tuple[Self, RoleCommand]:
+        """Return the component, materialised by TorchX for another number of nodes and processes, and its command."""
         source = self.source
         typed = ("--", *source.script_args) if source.script_args else ()
         resized = self.of(materialize(source.component, [*self._sized_options(launch), *typed]))
         actual, size = resized.launch, (launch.nnodes, launch.nproc_per_node)
         same = (actual.program, actual.script_args) == (self.launch.program, self.launch.script_args)
-        if not same or (actual.nnodes, actual.nproc_per_node) != size:
+        if resized.command is None or not same or (actual.nnodes, actual.nproc_per_node) != size:
             raise LaunchError(f"{source.component} builds a different command for -j {size[0]}x{size[1]}")
-        return resized
+        return resized, resized.command
 
     def _sized_options(self, launch: Launch) -> tuple[str, ...]:
         """Return the component's options with the size of ``launch``."""
@@ -228,9 +218,10 @@ def _mounted(role: Role) -> tuple[str, ...]:
     """Return the writable mounts of a role (host folders and volumes) whose path is the same inside and outside."""
     paths = []
     for mount in role.mounts:
-        inside = str(getattr(mount, "dst_path", ""))  # device mounts have a path too, but hold no files
+        inside = str(mount.dst_path)
         outside = str(getattr(mount, "src_path", inside))  # a volume has a name instead
-        if inside and inside == outside and not getattr(mount, "read_only", True):
+        # A device has paths but holds no files, and is not said to be read-only.
+        if inside == outside and not getattr(mount, "read_only", True):
             paths.append(inside)
     return tuple(paths)
 

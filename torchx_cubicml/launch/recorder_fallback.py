@@ -150,16 +150,16 @@ def check_variables(names: Iterable[str]) -> None:
         raise LaunchError(f"invalid environment variable name {illegal[0]!r:.60}; use letters, digits and _")
 
 
-def probe_condition(*, torchrun: str = "", python: str = "", honours_override: bool = False) -> str:
+def probe_condition(*, torchrun: str | None = None, python: str | None = None, honours_override: bool = False) -> str:
     """Return the start of a shell ``if`` that tests whether the job's Python can load the recorder.
 
     Args:
-        torchrun: shell text of the word that starts torchrun; empty if a Python is named.
-        python: shell text of the words that start the job's Python; empty if torchrun selects it.
+        torchrun: shell text of the word that starts torchrun; ``None`` if a Python is named.
+        python: shell text of the words that start the job's Python; ``None`` if torchrun selects it.
         honours_override: whether ``PYTHON_EXEC`` replaces that Python in the job.
     """
     probe_call = f"-c {shlex.quote(PROBE)} 2>&1); "
-    if torchrun:
+    if torchrun is not None:
         return f'{_PYTHON_OF_TORCHRUN.format(torchrun=torchrun)}if cubicml_why=$("$cubicml_python" {probe_call}'
     if honours_override:
         return f"if cubicml_why=$(${{PYTHON_EXEC:-{python}}} {probe_call}"

@@ -81,16 +81,18 @@ class RoleCommand:
             device: the host that the component's arguments name.
             obstacle: reason outside the command why it may not be changed; empty without one.
         """
-        nnodes = self.parts.nnodes if self.parts.nnodes is not None or self.is_torchrun else self.replicas
+        nnodes = world_size = None
         nproc = self.parts.nproc_per_node
-        known = nnodes is not None and nproc is not None and not self.left_open
+        if nproc is not None and not self.left_open:
+            nnodes = self.replicas if self.parts.nnodes is None else self.parts.nnodes
+            world_size = nnodes * nproc
         return Launch(
             program=self.parts.program,
             is_module=self.parts.is_module,
             script_args=tuple(word.value for word in self.script_words),
             env=env,
-            world_size=nnodes * nproc if nnodes is not None and nproc is not None and known else None,
-            nnodes=nnodes if known else None,
+            world_size=world_size,
+            nnodes=nnodes,
             nproc_per_node=nproc,
             device=device,
             why_not_rewritten=obstacle or self._obstacle(),
@@ -109,12 +111,12 @@ class RoleCommand:
         Raises:
             LaunchError: the command does not fit into one argument.
         """
-        if self.shell is None and not self._starts_torchrun:
-            return self._wrapped_without_shell(script_args, variables)
         parts, words = self.parts, self.words
-        python = join(words[parts.python]) if parts.python is not None else ""
+        if self.shell is None and parts.python is not None and not self._starts_torchrun:
+            return self._wrapped_without_shell(parts.python, script_args, variables)
+        python = join(words[parts.python]) if parts.python is not None else None
         probe = probe_condition(
-            torchrun="" if python else words[0].text, python=python, honours_override=parts.is_torchrun
+            torchrun=words[0].text if python is None else None, python=python, honours_override=parts.is_torchrun
         )
         program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
         arguments = respell(self.script_words, script_args, spell=self._quote)
@@ -132,10 +134,10 @@ class RoleCommand:
     def _starts_torchrun(self) -> bool:
         return posixpath.basename(self.words[0].value) == "torchrun"
 
-    def _wrapped_without_shell(self, script_args: Sequence[str], variables: Mapping[str, str]) -> tuple[str, list[str]]:
-        parts, words = self.parts, [replace(word, text=_argument(word)) for word in self.words]
-        python = parts.python if parts.python is not None else slice(0, 1)
-        texts = [word.text for word in words]
+    def _wrapped_without_shell(
+        self, python: slice, script_args: Sequence[str], variables: Mapping[str, str]
+    ) -> tuple[str, list[str]]:
+        parts, texts = self.parts, [_argument(word) for word in self.words]
         argument_words = [replace(word, text=_argument(word)) for word in self.script_words]
         arguments = respell(argument_words, script_args, spell=self.as_typed)
         guard = fallback_arguments(
@@ -145,8 +147,7 @@ class RoleCommand:
             typed=texts,
             variables=variables,
         )
-        options = texts[1 : python.stop] if python.start == 0 else []
-        return words[0].value, [*options, *guard]
+        return self.words[0].value, [*texts[1 : python.stop], *guard]
 
     def _recorder(self) -> list[str]:
         """Return the words between those of the launcher and the program."""

@@ -35,7 +35,7 @@ _TORCHRUN_MODULE = "torch.distributed.run"
 _PYTHON = re.compile(r"python(?:\d+(?:\.\d+)?)?")
 _PYTHON_SWITCHES = re.compile(r"-[bBdEiIOPqsSuvx]+")
 _PYTHON_WITH_VALUE = re.compile(r"-[bBdEiIOPqsSuvx]*[WX]")
-_NNODES = re.compile(r"(\d+)(?::(\d+))?")
+_FIXED_NUMBER = re.compile(r"(\d+)(?::\1)?")  # 2, or 2:2 for least and most
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,8 +79,7 @@ def parse_command(words: Sequence[str]) -> LaunchCommand:
     >>> command.program, command.is_module, command.nnodes, command.nproc_per_node, command.args_start
     ('pkg.train', True, 2, 8, 6)
     """
-    name = posixpath.basename(words[0]) if words else ""
-    if name == "torchrun":
+    if _name_at(words, 0) == "torchrun":
         return _parse_torchrun(words, start=1, python=None)
     return _parse_python(words, start=0)
 
@@ -109,8 +108,12 @@ def with_option(words: Sequence[str], stop: int, option: str, value: str) -> tup
     return (f"--{option}={value}", *changed)
 
 
+def _name_at(words: Sequence[str], index: int) -> str:
+    return posixpath.basename(words[index]) if index < len(words) else ""
+
+
 def _parse_python(words: Sequence[str], *, start: int) -> LaunchCommand:
-    name = posixpath.basename(words[start]) if start < len(words) else ""
+    name = _name_at(words, start)
     if not _PYTHON.fullmatch(name):
         raise LaunchError(f"{name or 'an empty command'} is neither torchrun nor python")
     stop = start + 1
@@ -188,13 +191,12 @@ def _torchrun_option(name: str) -> str:
 
 
 def _with_size(command: LaunchCommand, *, nnodes: str, nproc: str) -> LaunchCommand:
-    match = _NNODES.fullmatch(nnodes)
-    least, most = (match[1], match[2] or match[1]) if match is not None else ("", "elastic")
-    left_open = [f"the number of nodes ({nnodes})"] if least != most else []
+    fixed = _FIXED_NUMBER.fullmatch(nnodes)
+    left_open = [f"the number of nodes ({nnodes})"] if fixed is None else []
     left_open += [] if nproc.isdecimal() else [f"the number of processes per node ({nproc})"]
     return replace(
         command,
-        nnodes=int(least) if least == most else None,
+        nnodes=int(fixed[1]) if fixed is not None else None,
         nproc_per_node=int(nproc) if nproc.isdecimal() else None,
         left_open=" and ".join(left_open),
     )
@@ -297,7 +299,7 @@ class TorchrunLaunch:
 def _options_from_env(env: Mapping[str, str]) -> list[str]:
     variables = {name: _PREFIX + name.upper() for name in sorted(TORCHRUN_WITH_VALUE | TORCHRUN_WITHOUT_VALUE)}
     words = [f"--{name}={env[variables[name]]}" for name in sorted(TORCHRUN_WITH_VALUE) if variables[name] in env]
-    flags = sorted(TORCHRUN_WITHOUT_VALUE - {"help"})
+    flags = sorted(TORCHRUN_WITHOUT_VALUE)
     return words + [f"--{name}" for name in flags if env.get(variables[name], "0").strip() not in {"0", ""}]
 
 

@@ -193,12 +193,12 @@ class Measurement:
 
     @property
     def _median_offset(self) -> float:
-        excess = 0.0
+        # Its sign does not matter: it is squared.
         if self.mean_step_time_s is not None and self.step_time_s:
-            excess = abs(math.log(self.mean_step_time_s) - math.log(self.step_time_s[1]))
-        elif self.share_outside_steps is not None:
-            excess = -math.log1p(-min(self.share_outside_steps, _MAX_SHARE_OUTSIDE))
-        return excess
+            return math.log(self.mean_step_time_s) - math.log(self.step_time_s[1])
+        if self.share_outside_steps is not None:
+            return math.log1p(-min(self.share_outside_steps, _MAX_SHARE_OUTSIDE))
+        return 0.0
 
     @property
     def _drift_uncertainty(self) -> float:

@@ -105,7 +105,7 @@ def expire_lost_trials(trials: Iterable[Trial], workload: Workload) -> list[Tria
     trials = list(trials)
     own = [trial for trial in trials if is_same_workload(trial, workload)]
     newest = max((_time(text) or 0.0 for trial in trials for text in (trial.started_at, trial.ended_at)), default=0.0)
-    limit_s = max(_MIN_LIMIT_S, _LIMIT_FACTOR * max(map(_duration_s, own), default=0.0))
+    limit_s = max([_MIN_LIMIT_S, *(_LIMIT_FACTOR * _duration_s(trial) for trial in own)])
     waiting = ((trial, _time(trial.started_at)) for trial in own if not trial.state.ended)
     lost = {id(trial) for trial, start in waiting if start is not None and newest - start > limit_s}
     kept = (trial for trial in trials if id(trial) not in lost or trial.state is State.RUNNING)

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
 from torchx_cubicml.launch import same_value
-from torchx_cubicml.records.json_fields import number_of, text_of, texts_of, whole_number_of
+from torchx_cubicml.records.json_fields import items_of, number_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.store.file_cache import code_stamp, read_cache, write_cache
 from torchx_cubicml.store.fingerprint import fingerprint_from_json
@@ -124,17 +124,28 @@ def digest(trials: Iterable[Trial]) -> str:
 
 
 def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSuggestion:
+    def lines(name: str) -> tuple[str, ...]:
+        return texts_of(payload[name], name, most=_MOST_LINES, most_characters=_MOST_TEXT)
+
     suggestion = payload["suggestion"]
     return CachedSuggestion(
         suggestion=None if suggestion is None else _suggestion(suggestion, case),
         store=fingerprint_from_json(payload["store"]),
-        shown=text_of(payload["shown"], "shown", most=_MOST_TEXT),
-        n_trials=whole_number_of(payload["n_trials"], "n_trials"),
-        n_launched=whole_number_of(payload["n_launched"], "n_launched"),
-        predictor=text_of(payload["predictor"], "predictor", most=_MOST_TEXT),
-        lines=texts_of(payload["lines"], "lines", most=_MOST_LINES, most_characters=_MOST_TEXT),
-        warnings=texts_of(payload["warnings"], "warnings", most=_MOST_LINES, most_characters=_MOST_TEXT),
+        shown=_text(payload, "shown"),
+        n_trials=_count(payload, "n_trials"),
+        n_launched=_count(payload, "n_launched"),
+        predictor=_text(payload, "predictor"),
+        lines=lines("lines"),
+        warnings=lines("warnings"),
     )
+
+
+def _text(payload: Mapping[str, object], name: str) -> str:
+    return text_of(payload[name], name, most=_MOST_TEXT)
+
+
+def _count(payload: Mapping[str, object], name: str) -> int:
+    return whole_number_of(payload[name], name)
 
 
 def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
@@ -162,21 +173,20 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         if not (numbers[low] or 0.0) <= (numbers[middle] or 0.0) <= (numbers[high] or 0.0):
             raise ValueError("an interval holds its middle")
     return Suggestion(
-        config=_config(payload["choices"], case),
+        config=_config(payload, "choices", case),
         probability_to_fit=probability,
         doubt=doubt,
-        n_trials=whole_number_of(payload["n_trials"], "n_trials"),
-        reason=text_of(payload["reason"], "reason", most=_MOST_TEXT),
+        n_trials=_count(payload, "n_trials"),
+        reason=_text(payload, "reason"),
         nearest=(),
         **numbers,
     )
 
 
-def _config(choices: object, case: DecisionContext) -> Config:
-    if choices is None:
+def _config(payload: Mapping[str, object], name: str, case: DecisionContext) -> Config:
+    if payload[name] is None:
         return case.current
-    if not isinstance(choices, list) or not all(type(index) is int and index >= 0 for index in choices):
-        raise TypeError("choices are positions")
+    choices = [whole_number_of(index, name) for index in items_of(payload[name], name)]
     config = case.frozen_space().bind(workload=case.workload, current=case.current).decode(choices)
     if config is None:
         raise ValueError("the config is not legal")
@@ -189,7 +199,7 @@ def _plain(value: object) -> object:
         compared = (item.name for item in fields(value) if item.compare)
         return [type(value).__name__, *(_plain(getattr(value, name)) for name in compared)]
     if isinstance(value, dict):
-        return sorted(([str(name), _plain(item)] for name, item in value.items()), key=lambda pair: str(pair[0]))
+        return sorted([str(name), _plain(item)] for name, item in value.items())
     if isinstance(value, set | frozenset):
         return sorted(str(item) for item in value)
     if isinstance(value, list | tuple):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -164,13 +165,12 @@ def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetim
     A launch in flight counts from its start until ``now``, limited to the longest one that has ended: it may be lost.
     """
     own = [trial for trial in trials if trial.workload.get("program") == program]
-    longest = max((hours for trial in own if (hours := _hours(trial, None)) is not None), default=None)
+    longest = max((hours for trial in own if (hours := _hours(trial, None)) is not None), default=math.inf)
     spent = 0.0
     for trial in own:
         if trial.origin is Origin.EXPLORE:
             hours = _hours(trial, now) or 0.0
-            under_way = longest is not None and not trial.state.ended
-            spent += (min(hours, longest) if under_way and longest is not None else hours) * _devices(trial)
+            spent += (hours if trial.state.ended else min(hours, longest)) * _devices(trial)
     return spent
 
 

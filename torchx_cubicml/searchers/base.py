@@ -45,6 +45,11 @@ def scores_of(space: SearchSpace, score: Score, vectors: NDArray[np.intp]) -> ND
     return score([config_at(space, vector) for vector in vectors])
 
 
+def has_at_most(space: SearchSpace, most: int) -> bool:
+    """Return whether a space has at most so many legal configs; a space too large to count has more."""
+    return space.size(limit=most + 1) <= most
+
+
 class Searcher(Protocol):
     """A search algorithm that proposes configs of high score.
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import numpy as np
 
+from torchx_cubicml.searchers.base import has_at_most
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.neighbourhood import Neighbourhood
 from torchx_cubicml.searchers.scored_rows import ScoredRows, rows_of
@@ -49,7 +50,7 @@ class Evolution:
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best configs scored; see ``Searcher``."""
         budget = max(self.children * self.generations, 2 * count)
-        if space.size(limit=budget + 1) <= budget:
+        if has_at_most(space, budget):
             return Exhaustive().search(space, score, count=count, rng=rng)
         scored = ScoredRows(space, score)
         moves = Neighbourhood(space.dimensions)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.searchers.base import scores_of
+from torchx_cubicml.searchers.base import has_at_most, scores_of
 from torchx_cubicml.space.encoding import config_at
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Exhaustive:
         Raises:
             SpaceError: it has more configs than ``limit``.
         """
-        if space.size(limit=self.limit + 1) > self.limit:
+        if not has_at_most(space, self.limit):
             raise SpaceError(f"exhaustive search is limited to {self.limit} configs; use evolution for this space")
 
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
@@ -52,8 +52,9 @@ class Exhaustive:
         scores = np.empty(0)
         while batch := list(islice(stream, _BATCH)):
             rows = np.array(batch, dtype=np.intp)
-            found = np.nan_to_num(scores_of(space, score, rows), nan=-np.inf, posinf=np.inf, neginf=-np.inf)
-            best, scores = np.vstack([best, rows]), np.concatenate([scores, found])
+            found = scores_of(space, score, rows)
+            best = np.vstack([best, rows])
+            scores = np.concatenate([scores, np.where(np.isnan(found), -np.inf, found)])
             order = np.argsort(-scores, kind="stable")[:count]
             best, scores = best[order], scores[order]
         return [config_at(space, row) for row in best[scores > -np.inf]]

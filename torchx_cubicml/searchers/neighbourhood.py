@@ -19,13 +19,16 @@ Vector: TypeAlias = tuple[int, ...]
 Vectors: TypeAlias = NDArray[np.intp]
 """Choice indices of many configs, ``[n, n_dimensions]``."""
 
-_STRIDES = (1, 2, 4)  # steps of a number tried around a good config
+_STEPS = (-4, -2, -1, 1, 2, 4)  # steps of a number tried around a good config
 _MOVE_COUNTS = (1, 1, 1, 2, 2, 3)  # counts of one mutation, all equally likely
 _LEAP_SHARE = 0.3  # share of changed numbers set to a uniformly random choice
 
 
 class Neighbourhood:
-    """Mutation, crossover and neighbours of rows of choice indices over one space's dimensions."""
+    """Mutation, crossover and neighbours of rows of choice indices over one space's dimensions.
+
+    All dimensions of one parameter have the same choices.
+    """
 
     def __init__(self, dimensions: Sequence[Dimension]) -> None:
         self.sizes = np.array([len(dimension.choices) for dimension in dimensions], dtype=np.intp)
@@ -47,9 +50,9 @@ class Neighbourhood:
             moved = rng.integers(len(self.groups), size=len(vectors)) if self.groups else counts
             for index, group in enumerate(self.groups):
                 rows = np.flatnonzero((moved == index) & (counts > number))
-                if len(rows) and len(group) == 1:
+                if len(group) == 1:
                     self._step(changed, rows, int(group[0]), rng)
-                elif len(rows):
+                else:
                     changed[np.ix_(rows, group)] = self._layers_changed(changed[np.ix_(rows, group)], group, rng)
         return changed
 
@@ -68,10 +71,9 @@ class Neighbourhood:
         """
         changed = vectors.copy()
         for group in self.layered:
-            shares = rng.dirichlet(np.full(self.sizes[group[0]], 0.5), size=len(vectors))
+            shares = rng.dirichlet(np.full(self.sizes[group].max(), 0.5), size=len(vectors))
             chances = rng.random((len(vectors), len(group)))
-            drawn = (chances[:, :, None] > np.cumsum(shares, axis=1)[:, None, :-1]).sum(axis=2)
-            changed[:, group] = np.minimum(drawn, self.sizes[group] - 1)
+            changed[:, group] = (chances[:, :, None] > np.cumsum(shares, axis=1)[:, None, :-1]).sum(axis=2)
         return changed
 
     def neighbours(self, vector: Sequence[int] | Vectors, rng: np.random.Generator) -> Vectors:
@@ -87,9 +89,7 @@ class Neighbourhood:
         if changes:
             at = np.array(changes)
             flipped[np.arange(len(changes)), at[:, 0]] = at[:, 1]
-        swapped = [
-            self._swapped(np.repeat(origin[None, group], len(group), axis=0), group, rng) for group in self.layered
-        ]
+        swapped = [_swapped(np.repeat(origin[None, group], len(group), axis=0), rng) for group in self.layered]
         rows = [np.repeat(origin[None], len(each), axis=0) for each in swapped]
         for row, group, each in zip(rows, self.layered, swapped, strict=True):
             row[:, group] = each
@@ -99,27 +99,16 @@ class Neighbourhood:
         """Return rows of layers after one move: all alike, a run alike, two swapped, or up to three changed."""
         kind = rng.random((len(layers), 1))
         run = _runs(len(layers), len(group), rng)
-        order = np.argsort(rng.random(layers.shape), axis=1)
+        order = np.argsort(rng.random(layers.shape))
         few = order < rng.integers(1, 4, size=(len(layers), 1))
         chosen = np.where(kind < 0.15, True, np.where(kind < 0.5, run, few))
-        choice = rng.integers(self.sizes[group[0]], size=(len(layers), 1))
-        drawn = np.where(chosen, np.minimum(choice, self.sizes[group] - 1), layers)
+        choice = rng.integers(self.sizes[group].max(), size=(len(layers), 1))
         is_swap = (kind >= 0.5) & (kind < 0.75)
-        return np.where(is_swap, self._swapped(layers, group, rng), drawn)
-
-    def _swapped(self, layers: Vectors, group: NDArray[np.intp], rng: np.random.Generator) -> Vectors:
-        """Return each row with two of its entries exchanged, where both have the same choices."""
-        swapped, rows = layers.copy(), np.arange(len(layers))
-        one = rng.integers(len(group), size=len(layers))
-        other = (one + rng.integers(1, len(group), size=len(layers))) % len(group)
-        alike = self.sizes[group[one]] == self.sizes[group[other]]
-        rows, one, other = rows[alike], one[alike], other[alike]
-        swapped[rows, one], swapped[rows, other] = layers[rows, other], layers[rows, one]
-        return swapped
+        return np.where(is_swap, _swapped(layers, rng), np.where(chosen, choice, layers))
 
     def _step(self, changed: Vectors, rows: NDArray[np.intp], index: int, rng: np.random.Generator) -> None:
         leaps = rng.integers(self.sizes[index], size=len(rows))
-        neighbours = [choices or [choice] for choice, choices in enumerate(self._neighbour_choices[index])]
+        neighbours = self._neighbour_choices[index]
         pairs = zip(changed[rows, index].tolist(), rng.random(len(rows)).tolist(), strict=True)
         steps = [neighbours[choice][int(chance * len(neighbours[choice]))] for choice, chance in pairs]
         free = np.full(len(rows), self._orders[index] is None) | (rng.random(len(rows)) < _LEAP_SHARE)
@@ -130,13 +119,22 @@ class Neighbourhood:
         if order is None:
             return [other for other in range(self.sizes[index]) if other != choice]
         rank = order.index(choice)
-        ranks = {rank + sign * stride for stride in _STRIDES for sign in (-1, 1)}
-        return [order[other] for other in sorted(ranks) if 0 <= other < len(order)]
+        return [order[rank + step] for step in _STEPS if 0 <= rank + step < len(order)]
+
+
+def _swapped(layers: Vectors, rng: np.random.Generator) -> Vectors:
+    """Return each row with two of its entries exchanged."""
+    n_rows, n_layers = layers.shape
+    swapped, rows = layers.copy(), np.arange(n_rows)
+    one = rng.integers(n_layers, size=n_rows)
+    other = (one + rng.integers(1, n_layers, size=n_rows)) % n_layers
+    swapped[rows, one], swapped[rows, other] = layers[rows, other], layers[rows, one]
+    return swapped
 
 
 def _runs(n_rows: int, n_layers: int, rng: np.random.Generator) -> NDArray[np.bool_]:
     """Return whether each layer is in a random run of its row, ``[n_rows, n_layers]``; a run may be empty."""
-    ends = np.sort(rng.integers(0, n_layers + 1, size=(n_rows, 2)), axis=1)
+    ends = np.sort(rng.integers(0, n_layers + 1, size=(n_rows, 2)))
     layer = np.arange(n_layers)
     return np.asarray((layer >= ends[:, :1]) & (layer < ends[:, 1:]), dtype=np.bool_)
 

@@ -40,7 +40,7 @@ class Policies:
         self.sizes = np.array([len(dimension.choices) for dimension in space.dimensions], dtype=np.intp)
         self._learning_rate = learning_rate
         # Choices that a dimension lacks have zero probability, so that all dimensions share one table.
-        lacks = np.arange(self.sizes.max(initial=1)) >= self.sizes[:, None]
+        lacks = np.arange(self.sizes.max()) >= self.sizes[:, None]
         self.logits = np.where(lacks, -np.inf, np.zeros((n_searches, *lacks.shape)))
         self._first_moment, self._second_moment = np.zeros_like(self.logits), np.zeros_like(self.logits)
         self._steps = 0
@@ -84,11 +84,9 @@ class Policies:
         gradient = np.zeros_like(probabilities)
         for choice in range(probabilities.shape[2]):
             gradient[:, :, choice] = np.einsum("sb,sbd->sd", advantages, drawn == choice) / drawn.shape[1]
-        if entropy:
-            with np.errstate(divide="ignore", invalid="ignore"):
-                surprise = np.where(probabilities > 0, -np.log(probabilities), 0.0)
-            mean = (probabilities * surprise).sum(axis=2, keepdims=True)
-            gradient += entropy * probabilities * (surprise - mean)
+        surprise = -np.log(np.where(probabilities > 0, probabilities, 1.0))
+        mean = (probabilities * surprise).sum(axis=2, keepdims=True)
+        gradient += entropy * probabilities * (surprise - mean)
         self._ascend(gradient)
 
     def _ascend(self, gradient: NDArray[np.float64]) -> None:
@@ -107,7 +105,7 @@ class Policies:
         rng: np.random.Generator,
     ) -> None:
         """Sample dimensions too entangled for a diagram by rejection, then uniformly after a few tries."""
-        rows = drawn.reshape(-1, drawn.shape[2])  # a view
+        rows = drawn.reshape(drawn.shape[0] * drawn.shape[1], drawn.shape[2])  # a view
         search = np.repeat(np.arange(len(drawn)), drawn.shape[1])
         illegal = np.arange(len(rows))
         for _ in range(_TRIES):
@@ -135,10 +133,10 @@ class _LegalDiagram:
 
     @classmethod
     def of(cls, dimensions: Sequence[int], targets: Sequence[list[list[int]]]) -> _LegalDiagram:
-        tables = [np.array(level, dtype=np.intp).reshape(len(level), -1) for level in targets]
-        after = [len(level) for level in tables[1:]] + [int(tables[-1].max(initial=0)) + 1]
+        tables = [np.array(level, dtype=np.intp) for level in targets]
+        after = [*(len(level) for level in tables[1:]), 1]  # every legal path ends at one node
         padded = [
-            np.vstack([np.where(level < 0, end, level), np.full((1, level.shape[1]), end)])
+            np.vstack([np.where(level < 0, end, level), np.full(level.shape[1], end)])
             for level, end in zip(tables, after, strict=True)
         ]
         return cls(tuple(dimensions), tuple(padded))
@@ -159,13 +157,10 @@ class _LegalDiagram:
 
         Each level is scaled by its largest value: over a hundred tied dimensions the probabilities would underflow.
         """
-        last = int(self.targets[-1].max()) + 1
-        legal = np.ones((len(probabilities), last))
-        legal[:, -1] = 0.0
-        levels = [legal]
+        levels = [np.array([[True, False]]).repeat(len(probabilities), axis=0).astype(np.float64)]
         for dimension, targets in zip(self.dimensions[:0:-1], self.targets[:0:-1], strict=True):
             legal = np.einsum("sc,snc->sn", _floored(probabilities, dimension, targets), levels[-1][:, targets])
-            levels.append(legal / np.maximum(legal.max(axis=1, keepdims=True), 1e-300))
+            levels.append(legal / legal.max(axis=1, keepdims=True))
         return levels[::-1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.searchers.base import has_at_most
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.scored_rows import ScoredRows
 
@@ -29,7 +30,7 @@ class Random:
     def search(self, space: SearchSpace, score: Score, *, count: int, rng: np.random.Generator) -> list[Config]:
         """Return the best of the samples; see ``Searcher``."""
         draws = max(self.draws, 2 * count)
-        if space.size(limit=draws + 1) <= draws:
+        if has_at_most(space, draws):
             return Exhaustive().search(space, score, count=count, rng=rng)
         scored = ScoredRows(space, score)
         scored.fill(draws // 2, rng, at_once=draws)  # repeats are rare in a space larger than the draws

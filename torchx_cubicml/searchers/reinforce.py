@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchx_cubicml.searchers.base import has_at_most
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.policies import Policies
 from torchx_cubicml.searchers.scored_rows import ScoredRows
@@ -51,7 +52,7 @@ class Reinforce:
         The best of the remaining samples fill the rest.
         """
         budget = max(self.searches * self.batch * 4, 2 * count)
-        if space.size(limit=budget + 1) <= budget:
+        if has_at_most(space, budget):
             return Exhaustive().search(space, score, count=count, rng=rng)
         samples = _Samples(space, score)
         policies = Policies(space, n_searches=self.searches, learning_rate=self.learning_rate)
@@ -73,12 +74,12 @@ def advantages(scores: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> advantages(np.array([[1.0, 2.0, 3.0]])).round(2).tolist()
     [[-1.22, 0.0, 1.22]]
     """
+    some_known = np.isfinite(scores).any(axis=1, keepdims=True)
+    scores = np.where(some_known, scores, np.zeros_like(scores))  # where none is known, all are alike
     known = np.isfinite(scores)
     worst = np.where(known, scores, np.inf).min(axis=1, keepdims=True)
-    best = np.where(known, scores, -np.inf).max(axis=1, keepdims=True)
-    width = np.where(np.isfinite(worst), best, 0.0) - np.where(np.isfinite(worst), worst, 0.0)
-    penalized = np.where(np.isfinite(worst), worst, 0.0) - np.where(width > 0, 0.5 * width, 1.0)
-    filled = np.where(known, scores, penalized)
+    width = np.where(known, scores, -np.inf).max(axis=1, keepdims=True) - worst
+    filled = np.where(known, scores, worst - np.where(width > 0, 0.5 * width, 1.0))
     centred = filled - filled.mean(axis=1, keepdims=True)
     spread = centred.std(axis=1, keepdims=True)
     return np.asarray(centred / np.where(spread > 0, spread, 1.0), dtype=np.float64)
@@ -96,7 +97,7 @@ class _Samples:
 
     def scores(self, drawn: NDArray[np.intp]) -> NDArray[np.float64]:
         """Return the scores, ``[n_searches, count]``, of legal rows ``[n_searches, count, n_dimensions]``."""
-        rows, n_known = drawn.reshape(-1, drawn.shape[2]), len(self)
+        rows, n_known = np.vstack(list(drawn)), len(self)
         first, which = distinct_rows(rows)
         numbers = self._scored.numbers(rows[first])
         self._first_search.extend((first[numbers >= n_known] // drawn.shape[1]).tolist())

@@ -58,7 +58,7 @@ class ScoredRows:
         if new:
             self._rows.extend(vectors[new])
             scores = np.asarray(scores_of(self._space, self._score, vectors[new]), dtype=np.float64)
-            self._scores.extend(np.nan_to_num(scores, nan=-np.inf, posinf=np.inf, neginf=-np.inf).tolist())
+            self._scores.extend(np.where(np.isnan(scores), -np.inf, scores).tolist())
         return np.array([self._numbers[key] for key in keys], dtype=np.intp)
 
     def scores(self, numbers: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -93,10 +93,11 @@ class ScoredRows:
 
         The number of legal rows is not always known: a space too large to count may have few.
         """
-        n_before = -1
-        while n_before < len(self) < count:
+        while len(self) < count:
             n_before = len(self)
             self.draw(at_once or count, rng)
+            if len(self) == n_before:
+                return
 
     def best(self, count: int) -> NDArray[np.intp]:
         """Return up to ``count`` rows, best first, ``[n, n_dimensions]``; ties in the order of scoring."""
@@ -119,7 +120,7 @@ def as_legal(space: SearchSpace, vectors: NDArray[np.intp]) -> NDArray[np.intp]:
         return vectors[legal]
     others = (space.decode(vector.tolist()) for vector in vectors[~legal])
     repaired = [space.encode(config) for config in others if config is not None]
-    return np.vstack([vectors[legal], np.array(repaired, dtype=np.intp).reshape(-1, vectors.shape[1])])
+    return np.vstack([vectors[legal], np.array(repaired, dtype=np.intp).reshape(len(repaired), vectors.shape[1])])
 
 
 def rows_of(space: SearchSpace, configs: Iterable[Config]) -> NDArray[np.intp]:

@@ -128,7 +128,7 @@ def _connected_components(events: Mapping[str, Event]) -> Iterable[dict[str, Eve
 
 
 def _first_path(trial: Trial, events: Mapping[str, Event]) -> str:
-    own = {event.launch_id for event in events.values() if event.trial_id == trial.trial_id} - {""}
+    own = {event.launch_id for event in events.values() if event.trial_id == trial.trial_id}
     joined_launches = {event.launch_id for event in events.values() if event.trial_id}
     plans = own if trial.trial_id in joined_launches else own | {trial.trial_id}
     return next(

@@ -118,9 +118,9 @@ class Lifetime:
 
     def hours(self, now: datetime | None = None) -> float:
         """Return the lifetime in hours, up to the last note or, if given, ``now``."""
-        last = now or self._last
-        if self._begun is None or last is None:
-            return self._earlier_s / 3600
+        if self._begun is None:
+            return 0.0
+        last = now or self._last or self._begun
         return (self._earlier_s + max(0.0, (last - self._begun).total_seconds())) / 3600
 
 

@@ -9,8 +9,10 @@ from torchx_cubicml.launch.bindings.argv import (
     append,
     find_flag,
     flags_in,
+    keys_in,
     looks_like_value,
     negation,
+    positionals,
     replace,
     set_flag,
     usual_form,
@@ -106,3 +108,91 @@ def test_an_abbreviation_is_seen() -> None:
 def test_a_short_flag_has_no_negation() -> None:
     with pytest.raises(LaunchError, match="only a long flag"):
         negation("-c")
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "after"),
+    [
+        ("--out=a -v", "--out", "--out=b -v"),
+        ("-oa -v", "-o", "-ob -v"),
+        ("--out -v", "--out", "--out b -v"),
+        ("--no-out x", "--out", "--out b x"),
+        ("--out 1 --out=2 x", "--out", "--out 1 --out=b x"),
+        ("out=1 x", "out=", "out=b x"),
+        ("x -- --out 1", "--out", "x --out b -- --out 1"),
+    ],
+)
+def test_a_flag_that_is_set_keeps_its_form(args: str, flag: str, after: str) -> None:
+    assert set_flag(args.split(), flag, "b") == tuple(after.split())
+
+
+@pytest.mark.parametrize(
+    ("args", "flag", "most", "spans"),
+    [
+        ("--s A A A", "--s", 2, [(0, 3)]),
+        ("--s A A A", "--s", 1, [(0, 2)]),
+        ("--s A A", "--s", 9, [(0, 3)]),
+        ("x --s", "--s", 9, [(1, 2)]),
+        ("--s A --s A A x --s=A", "--s", 2, [(0, 2), (2, 5), (6, 7)]),
+        ("--s -- A", "--s", 2, [(0, 1)]),
+        ("-s A -sA -sB -s=A", "-s", 1, [(0, 2), (2, 3), (4, 5)]),
+        ("-tsA -ts A --tsA", "-ts", 1, [(1, 3)]),
+        ("-no-s --no-s -s", "-s", 1, [(2, 3)]),
+        ("--no-s= --no_s=A", "--s=", 1, []),
+        ("--no-a.s --a.no_s --a.no-s --no_a.s --a.no", "--a.s", 1, [(0, 1), (1, 2), (2, 3), (3, 4)]),
+    ],
+)
+def test_an_occurrence_spans_the_flag_and_its_values(
+    args: str, flag: str, most: int, spans: list[tuple[int, int]]
+) -> None:
+    found = find_flag(args.split(), flag, is_value="A".__eq__, most_values=most)
+    assert [(occurrence.start, occurrence.stop) for occurrence in found] == spans
+
+
+def test_the_value_of_a_flag_is_not_a_flag_itself() -> None:
+    (found,) = find_flag(["--x", "--x", "--y"], "--x", is_value="--x".__eq__)
+    assert (found.stop, found.texts) == (2, ("--x",))
+
+
+@pytest.mark.parametrize(
+    ("word", "is_value"),
+    [("", True), ("x", True), ("-", True), ("-1", True), ("-1e3", True), ("-x", False), ("--", False), ("--x", False)],
+)
+def test_a_word_with_a_dash_is_a_value_if_it_is_a_number(word: str, is_value: bool) -> None:
+    assert looks_like_value(word) is is_value
+
+
+def test_a_value_is_written_in_each_form() -> None:
+    assert write_value("--s", ["-a", "-b"], FlagForm.SEPARATE) == ("--s", "-a", "-b")
+    assert write_value("--s", ["a"], FlagForm.SEPARATE) == ("--s", "a")
+    assert write_value("--s", ["a"], FlagForm.JOINED) == ("--s=a",)
+    assert write_value("--s=", ["a"], FlagForm.JOINED) == ("--s=a",)
+
+
+def test_only_a_long_joined_flag_makes_the_form_usual() -> None:
+    assert usual_form(["x", "--", "--a=1"]) is FlagForm.SEPARATE
+    assert usual_form(["x", "-a=1", "--a"]) is FlagForm.SEPARATE
+    assert usual_form(["x", "--a.b-c=", "y"]) is FlagForm.JOINED
+
+
+def test_an_abbreviation_has_two_dashes_and_a_letter() -> None:
+    assert abbreviation_of(["--b"], "--batch") == "--b"
+    assert abbreviation_of(["-b", "--batch", "--batches", "--x"], "--batch") is None
+    assert abbreviation_of(["-b"], "-batch") is None
+    assert abbreviation_of(["--batc=1"], "--batch") == "--batc"
+
+
+def test_words_are_added_at_the_end() -> None:
+    assert append(["a", "--b"], ["--c", "1"]) == ("a", "--b", "--c", "1")
+    assert append([], ["--c"]) == ("--c",)
+
+
+def test_keys_and_positionals_are_told_from_flags() -> None:
+    args = ["run.py", "a=1", "-v", "x", "b=2", "--n=4", "y", "a=3", "--z", "c=5", "--lr", "w"]
+    assert keys_in(args) == ["a=", "b=", "c="]
+    assert positionals(args) == ["run.py", "a=1", "b=2", "y", "a=3"]
+    assert flags_in(args) == ["-v", "--n", "--z", "--lr"]
+
+
+def test_the_negation_of_a_flag_in_sections() -> None:
+    assert negation("--a.b.c") == "--a.b.no-c"

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch.bindings.spelling import number, read_scalar, spell_switch, switch_value
+from torchx_cubicml.launch.bindings.spelling import number, read_scalar, same_value, spell, spell_switch, switch_value
 
 
 @pytest.mark.parametrize(
@@ -53,3 +53,41 @@ def test_numbers_are_finite() -> None:
         1000.0,
         None,
     ]
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        (1, 1.0, True),
+        (1, True, False),
+        (0, False, False),
+        (True, True, True),
+        ("1", 1, False),
+        ((1, 2), (1, 2.0), True),
+        ((1, 2), (1, 3), False),
+        ((1,), (1, 2), False),
+        ((1, 0), (1, False), False),
+        ((1,), 1, False),
+        (1, (1,), False),
+    ],
+)
+def test_values_are_the_same_in_one_kind(one: object, other: object, same: bool) -> None:
+    assert same_value(one, other) is same
+
+
+@pytest.mark.parametrize("yes", ["true", "True", "1", "yes", "on", "TRUE"])
+def test_each_word_of_a_switch_has_its_opposite(yes: str) -> None:
+    no = spell_switch(False, like=yes)
+    assert (switch_value(yes), switch_value(no), switch_value("maybe")) == (True, False, None)
+    assert (spell_switch(True, like=no), spell_switch(True, like=yes), spell_switch(False, like=no)) == (yes, yes, no)
+    assert (spell_switch(True, like="maybe"), spell_switch(False, like="maybe")) == ("true", "false")
+
+
+def test_values_are_spelled_for_a_command() -> None:
+    assert [spell(value) for value in (False, 0.5, "a", (True, 1, "b"))] == ["false", "0.5", "a", "true,1,b"]
+
+
+def test_a_whole_number_has_at_most_300_digits() -> None:
+    assert number("-" + "9" * 300) == -(10**300 - 1)
+    assert type(number("9" * 301)) is float
+    assert number("9" * 400) is None

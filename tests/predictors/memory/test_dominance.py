@@ -3,8 +3,10 @@ from __future__ import annotations
 import math
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from torchx_cubicml.predictors.memory.dominance import DominanceRules, memory_rank_of_row
+from torchx_cubicml.predictors.memory.dominance import DominanceRules, memory_rank_of, memory_rank_of_row
 
 ROW = {"program": "a.py", "sharding_strategy": ("FULL_SHARD", "NO_SHARD"), "micro_batch_size": 8}
 NAMES = ("program", "sharding_strategy", "micro_batch_size")
@@ -69,3 +71,55 @@ def test_hunger_knows_what_takes_memory(less: dict[str, object], more: dict[str,
 
 def test_unknown_words_have_no_hunger() -> None:
     assert memory_rank_of_row({"precision": "int3", "micro_batch_size": "many", "compile": True}) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("row", "rank"),
+    [
+        ({}, 0.0),
+        ({"micro_batch_size": 8, "seq_len": 1024}, 13.0),
+        ({"micro_batch_size": 0, "seq_len": -4}, 0.0),
+        ({"micro_batch_size": 0.5}, -1.0),
+        ({"micro_batch_size": True}, 0.0),
+        ({"sharding_strategy": "FULL_SHARD"}, 0.0),
+        ({"sharding_strategy": "HYBRID_SHARD"}, 0.5),
+        ({"sharding_strategy": "SHARD_GRAD_OP"}, 1.0),
+        ({"sharding_strategy": "_HYBRID_SHARD_ZERO2"}, 1.5),
+        *(({"sharding_strategy": word}, 2.0) for word in ("NO_SHARD", "DDP", "NONE")),
+        ({"sharding_strategy": ("NO_SHARD", "SHARD_GRAD_OP", "other", None)}, 1.5),  # the mean of what is known
+        ({"activation_checkpointing": "full"}, 0.0),
+        ({"activation_checkpointing": "selective"}, 1.0),
+        ({"activation_checkpointing": "none"}, 2.0),
+        ({"precision": "bf16"}, 0.0),
+        ({"precision": "fp16"}, 0.0),
+        ({"precision": "fp32", "micro_batch_size": 2, "sharding_strategy": "DDP"}, 4.0),
+    ],
+    ids=str,
+)
+def test_a_rank_counts_doublings_of_memory(row: dict[str, object], rank: float) -> None:
+    assert memory_rank_of_row(row) == rank
+
+
+def test_only_some_parameters_have_ranks() -> None:
+    assert memory_rank_of("precision") == {"bf16": 0.0, "fp16": 0.0, "fp32": 1.0}
+    assert memory_rank_of("micro_batch_size") == {}
+
+
+@settings(max_examples=50)
+@given(
+    outcomes=st.lists(st.tuples(st.sampled_from("ab"), st.integers(1, 6), st.booleans()), max_size=8),
+    asked=st.tuples(st.sampled_from("ab"), st.integers(0, 7)),
+)
+def test_verdicts_are_those_of_plain_comparisons(outcomes: list[tuple[str, int, bool]], asked: tuple[str, int]) -> None:
+    rows = [({"program": program, "micro_batch_size": batch}, fits) for program, batch, fits in outcomes]
+    program, batch = asked
+    same = [(size, fits) for name, size, fits in outcomes if name == program]
+    if any(not fits and size <= batch for size, fits in same):
+        expected = 0.0
+    elif any(fits and size >= batch for size, fits in same):
+        expected = 1.0
+    else:
+        expected = math.nan
+    rules = DominanceRules.of(rows, names=NAMES)
+    (found,) = rules.verdicts([{"program": program, "micro_batch_size": batch}]).tolist()
+    assert found == pytest.approx(expected, nan_ok=True)

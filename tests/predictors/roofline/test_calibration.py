@@ -99,6 +99,43 @@ def test_a_second_mode_is_found_with_its_stall() -> None:
     assert (expected.logarithm[~likely] <= outside.logarithm[~likely]).all()
 
 
+# Of a fit to planted constants and a planted stall of half a second: a changed prior shows here.
+ACCEPTED = {
+    "gemm_efficiency": 0.391259,
+    "launch_s": 0.00394513,
+    "network_tp": 0.833666,
+    "link_tp_latency_s": 2.55139e-05,
+    "stall_s": 0.490422,
+    "intercept": -1.44881,
+    "slope": 0.23658,
+    **{f"chance {at}": chance for at, chance in enumerate((0.484946, 0.446897, 0.485164, 0.63665, 0.517723, 0.510605))},
+    "logarithm 0": 1.18162,
+    "logarithm 25": -0.428261,
+    "logarithm 50": 1.06066,
+    "logarithm 75": 0.48363,
+    "logarithm 100": 1.41319,
+    "logarithm 125": 0.775443,
+}
+
+
+def test_a_calibration_of_two_modes_has_the_accepted_numbers() -> None:
+    layout = trainings(150, seed=6)
+    times = step_time(layout, {**DEFAULTS, "gemm_efficiency": 0.4, "launch_s": 4e-3})
+    rng = np.random.default_rng(7)
+    slow = (layout.pp > 1) & (rng.random(150) < np.where(layout.layers >= 24, 0.7, 0.1))
+    seconds = np.where(slow, times.total(0.5), times.total()) * np.exp(rng.normal(0.0, 0.05, 150))
+    found = calibrate(layout, seconds, np.full(150, 0.02), rng=np.random.default_rng(0))
+    assert found.slow is not None
+    expected = found.expect(layout, inside=np.linspace(0.0, 1.0, 150))
+    numbers = {
+        name: found.constants[name] for name in ("gemm_efficiency", "launch_s", "network_tp", "link_tp_latency_s")
+    }
+    numbers |= {"stall_s": found.slow.stall_s, "intercept": found.slow.trend[0], "slope": found.slow.trend[1]}
+    numbers |= {f"chance {at}": expected.chance[at] for at in np.flatnonzero(layout.pp > 1)[:6].tolist()}
+    numbers |= {f"logarithm {at}": expected.logarithm[at] for at in range(0, 150, 25)}
+    assert numbers == pytest.approx(ACCEPTED, rel=5e-3)
+
+
 def test_one_slow_row_is_an_accident_and_no_mode() -> None:
     layout = trainings(60, seed=5)
     seconds = step_time(layout, DEFAULTS).total()

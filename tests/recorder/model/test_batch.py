@@ -10,7 +10,7 @@ from torch.utils.data import DataLoader
 from torchx_cubicml.recorder.model.batch import BatchReader, find_batch, loader_batch_size, output_node
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 TOKENS = torch.zeros(4, 16, dtype=torch.int64)
 FLOATS = torch.zeros(4, 16)
@@ -112,3 +112,122 @@ def test_agreeing_loaders_give_the_batch_size() -> None:
     third = DataLoader(list(range(12)), batch_size=4)
     assert loader_batch_size() is None
     del first, second, third
+
+
+@dataclass(slots=True)
+class Named:
+    x: torch.Tensor
+    input_ids: torch.Tensor | None = None
+    tokens: torch.Tensor | None = None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "path"),
+    [
+        ({"x": FLOATS, "input_ids": TOKENS}, ("input_ids",)),
+        ({"x": FLOATS, "tokens": TOKENS}, ("tokens",)),
+        ({"x": FLOATS, "tokens": TOKENS.int()}, ("tokens",)),
+        ({"x": Named(FLOATS, input_ids=TOKENS)}, ("x", ".input_ids")),
+        ({"x": Named(FLOATS, tokens=TOKENS)}, ("x", ".tokens")),
+        ({"x": FLOATS, "tokens": TOKENS.short()}, ("x",)),
+        ({"x": FLOATS, "tokens": TOKENS[:, :1]}, ("x",)),
+        ({"x": FLOATS, "tokens": TOKENS[:, :2]}, ("tokens",)),
+        ({"x": FLOATS, "tokens": IMAGES.long()}, ("x",)),
+        ({"tokens": IMAGES, "input_ids": TOKENS}, ("input_ids",)),
+    ],
+)
+def test_tokens_are_known_by_name_and_kind(arguments: dict[str, object], path: tuple[str, ...]) -> None:
+    batch = find_batch((), arguments)
+    assert batch is not None
+    assert batch.path == path
+    is_tokens = path[-1].lstrip(".") in {"tokens", "input_ids"}
+    assert batch.holds_tokens is is_tokens
+    samples, tokens = batch.read((), arguments)
+    assert samples == 4
+    assert (tokens is not None) is is_tokens
+
+
+def test_one_number_for_each_sample_is_a_batch() -> None:
+    batch = find_batch((torch.zeros(5),), {})
+    assert batch == BatchReader(path=(0,), holds_tokens=False)
+    assert batch.read((torch.zeros(7),), {}) == (7, None)
+
+
+def test_batches_are_found_three_levels_deep() -> None:
+    assert find_batch(([[FLOATS]],), {}).path == (0, 0, 0)
+    assert find_batch(([[[FLOATS]]],), {}) is None
+    assert find_batch((), {"x": {"y": (FLOATS,)}}).path == ("x", "y", 0)
+
+
+def test_at_most_64_arguments_are_searched() -> None:
+    assert find_batch((*[None] * 63, FLOATS), {}).path == (63,)
+    assert find_batch((*[None] * 64, FLOATS), {}) is None
+
+
+@pytest.mark.parametrize(
+    ("shape", "sample_dim", "holds_tokens", "sizes"),
+    [
+        ((4, 16), 0, True, (4, 64)),
+        ((4, 16), 1, True, (16, 64)),
+        ((4, 16), None, True, (None, 64)),
+        ((4,), 1, True, (None, None)),
+        ((4, 16, 2), 0, True, (4, None)),
+        ((4, 16), 0, False, (4, None)),
+        ((), 0, True, None),
+        (None, 0, True, None),
+    ],
+)
+def test_sizes_of_a_shape(
+    shape: tuple[int, ...], sample_dim: int | None, holds_tokens: bool, sizes: tuple[int | None, int | None] | None
+) -> None:
+    assert BatchReader(path=(0,), holds_tokens=holds_tokens, sample_dim=sample_dim).sizes(shape) == sizes
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "sample_dim"),
+    [
+        ((4, 16), 4, 0),
+        ((4, 4), 4, 0),
+        ((16, 4), 4, 1),
+        ((3, 4, 9), 4, 1),
+        ((3, 4, 9, 9), 4, None),
+        ((3,), 4, None),
+        ((2,), 4, 0),
+        ((2, 4), 4, None),
+        ((3, 1), 1, None),
+        ((3, 2), 2, 1),
+        ((0, 4), 4, 1),
+        ((0, 3), 4, None),
+        ((5, 3), None, 0),
+    ],
+)
+def test_the_dimension_of_the_samples(shape: tuple[int, ...], size: int | None, sample_dim: int | None) -> None:
+    batch = BatchReader(path=(0,), holds_tokens=False)
+    assert batch.agreeing(size, (torch.zeros(shape),), {}).sample_dim == sample_dim
+
+
+def test_a_batch_that_is_gone_agrees_with_any_size() -> None:
+    batch = BatchReader(path=("x",), holds_tokens=False)
+    assert batch.agreeing(3, (), {}) is batch
+
+
+class Batches:
+    def __init__(self, batch_size: object) -> None:
+        self.batch_size = batch_size
+
+    def __iter__(self) -> Iterator[list[int]]:
+        yield [0]
+
+
+@pytest.mark.parametrize(("size", "found"), [(6, 6), (1, 1), (0, None), (-1, None), ("6", None), (None, None)])
+def test_a_sampler_of_batches_gives_their_size(size: object, found: int | None) -> None:
+    loader = DataLoader([0], batch_sampler=Batches(size))
+    assert loader_batch_size() == found
+    del loader
+
+
+def test_outputs_of_several_tensors_have_the_first_node() -> None:
+    leaf = torch.ones(2, requires_grad=True)
+    first, second = leaf * 2, leaf * 3
+    assert output_node({"x": leaf, "y": [first, second]}) is first.grad_fn
+    assert output_node((leaf, None, "x")) is None

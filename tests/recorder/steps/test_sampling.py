@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -308,3 +309,66 @@ def test_looks_come_again_and_take_their_share_of_the_time() -> None:
     assert len(lengths) > 3  # no rhythm of the training's own stays unseen
     found.saw(work(samples=5))
     assert found.plan(0.005)[0]
+
+
+def rested(found: StepSampling, count: int) -> StepSampling:
+    for _ in range(count):
+        found.rested()
+    return found
+
+
+def seen(found: StepSampling, count: int, forwards: int | None = 1) -> StepSampling:
+    for _ in range(count):
+        found.saw(Work(forwards=forwards, samples=4, tokens=None))
+    return found
+
+
+def test_a_look_follows_each_rest() -> None:
+    """Watching one forward takes 30 us, so one of 15 steps of 5 ms may be watched: 8 of 120."""
+    found = looked(STEPS_BEFORE_SAMPLING + 1)
+    assert found.plan(0.005) == (False, 112)
+    assert rested(found, 100).plan(0.005) == (False, 12)
+    assert rested(found, 11).plan(0.005) == (False, 1)
+    assert rested(found, 1).plan(0.005) == (True, 8)
+    assert seen(found, 3).plan(0.005) == (True, 5)
+    is_watched, rest = seen(found, 5).plan(0.005)
+    assert not is_watched
+    assert rest == round(112 * Random(0).uniform(0.6, 1.4))
+    assert rested(found, 1).plan(0.005) == (False, rest - 1)
+
+
+@pytest.mark.parametrize(
+    ("step_s", "forwards", "rest"),
+    [
+        (0.005, 1, 112),
+        (0.005, 2, 232),
+        (0.005, None, 112),
+        (0.0374, 1, 8),
+        (0.0376, 1, 0),
+        (0.0752, 2, 0),
+        (0.0001, 1, 504),
+        (1.0, 1, 0),
+        (None, 1, 0),
+    ],
+)
+def test_rests_are_as_long_as_the_overhead_needs(step_s: float | None, forwards: int | None, rest: int) -> None:
+    found = seen(StepSampling(), STEPS_BEFORE_SAMPLING + 1, forwards)
+    assert found.plan(step_s) == ((False, rest) if rest else (True, STEPS_BEFORE_SAMPLING))
+
+
+def test_a_change_of_work_begins_the_count_again() -> None:
+    for change in (None, work(samples=5)):
+        found = looked(STEPS_BEFORE_SAMPLING)
+        found.saw(change)
+        assert seen(found, STEPS_BEFORE_SAMPLING).plan(0.005) == (True, STEPS_BEFORE_SAMPLING)
+        assert seen(found, 1).plan(0.005) == (False, 112)
+    found = looked(STEPS_BEFORE_SAMPLING + 1)
+    found.saw(None)
+    assert found.plan(0.005) == (True, STEPS_BEFORE_SAMPLING)
+
+
+def test_steps_without_forwards_are_never_alike() -> None:
+    found = StepSampling()
+    for _ in range(2 * STEPS_BEFORE_SAMPLING):
+        found.saw(None)
+    assert found.plan(0.005) == (True, STEPS_BEFORE_SAMPLING)

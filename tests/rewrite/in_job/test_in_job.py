@@ -100,7 +100,7 @@ def in_time(monkeypatch: pytest.MonkeyPatch, seconds: float) -> None:
 def all_as_typed(found: dict[int, Answer], reason: str) -> None:
     assert {answer.args for answer in found.values()} == {None}
     assert found[0].contract == "typed"
-    assert reason in found[0].lines[-1]
+    assert found[0].lines[-1] == f"torchx-cubicml: keeping your arguments: {reason}"
     assert not any(answer.lines for number, answer in found.items() if number)
 
 
@@ -410,3 +410,36 @@ def test_the_command_of_a_rank_is_read_with_its_environment(tmp_path: Path, monk
 
 def test_in_mode_off_there_is_nothing_to_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert read_command(monkeypatch, tmp_path, MODE="off").wanted() == Answer()
+
+
+def test_the_command_of_a_rank_has_the_size_of_its_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    command = read_command(monkeypatch, tmp_path)
+    with (tmp_path / "space.toml").open("a") as file:
+        file.write('[[constraints]]\nrequire = "knob <= nnodes * nproc_per_node"\n')
+    answer = command.typed()
+    sizes = {"world_size": 6, "nnodes": 2, "nproc_per_node": 3}
+    assert decode_contract(answer.contract).workload == {"program": "t.py", **sizes}
+    assert (answer.args, answer.env) == (None, {})
+
+
+@pytest.mark.parametrize("damaged", [{"env": []}, {"contract": None}, {"lines": "a"}], ids=str)
+def test_an_answer_of_other_types_is_damaged(damaged: dict[str, object]) -> None:
+    whole = {"args": None, "env": {}, "contract": "", "lines": []}
+    assert Answer.from_json(whole) == Answer()
+    with pytest.raises(ValueError, match="damaged"):
+        Answer.from_json({**whole, **damaged})
+
+
+def test_a_reason_is_one_more_line() -> None:
+    answer = Answer(lines=("a",)).because("why")
+    assert answer.lines == ("a", "torchx-cubicml: keeping your arguments: why")
+
+
+def test_an_answer_without_a_contract_sets_none(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(rank, "_ask", lambda _, *, counted_on: Answer(lines=("a", "b")))
+    monkeypatch.setenv(CONTRACT_VARIABLE, "kept")
+    assert rank.settle(["--", "t.py", "1"]) == ["--", "t.py", "1"]
+    assert os.environ[CONTRACT_VARIABLE] == "kept"
+    assert capsys.readouterr().err == "a\nb\n"

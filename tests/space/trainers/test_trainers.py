@@ -171,6 +171,17 @@ class TestBesideTables:
         space = space_of("torchtitan", rest="[parameters.compile]\nchoices = [false, true]\ndefault = true")
         assert read_config(launch("--module llama3"), space)[1]["compile"] is True
 
+    def test_a_stated_default_stands_for_flag_and_file(self) -> None:
+        body = "[parameters.compile]\nchoices = [false, true]\n"
+        stated, known = (space_of("torchtitan", rest=body + more).parameters[0] for more in ("default = true", ""))
+        assert stated.binding is not None
+        assert known.binding is not None
+        assert (stated.default, stated.binding.file_default, stated.binding.unless) == (True, True, ())
+        assert (known.default, known.binding.file_default, known.binding.unless) == (None, None, ("*",))
+        layers = space_of("torchtitan", rest=body + "per_layer = 2\ndefault = [true, false]").parameters[0]
+        assert layers.binding is not None
+        assert (layers.default, layers.binding.file_default) == ((True, False), None)
+
     def test_a_user_may_declare_accumulation(self) -> None:
         body = "[parameters.micro_batch_size]\nchoices = [1, 2]\n[parameters.gradient_accumulation_steps]\nchoices=[4]"
         assert len(space_of("hf", rest=body).parameters) == 2

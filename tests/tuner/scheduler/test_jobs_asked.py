@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 from torchx import specs
+from torchx.schedulers.api import Stream
+from torchx.schedulers.local_scheduler import SignalException
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, is_out_of_memory
+from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
 
 
 class Asked:
     """A runner of TorchX with one answer."""
 
-    def __init__(self, *, state: specs.AppState | Exception | None = None, builds: str = "") -> None:
+    def __init__(
+        self,
+        *,
+        state: specs.AppState | BaseException | None = None,
+        builds: str = "",
+        log: Sequence[str] | Exception = (),
+    ) -> None:
         self.asked: list[tuple[dict[str, object], str | None, str]] = []
+        self.read: list[tuple[object, ...]] = []
+        self.entered: list[object] = []
+        self._log = log
         self.cancelled: list[str] = []
         self._state, self._builds = state, builds
 
@@ -31,7 +47,7 @@ class Asked:
         return options
 
     def run(self, app: specs.AppDef, scheduler: str, *, cfg: dict[str, object], workspace: str | None) -> str:
-        if isinstance(self._state, Exception):
+        if isinstance(self._state, BaseException):
             raise self._state
         self.asked.append((cfg, workspace, app.roles[0].image))
         if workspace:
@@ -44,7 +60,19 @@ class Asked:
 
     def _scheduler(self, scheduler: str) -> SimpleNamespace:
         del scheduler
-        return SimpleNamespace(describe=self._describe)
+        return SimpleNamespace(describe=self._describe, log_iter=self._log_iter)
+
+    def _log_iter(self, *asked: object, **options: object) -> Iterator[str]:
+        self.read.append((*asked, *options.values()))
+        if isinstance(self._log, Exception):
+            raise self._log
+        return iter(self._log)
+
+    def __enter__(self) -> None:
+        self.entered.append("entered")
+
+    def __exit__(self, *raised: object) -> None:
+        self.entered.append(raised)
 
     def _describe(self, app_id: str) -> SimpleNamespace | None:
         if isinstance(self._state, Exception):
@@ -189,3 +217,71 @@ def test_torchx_cancels_jobs_of_other_schedulers() -> None:
 )
 def test_out_of_memory_is_read_from_slurm_lines_alone(line: str, expected: bool) -> None:
     assert is_out_of_memory(["first", line, "last"]) is expected
+
+
+@pytest.mark.parametrize("state", [specs.AppState.SUCCEEDED, specs.AppState.FAILED, None], ids=str)
+def test_the_last_lines_of_a_job_that_is_over(state: specs.AppState | None) -> None:
+    asked = Asked(state=state, log=[f"line {number}\n" for number in range(70)])
+    jobs = JobRunner("kubernetes", runner=asked)
+    assert jobs.last_lines("kubernetes://torchx/app-7", "role") == tuple(f"line {number}" for number in range(10, 70))
+    assert jobs.last_lines("kubernetes://torchx/app-7", "role", count=2) == ("line 68", "line 69")
+    assert asked.read == [("app-7", "role", 0, Stream.STDERR)] * 2
+
+
+def test_torchx_is_not_asked_for_lines_of_a_job_that_runs(monkeypatch: pytest.MonkeyPatch) -> None:
+    folders: list[tuple[str, str]] = []
+    found = tuple(f"line {number}" for number in range(70))
+    monkeypatch.setattr(SlurmQuery, "lines", lambda _, *asked: folders.append(asked) or found)
+    asked = Asked(state=specs.AppState.RUNNING, log=["never read"])
+    jobs = JobRunner("slurm", runner=asked)
+    assert jobs.last_lines("slurm://torchx/7", "role") == found[10:]
+    assert jobs.last_lines("slurm://torchx/7", "role", count=3) == found[-3:]
+    assert jobs.scheduler_lines("slurm://torchx/7") == found
+    assert folders == [("7", ".")] * 3
+    assert asked.read == []
+    assert JobRunner("kubernetes", runner=asked).last_lines("kubernetes://torchx/7", "role") == ()
+
+
+def test_a_scheduler_without_logs_has_no_lines() -> None:
+    asked = Asked(state=specs.AppState.FAILED, log=NotImplementedError("no logs"))
+    assert JobRunner("kubernetes", runner=asked).last_lines("kubernetes://torchx/7", "role") == ()
+
+
+@pytest.mark.parametrize("interruption", [KeyboardInterrupt(), SignalException("", 2)], ids=["python", "torchx"])
+def test_an_interrupt_while_a_job_is_submitted_is_one(interruption: BaseException) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        JobRunner("kubernetes", runner=Asked(state=interruption)).submit(app(), launch_id="launch-1")
+
+
+def test_illegal_options_are_told_with_their_scheduler() -> None:
+    class Strict(Asked):
+        def scheduler_run_opts(self, scheduler: str) -> specs.runopts:
+            options = specs.runopts()
+            options.add("nodes", type_=int, help=f"of {scheduler}")
+            return options
+
+    with pytest.raises(LaunchError, match=r"invalid options 'nodes=many' for scheduler slurm: .*many"):
+        JobRunner("slurm", scheduler_args="nodes=many", runner=Strict())
+
+
+def test_leaving_ends_the_jobs_of_the_runner() -> None:
+    asked = Asked()
+    jobs = JobRunner("kubernetes", runner=asked)
+    assert jobs.__enter__() is jobs
+    error = ValueError("why")
+    jobs.__exit__(ValueError, error, None)
+    assert asked.entered == ["entered", (ValueError, error, None)]
+
+
+def test_an_adopted_local_job_is_found_by_its_launch(monkeypatch: pytest.MonkeyPatch) -> None:
+    cancelled: list[str] = []
+    monkeypatch.setattr(LocalQuery, "find", lambda _, launch_ids: {name: name for name in launch_ids})
+    monkeypatch.setattr(LocalQuery, "cancel", lambda _, app_id: cancelled.append(app_id) or True)
+    asked = Asked()
+    jobs = JobRunner("local_cwd", runner=asked)
+    assert jobs.find(["launch-1"]) == {"launch-1": "local_cwd://adopted/launch-1"}
+    jobs.cancel("local_cwd://adopted/launch-1")
+    assert (cancelled, asked.cancelled) == (["launch-1"], [])
+    jobs.cancel("local_cwd://torchx/app-1")
+    assert (cancelled, asked.cancelled) == (["launch-1"], ["local_cwd://torchx/app-1"])
+    assert JobRunner("kubernetes", runner=asked).look("kubernetes://adopted/1") == JobState(phase=JobPhase.UNKNOWN)

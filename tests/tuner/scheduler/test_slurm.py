@@ -66,6 +66,10 @@ def phase_of(state: JobState | None) -> tuple[JobPhase, JobEnd | None] | None:
         ([("CANCELLED+", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.CANCELLED, why="CANCELLED")),
         ([("CANCELLED", ""), ("FAILED", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.FAILED, why="FAILED")),
         ([("FAILED", ""), ("NODE_FAIL", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.NODE_FAILED, why="NODE_FAIL")),
+        ([("OUT_OF_MEMORY", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.OUT_OF_MEMORY, why="OUT_OF_MEMORY")),
+        ([("BOOT_FAIL", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.NODE_FAILED, why="BOOT_FAIL")),
+        ([("PREEMPTED", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.PREEMPTED, why="PREEMPTED")),
+        ([("TIMEOUT", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.TIMED_OUT, why="TIMEOUT")),
         ([("DEADLINE", "")], JobState(phase=JobPhase.ENDED, end=JobEnd.TIMED_OUT, why="DEADLINE")),
         ([("NEW_STATE", "")], JobState(phase=JobPhase.UNKNOWN, why="NEW_STATE")),
     ],
@@ -91,6 +95,10 @@ class TestLook:
         commands.print("squeue", ("FAILED", "NonZeroExitCode"))
         commands.print("sacct", ("FAILED", "None", "7"), ("OUT_OF_ME+", "", "7.0"))
         assert phase_of(SlurmQuery().look("7")) == (JobPhase.ENDED, JobEnd.OUT_OF_MEMORY)
+
+    def test_the_end_of_a_step_is_not_that_of_its_job(self, commands: Commands) -> None:
+        commands.print("sacct", ("COMPLETED", "1.5", "7"), ("FAILED", "None", "7.0"))
+        assert phase_of(SlurmQuery().look("7")) == (JobPhase.ENDED, JobEnd.SUCCEEDED)
 
     def test_an_end_in_squeue_counts_while_sacct_lags_behind(self, commands: Commands) -> None:
         commands.print("squeue", ("COMPLETED", "None"))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from enum import StrEnum
+from enum import Enum, auto
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
@@ -20,14 +20,14 @@ _FLAG = re.compile(r"--?[A-Za-z][\w.-]*")
 _JOINED_FLAG = re.compile(r"--[A-Za-z][\w.-]*=")
 
 
-class FlagForm(StrEnum):
+class FlagForm(Enum):
     """Written form of a flag and its value."""
 
-    SEPARATE = "--x v"
-    JOINED = "--x=v"
-    ATTACHED = "-xv"
-    SWITCH = "--x"
-    NEGATED = "--no-x"
+    SEPARATE = auto()  # --x v
+    JOINED = auto()  # --x=v
+    ATTACHED = auto()  # -xv
+    SWITCH = auto()  # --x
+    NEGATED = auto()  # --no-x
 
 
 @dataclass(frozen=True, slots=True)

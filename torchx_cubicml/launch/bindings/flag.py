@@ -225,7 +225,7 @@ class FlagBinding:
         if self._is_left_to_file(launch, binding, query):
             if not binding.flag_overrides_file:
                 return _FILE_BINDING.write(launch, binding, query, value)
-            flag_query = replace(flag_query, default=None, absent=None)  # the file's value is not the flag's default
+            flag_query = replace(flag_query, absent=None)  # without the flag the file's value counts
         _FILE_BINDING.refuse_beside_flag(launch, binding, query)
         args = write_flag(launch.script_args, flag_query, value)
         return replace(launch, script_args=_with_companions(args, binding, flag_query, value))

@@ -56,10 +56,11 @@ def measure_readings(
         tokens: likewise.
         paused_s: returns the seconds of evaluation and saving between two points in time.
     """
-    usable = [reading for reading in readings if _seconds(reading) is not None]
-    if not usable:
+    timed = [(reading, duration) for reading in readings if (duration := _seconds(reading)) is not None]
+    if not timed:
         return None
-    warmup, has_settled = count_warmup([second for second in map(_seconds, usable) if second is not None])
+    usable = [reading for reading, _ in timed]
+    warmup, has_settled = count_warmup([duration for _, duration in timed])
     warmup = min(warmup, len(usable) - 1)
     steady = usable[warmup:]
     between = [
@@ -68,7 +69,7 @@ def measure_readings(
     ]
     known = [interval for interval in between if interval is not None]
     if not known or len(known) < len(between) or not _are_unbuffered(known, steady):
-        known = [_printed_step(reading, samples=samples, tokens=tokens) for reading in steady]
+        known = [_printed_step(*each, samples=samples, tokens=tokens) for each in timed[warmup:]]
     seconds = [interval.seconds for interval in known]
     steps = sorted(reading.step_s for reading in steady if reading.step_s is not None)
     all_have_steps = len(steps) == len(steady)
@@ -209,9 +210,8 @@ def _processed(
     return None if line_rate is None else line_rate * seconds
 
 
-def _printed_step(reading: LogReading, *, samples: int | None, tokens: int | None) -> _Interval:
+def _printed_step(reading: LogReading, seconds: float, *, samples: int | None, tokens: int | None) -> _Interval:
     """Return the step that a line reports; if it has no step time, the time of one token or sample at its rate."""
-    seconds = reading.step_s or over(1.0, reading.tokens_per_second or reading.samples_per_second) or 1.0
     rates = (
         reading.samples_per_second or over(samples, reading.step_s),
         reading.tokens_per_second or over(tokens, reading.step_s),

@@ -20,7 +20,7 @@ _EDGE = 1.0 / 24.0  # of the squared residual of the slowest step: a run may end
 _NORMAL = 1.645  # quantile 0.95 of the normal distribution
 # Quantile 0.95 of Student's t by degrees of freedom; between them it is almost linear in their reciprocal.
 _STUDENT = (
-    (1.0, 6.314), (1.5, 3.855), (2.0, 2.920), (3.0, 2.353), (4.0, 2.132), (6.0, 1.943), (10.0, 1.812), (20.0, 1.725),
+    (1.0, 6.314), (2.0, 2.920), (3.0, 2.353), (4.0, 2.132), (6.0, 1.943), (10.0, 1.812), (20.0, 1.725),
     (60.0, 1.671), (math.inf, _NORMAL),
 )  # fmt: skip
 
@@ -74,7 +74,7 @@ def _burg(series: Sequence[float], *, most: int) -> tuple[float, list[float]]:
     best = n * math.log(variance), variance, coefficients
     for order in range(1, most + 1):
         power = sum(one * one for one in forward) + sum(one * one for one in backward)
-        if power <= 0 or n - order <= 2:
+        if not power:
             break
         reflection = 2 * sum(one * other for one, other in zip(forward, backward, strict=True)) / power
         mirrored = [one - reflection * other for one, other in zip(coefficients, reversed(coefficients), strict=True)]
@@ -96,8 +96,7 @@ def _merged(amounts: Sequence[float]) -> list[float]:
 
 
 def _student(freedom: float) -> float:
-    for (fewer, above), (more, below) in pairwise(_STUDENT):
-        if freedom <= more:
-            share = (1 / max(freedom, fewer) - 1 / more) / (1 / fewer - 1 / more)
-            return below + share * (above - below)
-    return _NORMAL
+    pairs = pairwise(_STUDENT)
+    (fewer, above), (more, below) = next((one, other) for one, other in pairs if freedom <= other[0])
+    share = (1 / freedom - 1 / more) / (1 / fewer - 1 / more)
+    return below + share * (above - below)

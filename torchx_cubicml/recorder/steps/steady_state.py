@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 LEAST_WARMUP = 2  # minimum of durations left out: caches, allocators and clocks settle
 LEAST_FOR_DRIFT = 16  # minimum of durations: with fewer, a change over time may be chance
 LEAST_STEADY = 3  # minimum of durations for a result
-_MOST_WARMUP = 0.2  # maximum share of the steps left out, in a run of _LONG_RUN or more
-_LONG_RUN = 30
+_MOST_WARMUP = 0.2  # maximum share of the steps left out, in a run of thirty or more
+_SHORT_RUN_WARMUP = 5  # maximum of durations left out in a shorter run, of which it is at most a half
 _WINDOW = 5
 _STEADY_FACTOR = 1.2  # times the steady level: a window at most this slow is steady
 _MIN_STEP_S = 1e-9  # lower bound of a step: with clock errors, evaluation may take all of it
@@ -190,7 +190,7 @@ def count_warmup(seconds: Sequence[float], *, compiled: Sequence[bool] = ()) -> 
     (3, True)
     """
     n = len(seconds)
-    most = int(_MOST_WARMUP * (n + 1)) - 1 if n + 1 >= _LONG_RUN else min(int(_MOST_WARMUP * _LONG_RUN) - 1, n // 2)
+    most = min(max(int(_MOST_WARMUP * (n + 1)) - 1, _SHORT_RUN_WARMUP), n // 2)
     if most < LEAST_WARMUP:
         return min(n, LEAST_WARMUP), True
     later = sorted(seconds[n // 2 :])

@@ -162,7 +162,7 @@ def closest(name: str, legal: Iterable[str]) -> str:
     >>> closest("chioces", ["choices", "flag"])
     "; did you mean 'choices'?"
     """
-    near = get_close_matches(name[:80], [item for item in legal if len(item) <= 80], n=1)
+    near = get_close_matches(name[:80], [item for item in legal if len(item) <= 80])
     return f"; did you mean {near[0]!r}?" if near else ""
 
 

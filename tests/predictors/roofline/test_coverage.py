@@ -1,0 +1,58 @@
+"""What is told of trials that the roofline formulas do not cover."""
+
+from __future__ import annotations
+
+import pytest
+
+from torchx_cubicml.predictors.roofline.coverage import missing_roofline_facts
+from torchx_cubicml.records.trial import Trial
+
+FACTS = {"n_layers": 32, "d_model": 4096, "seq_len": 2048, "micro_batch_size": 2, "world_size": 8}
+RECOMMENDER = {
+    "layer_n_params": (1000, 2000),
+    "sharding_strategy": "FULL_SHARD",
+    "micro_batch_size": 2,
+    "world_size": 8,
+}
+
+
+def trial(facts: dict[str, object], *without: str, **more: object) -> Trial:
+    workload = {name: value for name, value in {**facts, **more}.items() if name not in without}
+    return Trial.completed(workload=workload, config={}, tokens_per_second=1.0)
+
+
+@pytest.mark.parametrize(
+    "trials",
+    [
+        [],
+        [trial(FACTS)],
+        [trial(FACTS, "world_size", nnodes=2, nproc_per_node=4)],
+        [trial(RECOMMENDER)],
+        [trial(FACTS), trial(RECOMMENDER)],
+    ],
+    ids=["none", "all facts", "nodes", "recommender", "both"],
+)
+def test_nothing_is_told_where_all_trials_are_covered(trials: list[Trial]) -> None:
+    assert missing_roofline_facts(trials) == ""
+
+
+@pytest.mark.parametrize("name", FACTS)
+def test_a_fact_that_is_missing_is_named(name: str) -> None:
+    found = missing_roofline_facts([trial(FACTS), trial(FACTS, name), trial(FACTS, **{name: "a word"})])
+    assert found == (
+        f"the roofline formulas cover 1 of 3 trials; the others lack {name} (2): rename columns with name=COLUMN"
+    )
+
+
+def test_missing_facts_are_counted_the_most_frequent_first() -> None:
+    trials = [trial(FACTS, "seq_len"), trial(FACTS, "seq_len", "d_model"), trial(RECOMMENDER)]
+    assert missing_roofline_facts(trials) == (
+        "the roofline formulas cover 1 of 3 trials; the others lack seq_len (2), d_model (1): "
+        "rename columns with name=COLUMN"
+    )
+
+
+def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
+    assert "the others lack degrees that divide world_size: rename" in missing_roofline_facts(
+        [trial(FACTS, tp_degree=16)]
+    )

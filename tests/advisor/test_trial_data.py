@@ -16,7 +16,6 @@ from torchx_cubicml.advisor.trial_data import (
     outcomes_by_config,
     pinned_choices,
     with_choices,
-    with_observed_configs,
 )
 from torchx_cubicml.records.trial import Measurement, State, Trial, Value
 from torchx_cubicml.space.toml import parse_space
@@ -54,37 +53,6 @@ def bare(batch: int, *, speed: float = 1000.0, n_layers: int = 2, **observed: Va
     """A launch before there was a space file: program and size declared, all else seen."""
     trial = Trial.completed(workload={"program": "train.py", "world_size": 2}, config={}, tokens_per_second=speed)
     return replace(trial, observed={**config(batch), "n_layers": n_layers, "device": "cpu", **observed})
-
-
-def configs(trials: list[Trial]) -> list[dict[str, Value]]:
-    return [dict(trial.config) for trial in with_observed_configs(trials, workload=WORKLOAD, space=SPACE)]
-
-
-def test_observed_values_make_the_config_of_a_bare_launch() -> None:
-    assert configs([asked(2), bare(8)]) == [config(2), config(8)]
-
-
-@pytest.mark.parametrize(
-    ("others", "doubtful"),
-    [
-        ([], bare(8)),
-        ([asked(2, seen=1)], bare(8)),
-        ([asked(2), asked(4, seen=2)], bare(8)),
-        ([asked(2)], bare(8, n_layers=4)),
-        ([asked(2)], replace(bare(8), observed={"n_layers": 2, "micro_batch_size": 8})),
-        ([asked(2)], replace(bare(8), workload={"program": "other.py", "world_size": 2})),
-    ],
-    ids=["never shown to be alike", "split over ranks", "split once", "other model", "not seen whole", "other program"],
-)
-def test_an_ambiguous_launch_has_no_config(others: list[Trial], doubtful: Trial) -> None:
-    assert configs([*others, doubtful])[-1] == {}
-
-
-def test_an_unobserved_parameter_excludes_bare_launches() -> None:
-    text = "[parameters.micro_batch_size]\nchoices = [1, 8]\nflag = '-b'\n[parameters.own_knob]\nchoices = [1, 2]\n"
-    space = parse_space(f"{text}flag = '--knob'\n", where="space.toml")
-    known = replace(asked(1), config={"micro_batch_size": 1, "own_knob": 1}, observed={"micro_batch_size": 1})
-    assert [dict(t.config) for t in with_observed_configs([known, bare(8)], workload={}, space=space)][-1] == {}
 
 
 def test_the_fastest_launch_may_predate_the_space_file() -> None:

@@ -68,6 +68,7 @@ suggestions = st.none() | st.dictionaries(
     names, scalars | st.none() | st.lists(scalars, max_size=3), min_size=1, max_size=3
 )
 moments = st.just("") | st.datetimes().map(lambda moment: moment.isoformat())
+arguments = st.none() | st.lists(st.sampled_from(["--lr", "0.1", "", "--max_tokens"]), max_size=3).map(tuple)
 attempts = st.tuples(st.integers(0, 3), st.integers(0, 3))
 
 
@@ -90,6 +91,7 @@ def events(draw: st.DrawFn) -> Event:
         state=draw(st.sampled_from(ENDS)) if kind is EventKind.ENDED else None,
         reason=draw(texts),
         suggestion=draw(suggestions),
+        arguments=draw(arguments),
         extra=draw(st.dictionaries(st.sampled_from(["rack", "energy_j"]), scalars | st.none())),
     )
 
@@ -109,6 +111,7 @@ def trials(draw: st.DrawFn) -> Trial:
         attempts=1 if state is State.PLANNED else draw(st.integers(1, 3)),
         reason=draw(texts) if state.ended else "",
         suggestion=draw(suggestions),
+        arguments=draw(arguments),
         started_at=draw(moments),
         ended_at=draw(moments) if state.ended else "",
     )
@@ -145,6 +148,11 @@ class TestJson:
             "origin": "user",
         }
 
+    def test_arguments_are_written_as_digests(self) -> None:
+        event = through_json(started(arguments=("--lr", "0.1", "--data", "/home/me", "--api-key", "hunter2")))
+        assert event.arguments == ("--lr", "0.1", "--data", "~1f8256cf", "--api-key", "***")
+        assert through_json(event) == event
+
     def test_an_event_of_all_fields_is_written_under_their_names(self) -> None:
         event = ended(
             State.TIMEOUT,
@@ -158,6 +166,7 @@ class TestJson:
             measurement=Measurement(tokens_per_second=2.0),
             reason="too slow",
             suggestion={"low": 1.0},
+            arguments=("--lr", "0.1"),
             extra={"rack": 7},
         )
         assert event.to_json() == {
@@ -178,6 +187,7 @@ class TestJson:
             "state": "timeout",
             "reason": "too slow",
             "suggestion": {"low": 1.0},
+            "arguments": ["--lr", "0.1"],
         }
         assert through_json(event) == event
 

@@ -24,6 +24,7 @@ FULL = Trial(
     attempts=3,
     measurement=Measurement(tokens_per_second=2.0, step_time_s=(0.1, 0.2, 0.3), source="log", is_steady=True),
     reason="slow",
+    arguments=("--lr", "0.1"),
     suggestion={"low": 1.0},
     started_at="2026-01-01",
     ended_at="2026-01-02",
@@ -55,9 +56,10 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         ["n", True],
         ["m", 1],
         ["k", 1.0],
+        ["arguments", ["--lr", "0.1"]],
     ]
-    assert table["mappings"] == [[0, 1], [2, 3], [4, 5, 6], []]
-    assert [row[:3] for row in table["trials"]] == [[0, 1, 2], [0, 3, 3], [0, 3, 3]]
+    assert table["mappings"] == [[0, 1], [2, 3], [4, 5, 6], [7], []]
+    assert [[*row[:3], row[13]] for row in table["trials"]] == [[0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
 
 
 @pytest.mark.parametrize(
@@ -67,7 +69,7 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         (("pairs", 0), 5, RecordError),
         (("pairs", 0, 1), None, RecordError),
         (("mappings", 0), 5, RecordError),
-        (("mappings", 0, 0), 7, LookupError),
+        (("mappings", 0, 0), 9, LookupError),
         (("trials", 0), 5, RecordError),
         (("trials", 0, 0), 4, LookupError),
         *((("trials", 0, place), 5, RecordError) for place in range(3, 8)),
@@ -78,6 +80,7 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         (("trials", 0, 11), [], ValueError),
         (("trials", 0, 11, 4), 5, RecordError),
         (("trials", 0, 12), [], RecordError),
+        (("trials", 0, 13), 9, LookupError),
         (("pairs",), 5, RecordError),
         (("mappings",), 5, RecordError),
         (("trials",), 5, RecordError),

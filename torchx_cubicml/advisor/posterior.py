@@ -87,7 +87,7 @@ class Posterior:
         ineffective: parameters requested at several values and always observed alike.
         rows: facts of the workload known before a launch, combined with each config.
         outcomes: identity of a config -> its outcome.
-        n_trials: ended trials of this workload.
+        n_trials: ended trials of this workload of which any parameter is known.
         noise: standard deviation of the logarithm of throughput from run to run.
         surrogate: fitted to the trials of this workload and others.
         has_transfer_prior: whether other workloads, or the roofline model, predict how configs of this space compare.
@@ -138,7 +138,7 @@ class Posterior:
                 instead=constant_values(chosen.own, clean.idle, clean.observe),
             ),
             outcomes=outcomes,
-            n_trials=sum(trial.state.ended for trial in chosen.own),
+            n_trials=sum(trial.state.ended for trial in data.own),
             noise=pooled_noise(repeats, elsewhere),
             surrogate=fit_surrogate(data, rng=rng),
             has_transfer_prior=_are_informative(chosen.others, varied) or roofline_covers(data.own),

@@ -16,6 +16,7 @@ from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designe
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.launch import migrated_trials
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
 from torchx_cubicml.records.workload import is_same_workload
@@ -122,7 +123,7 @@ def best_known(
     """
     workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
     space = space.bind(workload=workload, current=current)
-    trials = list(trials)
+    trials = migrated_trials(trials, space, workload=workload, current=current)
     if not any(trial.measurement is not None and is_same_workload(trial, workload) for trial in trials):
         return None  # saves the time of a fit
     study = Study.of(space, workload=workload, current=current, trials=trials, seed=seed, predictor=predictor)
@@ -166,9 +167,10 @@ class Study:
         rng = np.random.default_rng(seed)
         bound = space.bind(workload=workload, current=current)
         current = _completed(bound, current)
+        migrated = migrated_trials(trials, space, workload=workload, current=current)
         with one_thread():
             posterior = Posterior.of(
-                bound, workload=workload, current=current, trials=trials, rng=rng, predictor=predictor
+                bound, workload=workload, current=current, trials=migrated, rng=rng, predictor=predictor
             )
         return cls(posterior=posterior, current=current, rng=rng)
 

@@ -13,7 +13,6 @@ from torchx_cubicml.predictors.features.history import ineffective_parameters, t
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
-from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable, Mapping, Sequence
@@ -82,15 +81,18 @@ class SelectedTrials:
 
 
 def select_trials(trials: Iterable[Trial], *, space: SearchSpace, workload: Workload) -> SelectedTrials:
-    """Return the comparable trials, at the statistic of the space, with the observed configs of those without one."""
+    """Return the comparable trials, at the statistic of the space; configs of the workload with all derived values."""
     comparable, advice = comparable_trials(
         expire_lost_trials([trial.at(space.statistic) for trial in trials], workload), workload
     )
-    chosen = with_observed_configs(comparable, workload=workload, space=space)
     own: list[Trial] = []
     others: list[Trial] = []
-    for trial in chosen:
-        (own if is_same_workload(trial, workload) else others).append(trial)
+    chosen: list[Trial] = []
+    completion = ConfigCompletion(space)
+    for trial in comparable:
+        is_own = is_same_workload(trial, workload)
+        chosen.append(completion.of(trial) if is_own else trial)
+        (own if is_own else others).append(chosen[-1])
     return SelectedTrials(own=own, others=others, trials=chosen, workload=workload, advice=advice)
 
 
@@ -184,54 +186,36 @@ def latest_observed(own: Sequence[Trial]) -> dict[str, Value]:
     return latest
 
 
-def with_observed_configs(trials: Sequence[Trial], *, workload: Workload, space: SearchSpace) -> list[Trial]:
-    """Return the trials; those of ``workload`` without a config get the observed one.
+class ConfigCompletion:
+    """Completion of configs that an older space file recorded, with the derived and idle values of the bound space.
 
-    A parameter is observed under its standard name, or the name in its ``observe``. Observations are used only if each
-    parameter's equals the request in at least one trial and contradicts it in none: a batch may be split over ranks,
-    and FSDP on one rank runs NO_SHARD. A trial that lacks any of the values stays as it is.
+    A config that is not legal in the space stays as it is, and so does one whose observed values contradict the derived
+    ones.
 
-    >>> from torchx_cubicml.space import Parameter, SearchSpace
-    >>> from torchx_cubicml.records.trial import Trial
-    >>> space = SearchSpace(parameters=(Parameter(name="micro_batch_size", choices=(1, 2)),))
-    >>> requested, observed = (Trial.completed(workload={}, config={}, tokens_per_second=9.0) for _ in range(2))
-    >>> requested = replace(requested, config={"micro_batch_size": 1}, observed={"micro_batch_size": 1})
-    >>> observed = replace(observed, observed={"micro_batch_size": 2, "device": "H100"})
-    >>> [dict(trial.config) for trial in with_observed_configs([requested, observed], workload={}, space=space)]
-    [{'micro_batch_size': 1}, {'micro_batch_size': 2}]
+    Args:
+        space: bound to the workload.
     """
-    observed_as = {
-        item.name: item.observe or item.name
-        for item in space.parameters
-        if item.observe or item.name in STANDARD_PARAMETERS
-    }
-    own = [trial for trial in trials if is_same_workload(trial, workload)]
-    bare = {id(trial) for trial in own if not trial.config}
-    is_complete = len(observed_as) == len(space.parameters)
-    if not bare or not is_complete or not all(_is_observed_as_requested(own, *pair) for pair in observed_as.items()):
-        return list(trials)
-    return [
-        replace(trial, config=_observed_config(trial, observed_as)) if id(trial) in bare else trial for trial in trials
-    ]
 
+    def __init__(self, space: SearchSpace) -> None:
+        self._space = space
+        self._observed_as = {item.name: item.observe or item.name for item in space.parameters if item.derive}
+        self._completed: dict[int, tuple[Config, Config]] = {}  # keeps each config alive, as its id is the key
 
-def _is_observed_as_requested(own: Sequence[Trial], name: str, fact: str) -> bool:
-    pairs = [
-        (_scalar_if_uniform(trial.config[name]), _scalar_if_uniform(trial.observed[fact]))
-        for trial in own
-        if name in trial.config and fact in trial.observed
-    ]
-    return bool(pairs) and all(requested == observed for requested, observed in pairs)
-
-
-def _observed_config(trial: Trial, observed_as: Mapping[str, str]) -> dict[str, Value]:
-    found = {name: trial.observed[fact] for name, fact in observed_as.items() if fact in trial.observed}
-    return found if len(found) == len(observed_as) else {}
-
-
-def _scalar_if_uniform(value: Value) -> Value:
-    """Return the common entry of a uniform tuple, else the value; both request the same for every layer."""
-    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+    def of(self, trial: Trial) -> Trial:
+        """Return the trial with its completed config; trials that share a config share the completed one."""
+        config = trial.config
+        if id(config) not in self._completed:
+            found = _decoded(self._space, config)
+            is_same = found is None or all(name in config and config[name] == found[0][name] for name in found[0])
+            self._completed[id(config)] = config, config if is_same or found is None else {**config, **found[0]}
+        completed = self._completed[id(config)][1]
+        if completed is config or any(
+            fact in trial.observed and trial.observed[fact] != completed[name]
+            for name, fact in self._observed_as.items()
+            if name not in config
+        ):
+            return trial
+        return replace(trial, config=completed)
 
 
 _CONCLUSIVE, _CONCLUSIVE_IF_REPEATED = {State.TIMEOUT, State.COMPLETED}, {State.USER_ERROR, State.UNKNOWN}
@@ -368,6 +352,7 @@ def _decoded(space: SearchSpace, config: Config) -> tuple[Config, bytes] | None:
         found = space.decode(vector)
     except SpaceError:
         return None
-    if found is None or any(config.get(name) != value for name, value in found.items()):
+    conditional = {item.name for item in space.parameters if item.when is not None and item.derive is None}
+    if found is None or any(config.get(name, found[name]) != found[name] for name in found.keys() - conditional):
         return None
     return found, np.array(vector, dtype=np.intp).tobytes()

@@ -7,6 +7,7 @@ from torchx_cubicml.launch.bindings.spelling import same_value
 from torchx_cubicml.launch.component import ComponentLaunch, MaterializedComponent, materialize
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.launch import Launch, workload_of
+from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.torchrun_command import TorchrunLaunch
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "TorchrunLaunch",
     "change_for_profiling",
     "materialize",
+    "migrated_trials",
     "patches_of",
     "read_config",
     "same_value",

@@ -6,7 +6,8 @@ Round-trip law: writing back the config just read changes nothing, and a written
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, TypeVar
 
 from torchx_cubicml.errors import LaunchError, SpaceError
 from torchx_cubicml.launch.bindings.argv import set_flag
@@ -22,12 +23,14 @@ from torchx_cubicml.records.trial import MAX_ITEMS, freeze_values
 from torchx_cubicml.space import BindingKind, implied_values
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torchx_cubicml.launch.bindings.base import BindingIO
     from torchx_cubicml.launch.launch import Launch
     from torchx_cubicml.records.trial import Config, Value, Workload
-    from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact
+    from torchx_cubicml.space import Binding, Parameter, SearchSpace, WorkloadFact
+
+_T = TypeVar("_T")
 
 
 def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
@@ -62,6 +65,53 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
     config |= _implied(space, {**workload, **config})
     config |= {name: value for name, value in unstated.items() if name not in config and value is not None}
     return workload, freeze_values(config, where="config")
+
+
+def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
+    """Return what the program's arguments state of the parameters and workload facts that are bound to flags.
+
+    Config files are not read: they may have changed since.
+
+    Args:
+        launch: an earlier command, of which only the program's arguments are known.
+        space: contains the bindings.
+        known: facts of the launch, one of which may count the entries of a per-layer parameter.
+
+    Returns:
+        Value by name. The value is ``None`` where it is unknown: its flag is absent and has no default, or what stands
+        there is no legal kind of value. A name whose value may stand elsewhere than in the arguments is left out.
+    """
+    stated: dict[str, Value | None] = {}
+    for fact in space.workload:
+        if fact.binding is not None and _is_in_arguments(launch, fact.binding, _fact_query(fact, space)):
+            stated[fact.name] = _value_or_none(partial(_read_fact, launch, fact, space))
+    facts = {**known, **{name: value for name, value in stated.items() if value is not None}}
+    for parameter in space.parameters:
+        binding = parameter.binding
+        if binding is None:
+            continue
+        query = _query(parameter, space, _value_or_none(partial(_entry_count, parameter, facts)))
+        if binding.implied:
+            query = replace(query, default=None)
+        if _is_in_arguments(launch, binding, query):
+            stated[parameter.name] = _value_or_none(partial(_FLAG_BINDING.read, launch, binding, query))
+    return stated
+
+
+def _is_in_arguments(launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+    """Return whether the arguments decide on a value: no config file that they may name has a say."""
+    if binding.kind != BindingKind.FLAG or _FLAG_BINDING.is_left_to_file(launch, binding, query):
+        return False
+    # The path of a file is recorded as a digest, and a variable is not recorded.
+    is_named_by_flag = binding.file.startswith("-") or binding.file.endswith("=")
+    return not binding.file or is_named_by_flag or _FLAG_BINDING.is_typed(launch, binding, query)
+
+
+def _value_or_none(read: Callable[[], _T]) -> _T | None:
+    try:
+        return read()
+    except LaunchError:
+        return None
 
 
 def write_config(launch: Launch, space: SearchSpace, config: Config) -> Launch:
@@ -108,8 +158,9 @@ def change_for_profiling(launch: Launch, space: SearchSpace, filled: Mapping[str
     return replace(launch, script_args=args, env={**launch.env, **changes}, files=files)
 
 
+_FLAG_BINDING = FlagBinding()
 _BINDING_IO: dict[str, BindingIO] = {
-    BindingKind.FLAG: FlagBinding(),
+    BindingKind.FLAG: _FLAG_BINDING,
     BindingKind.ENV: EnvBinding(),
     BindingKind.HOOK: HookBinding(),
     BindingKind.FILE: ConfigFileBinding(),
@@ -140,14 +191,18 @@ def _read_fact(launch: Launch, fact: WorkloadFact, space: SearchSpace) -> Value 
         if fact.value is None:
             raise LaunchError(f"workload fact {fact.name} needs a value or a binding to the command")
         return fact.value
-    kind = (fact.value,) if isinstance(fact.value, bool) else ()
-    query = BindingQuery(
-        owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space)
-    )
+    query = _fact_query(fact, space)
     binding_io = _BINDING_IO[fact.binding.kind]
     if fact.optional and not binding_io.says(launch, fact.binding, query):
         return None
     return binding_io.read(launch, fact.binding, query)
+
+
+def _fact_query(fact: WorkloadFact, space: SearchSpace) -> BindingQuery:
+    kind = (fact.value,) if isinstance(fact.value, bool) else ()
+    return BindingQuery(
+        owner=f"workload fact {fact.name}", choices=kind, default=fact.value, flags=_declared_flags(space)
+    )
 
 
 def _query(parameter: Parameter, space: SearchSpace, count: int | None) -> BindingQuery:

@@ -13,9 +13,20 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.json_fields import object_of, text_of, whole_number_of
+from torchx_cubicml.records.arguments import digested_arguments
+from torchx_cubicml.records.json_fields import object_of, text_of, texts_of, whole_number_of
 from torchx_cubicml.records.redaction import MASK, mask, names_secret
-from torchx_cubicml.records.trial import MAX_WHOLE, MEDIAN, Measurement, Origin, State, Trial, freeze_values
+from torchx_cubicml.records.trial import (
+    MAX_ITEMS,
+    MAX_TEXT,
+    MAX_WHOLE,
+    MEDIAN,
+    Measurement,
+    Origin,
+    State,
+    Trial,
+    freeze_values,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -69,6 +80,7 @@ class Event:
         state: end state, on ``ended`` only.
         reason: cause of the end with secrets masked, on ``ended`` only.
         suggestion: prediction made for the config.
+        arguments: of the program, on ``started`` only, written as ``digested_arguments``; ``None`` where unknown.
         extra: fields of a later schema, kept as read.
     """
 
@@ -87,6 +99,7 @@ class Event:
     state: State | None = None
     reason: str = ""
     suggestion: Mapping[str, object] | None = None
+    arguments: tuple[str, ...] | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -116,6 +129,7 @@ class Event:
             "state": None if self.state is None else str(self.state),
             "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
             "suggestion": _masked(self.suggestion) if self.suggestion else None,
+            "arguments": None if self.arguments is None else list(digested_arguments(self.arguments)),
         }
         return {**self.extra, **_without_empty(payload)}
 
@@ -138,6 +152,7 @@ class Event:
                 state=None if payload.get("state") is None else State(payload["state"]),
                 measurement=measurement_from_json(payload.get("measurement")),
                 suggestion=_object_or_none(payload.get("suggestion"), "suggestion"),
+                arguments=_arguments(payload.get("arguments")),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
                 trial_id=text_of(payload.get("trial_id", ""), "trial_id", most=_MAX_TEXT),
                 launch_id=text_of(payload.get("launch_id", ""), "launch_id", most=_MAX_TEXT),
@@ -217,6 +232,7 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         workload=freeze_values(trial.workload, where="workload"),
         config=freeze_values(trial.config, where="config"),
         observed=freeze_values(trial.observed, where="observed"),
+        arguments=trial.arguments,
         suggestion=trial.suggestion,
         measurement=None if trial.state.ended else trial.measurement,
     )
@@ -255,6 +271,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         attempts=max(len(attempts), 1),
         reason=end.reason if end else "",
         suggestion=next((event.suggestion for event in ordered if event.suggestion), None),
+        arguments=next((event.arguments for event in ordered if event.arguments is not None), None),
         started_at=min(
             (event.time for event in ordered if event.time and event.kind is not EventKind.ENDED), default=""
         ),
@@ -323,6 +340,10 @@ def _attempt(value: object) -> tuple[int, int]:
         raise RecordError(f"attempt must be two whole numbers, got {value!r:.60}")
     first, second = (whole_number_of(each, "attempt", most=MAX_WHOLE) for each in value)
     return first, second
+
+
+def _arguments(value: object) -> tuple[str, ...] | None:
+    return None if value is None else texts_of(value, "arguments", most=MAX_ITEMS, most_characters=MAX_TEXT)
 
 
 def _object_or_none(value: object, name: str) -> dict[str, object] | None:

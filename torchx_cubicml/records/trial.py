@@ -292,6 +292,7 @@ class Trial:
         attempts: number of attempts with an event, >= 1.
         reason: cause of the end, in words; may be empty.
         suggestion: prediction made for the config.
+        arguments: of the program, as ``digested_arguments``; ``None`` where unknown.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
     """
@@ -307,6 +308,7 @@ class Trial:
     attempts: int = 1
     reason: str = ""
     suggestion: Mapping[str, object] | None = None
+    arguments: tuple[str, ...] | None = None
     started_at: str = ""
     ended_at: str = ""
 

@@ -5,11 +5,11 @@ A config consists of literals from the user's own space file, whatever a store c
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import same_value
+from torchx_cubicml.launch import migrated_trials, same_value
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.rewrite.rules import (
@@ -53,6 +53,11 @@ class DecisionContext:
     current: Config
     trials: Sequence[Trial] = ()
     predictor: str = ""
+
+    def migrated(self) -> DecisionContext:
+        """Return this case with its trials in the terms of the space file; see ``migrated_trials``."""
+        trials = migrated_trials(self.trials, self.space, workload=self.workload, current=self.current)
+        return replace(self, trials=trials)
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed has only its current value."""

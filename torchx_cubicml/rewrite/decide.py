@@ -78,7 +78,7 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
             return _decision(unchanged, case)
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
     case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits))
-    chosen = within(limits.think_s, lambda: _choose(case, cached, now), what="choosing a config")
+    chosen = within(limits.think_s, lambda: _choose(case.migrated(), cached, now), what="choosing a config")
     fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
         save(path, fresh, case)

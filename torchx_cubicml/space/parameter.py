@@ -82,6 +82,7 @@ class Parameter:
         default: the script's value if the command states none; ``None`` if the command must state one.
         observe: standard name whose observed value replaces the requested one in training rows.
         changes_training: whether an ordinary launch may change it although that changes what is trained.
+        was: former names, under which earlier launches recorded it.
     """
 
     name: str
@@ -94,6 +95,7 @@ class Parameter:
     default: Value | None = None
     observe: str = ""
     changes_training: bool = False
+    was: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         where = f"parameters.{self.name}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
-from torchx_cubicml.records.json_fields import items_of
+from torchx_cubicml.records.json_fields import items_of, texts_of
 from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
 if TYPE_CHECKING:
@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
 _MAPPINGS = ("workload", "config", "observed")
+_ARGUMENTS = "arguments"
 _MEASURED = tuple(Measurement.__dataclass_fields__)
 _STATES, _ORIGINS = {str(state): state for state in State}, {str(origin): origin for origin in Origin}
 _TEXTS = ("trial_id", "launch_id", "reason", "started_at", "ended_at")
@@ -72,12 +73,14 @@ def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[
         trial.attempts,
         [getattr(trial.measurement, name) for name in _MEASURED] if trial.measurement is not None else None,
         trial.suggestion,
+        number_of({} if trial.arguments is None else {_ARGUMENTS: trial.arguments}),
     ]
 
 
 def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
     workload, config, observed, trial_id, launch_id, reason, started_at, ended_at, *rest = row
-    state, origin, attempts, measurement, suggestion = rest
+    state, origin, attempts, measurement, suggestion, arguments = rest
+    known = mappings[arguments].get(_ARGUMENTS)
     texts = trial_id, launch_id, reason, started_at, ended_at
     if not all(type(text) is str for text in texts) or not isinstance(suggestion, dict | None):
         raise RecordError("a trial of the table is damaged")
@@ -95,6 +98,7 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
         attempts=attempts,
         measurement=_measurement(measurement),
         suggestion=suggestion,
+        arguments=texts_of(list(known), _ARGUMENTS) if isinstance(known, tuple) else None,
     )
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, StoreError
+from torchx_cubicml.launch.migration import migrated_trials
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
@@ -204,7 +205,9 @@ class _Loop:
             for trial in found
             if trial is not None and trial.state in {State.INFRASTRUCTURE, State.UNKNOWN}
         }
-        return [replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials()]
+        trials = (replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials())
+        prepared = self._prepared
+        return migrated_trials(trials, prepared.space, workload=prepared.workload, current=prepared.current)
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel

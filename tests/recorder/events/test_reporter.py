@@ -30,7 +30,8 @@ def reporter(store: Path, rank: int = 0) -> Reporter:
         suggestion={"reason": "why not"},
     )
     job = {CONTRACT_VARIABLE: encode_contract(contract), "RANK": str(rank), "TORCHELASTIC_RESTART_COUNT": "2"}
-    return Reporter(read_assignment(Program(name="train.py"), job), "t-1")
+    program = Program(name="train.py", arguments=("--batch", "4", "--token", "hunter2"))
+    return Reporter(read_assignment(program, job), "t-1")
 
 
 def test_the_printed_line_holds_the_trial_of_the_store(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -46,6 +47,7 @@ def test_the_printed_line_holds_the_trial_of_the_store(tmp_path: Path, capsys: p
     assert stored.measurement == MEASUREMENT
     assert stored.observed == {"world_size": 2, "optimizer": "SGD"}
     assert (stored.state, stored.reason, stored.launch_id, stored.attempts) == (State.COMPLETED, "", "launch-1", 1)
+    assert stored.arguments == ("--batch", "4", "--token", "***")
     assert (stored.config, stored.origin) == ({"batch_size": 4}, Origin.TUNE)
     mark, _, text = capsys.readouterr().err.partition(" ")
     assert mark == PRINTED_MARK

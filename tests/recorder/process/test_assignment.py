@@ -129,3 +129,13 @@ def test_facts_known_at_start() -> None:
 )
 def test_write_deadline(text: str, expected: float) -> None:
     assert read_assignment(PROGRAM, {"TORCHX_CUBICML_WRITE_DEADLINE_S": text}).write_deadline_s == expected
+
+
+def test_arguments_are_recorded_unless_too_long_or_no_text() -> None:
+    def recorded(*arguments: str) -> tuple[str, ...] | None:
+        return read_assignment(Program(name="train.py", arguments=arguments), {}).arguments
+
+    assert recorded("--name", "a\nb", "") == ("--name", "a\nb", "")
+    assert recorded("x" * 2048, "y" * 2047) is not None
+    assert recorded("x" * 2048, "y" * 2048) is None
+    assert recorded("\udcff") is None

@@ -208,21 +208,21 @@ class FlagBinding:
 
     def says(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
         """Return whether the command or the file states a value, or a default is known."""
-        if self._is_left_to_file(launch, binding, query):
+        if self.is_left_to_file(launch, binding, query):
             return _FILE_BINDING.says(launch, binding, _file_query(binding, query))
         flag_query = _flag_query(launch, binding, query)
         return flag_query.default is not None or is_stated(launch.script_args, flag_query)
 
     def read(self, launch: Launch, binding: Binding, query: BindingQuery) -> Value:
         """Return the value of the flag, or of the file."""
-        if self._is_left_to_file(launch, binding, query):
+        if self.is_left_to_file(launch, binding, query):
             return _FILE_BINDING.read(launch, binding, _file_query(binding, query))
         return read_flag(launch.script_args, _flag_query(launch, binding, query))
 
     def write(self, launch: Launch, binding: Binding, query: BindingQuery, value: Value) -> Launch:
         """Return the launch with another value, written in the form that the user chose."""
         flag_query = _flag_query(launch, binding, query)
-        if self._is_left_to_file(launch, binding, query):
+        if self.is_left_to_file(launch, binding, query):
             if not binding.flag_overrides_file:
                 return _FILE_BINDING.write(launch, binding, query, value)
             flag_query = replace(flag_query, absent=None)  # without the flag the file's value counts
@@ -230,10 +230,15 @@ class FlagBinding:
         args = write_flag(launch.script_args, flag_query, value)
         return replace(launch, script_args=_with_companions(args, binding, flag_query, value))
 
-    def _is_left_to_file(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+    def is_left_to_file(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the flag is not typed, and a config file that the command names may state the value."""
         if not binding.file or binding.file_must_be_auto or not _FILE_BINDING.is_named(launch, binding):
             return False
-        return not is_stated(launch.script_args, _flag_query(launch, binding, query))
+        return not self.is_typed(launch, binding, query)
+
+    def is_typed(self, launch: Launch, binding: Binding, query: BindingQuery) -> bool:
+        """Return whether the flag is in the command, in any of its spellings."""
+        return is_stated(launch.script_args, _flag_query(launch, binding, query))
 
 
 def _file_query(binding: Binding, query: BindingQuery) -> BindingQuery:

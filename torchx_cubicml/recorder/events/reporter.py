@@ -99,6 +99,7 @@ class Reporter:
             state=state,
             reason=reason,
             suggestion=contract.suggestion,
+            arguments=self._assignment.arguments if kind is EventKind.STARTED else None,
         )
         self._sequence += 1
         self._sender.send(event.to_json())

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.contract import Contract, decode_contract
-from torchx_cubicml.records.trial import new_id
+from torchx_cubicml.records.trial import MAX_TEXT, new_id
 from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 WRITE_DEADLINE_S = 10.0
 _RANDOM_ID = re.compile(r"[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}")
+_NOT_UTF8 = re.compile("[\ud800-\udfff]")
 _UNSAFE = re.compile(r"[^A-Za-z0-9._-]+")
 
 
@@ -34,6 +35,7 @@ class Assignment:
         contract: from the launcher, or made here for a launch that was not made by this package.
         declared: whether the contract is from the launcher.
         trial_id: name of the trial; empty on a rank that must read it from rank 0.
+        arguments: of the program; ``None`` if they are too long to be recorded.
         write_deadline_s: seconds that the end of the process may wait for the store.
     """
 
@@ -41,6 +43,7 @@ class Assignment:
     contract: Contract
     declared: bool
     trial_id: str
+    arguments: tuple[str, ...] | None = None
     write_deadline_s: float = WRITE_DEADLINE_S
 
     @property
@@ -69,6 +72,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         contract=contract,
         declared=bool(job.contract),
         trial_id=trial_id,
+        arguments=_recordable(program.arguments),
         write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
     )
 
@@ -122,6 +126,11 @@ def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[st
         store=option("store", environment) or default_store_url(),
         workload={"program": program.label, "world_size": job.world_size},
     )
+
+
+def _recordable(arguments: tuple[str, ...]) -> tuple[str, ...] | None:
+    text = " ".join(arguments)
+    return arguments if len(text) <= MAX_TEXT and _NOT_UTF8.search(text) is None else None
 
 
 def _scheduler(job: JobEnvironment, contract: Contract) -> str:

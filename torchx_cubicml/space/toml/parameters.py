@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.space import Parameter, WorkloadFact
 from torchx_cubicml.space.arithmetic import kind
-from torchx_cubicml.space.expression import parse_expression
+from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import BINDING_KEYS, FACT_BINDING_KEYS, hook_default, read_binding
 from torchx_cubicml.space.toml.schema import closest
 from torchx_cubicml.space.toml.trainer import check_values, read_short_form, trainer_parameter
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 
 
 MAX_CHOICES = 100_000
+MAX_FORMER_NAMES = 32
 RANGE_KEYS = ("low", "high", "step", "scale")
 
 
@@ -93,6 +94,7 @@ PARAMETER_KEYS = (
     "default",
     "observe",
     "changes_training",
+    "was",
 )
 FACT_KEYS = (*FACT_BINDING_KEYS, "default")
 _TRAINERS = ", ".join(TRAINERS)
@@ -144,6 +146,7 @@ def read_parameter(
             default=known.default if default is None and known is not None else default,
             observe=_read_observe(table),
             changes_training=table.switch("changes_training"),
+            was=_read_former_names(table),
         ),
     )
 
@@ -212,6 +215,14 @@ def _read_default(table: TomlTable, choices: Sequence[Scalar], per_layer: str | 
     if choices and any(kind(entry) != kind(choices[0]) for entry in entries):
         raise table.error("default", f"must be {kind(choices[0])}, like the choices")
     return default
+
+
+def _read_former_names(table: TomlTable) -> tuple[str, ...]:
+    value = table.value("was")
+    names = value if isinstance(value, tuple) else () if value is None else (value,)
+    if len(names) > MAX_FORMER_NAMES or not all(isinstance(name, str) and is_name(name) for name in names):
+        raise table.error("was", f"must be a former name of this parameter, or a list of up to {MAX_FORMER_NAMES}")
+    return tuple(map(str, names))
 
 
 def _read_observe(table: TomlTable) -> str:

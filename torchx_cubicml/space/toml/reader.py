@@ -99,6 +99,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
     _check_expressions(space, where)
     _check_bindings(space, where)
+    _check_former_names(space, where)
     return space
 
 
@@ -167,6 +168,16 @@ def _expressions(space: SearchSpace) -> list[Expression]:
     """Return every expression of a space."""
     expressions = [expression for item in space.parameters for expression in (item.derive, item.when)]
     return [expression for expression in expressions if expression is not None] + list(space.constraints)
+
+
+def _check_former_names(space: SearchSpace, where: str) -> None:
+    owners = {fact.name: f"the workload fact {fact.name}" for fact in space.workload}
+    owners |= {item.name: f"the parameter {item.name}" for item in space.parameters}
+    for item in space.parameters:
+        for name in item.was:
+            if name in owners:
+                raise SpaceError(f"{where}: parameters.{item.name}.was: {name!r} belongs to {owners[name]}")
+            owners[name] = f"the parameter {item.name}"
 
 
 def _check_bindings(space: SearchSpace, where: str) -> None:

@@ -1,0 +1,208 @@
+"""Migration of earlier trials to the present space file (schema migration), so that a file that changes loses none.
+
+A parameter that an earlier launch did not record has, in this order: the value under a former name (``was``) or among
+the workload facts, the value that the recorded arguments of that launch state, the declared default unless another
+value was observed, the observed value if it is reliable. Otherwise it stays missing, which the predictors accept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.launch.bindings.spelling import same_value, spell
+from torchx_cubicml.launch.config_io import stated_values
+from torchx_cubicml.launch.launch import Launch
+from torchx_cubicml.records.arguments import restored_arguments
+from torchx_cubicml.records.trial import MAX_ITEMS
+from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.space import BindingKind
+from torchx_cubicml.space.constraints import is_count
+from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.space import Parameter, SearchSpace
+
+_SIZES = frozenset({"nnodes", "nproc_per_node"})
+
+
+def migrated_trials(trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
+    """Return the trials in their order; those of the same program in the terms of ``space``.
+
+    An observed value is reliable if, in some launch, it equals the value that was requested or that the command now
+    has, and no launch contradicts it: a batch may be split over ranks, and FSDP on one rank runs NO_SHARD.
+
+    Args:
+        trials: of any workload.
+        space: the present space file, bound or not.
+        workload: facts of the present launch.
+        current: the user's own config of the present launch.
+
+    >>> from torchx_cubicml.space import Parameter, SearchSpace
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> batch = Parameter(name="batch", choices=(1, 2), was=("bs",))
+    >>> workers = Parameter(name="workers", choices=(0, 8), default=0)
+    >>> trial = Trial.completed(workload={}, config={"bs": 2}, tokens_per_second=9.0)
+    >>> space = SearchSpace(parameters=(batch, workers))
+    >>> [each.config for each in migrated_trials([trial], space, workload={}, current={})]
+    [{'batch': 2, 'workers': 0}]
+    """
+    trials = list(trials)
+    migration = _Migration(space, workload, current)
+    migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in trials]
+    missing = {item.name for item in space.parameters if item.derive is None}
+    own = [trial for trial in migrated if is_same_workload(trial, workload)]
+    if all(missing <= trial.config.keys() for trial in own):
+        return migrated
+    return [*map(_ObservedValues(space, own, current).fill, migrated)]
+
+
+class _Migration:
+    """Migration by what each trial itself records.
+
+    Args:
+        space: the present space file.
+        workload: facts of the present launch.
+        current: the user's own config of the present launch.
+    """
+
+    def __init__(self, space: SearchSpace, workload: Workload, current: Config) -> None:
+        self._space, self._program = space, workload.get("program")
+        self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
+        self._facts = {fact.name: fact for fact in space.workload}
+        self._names = {item.name for item in space.parameters} | self._facts.keys()
+        self._sizes = _SIZES & workload.keys()
+        self._stated: dict[tuple[object, ...], Mapping[str, Value | None]] = {}
+
+    def concerns(self, trial: Trial) -> bool:
+        """Return whether a trial is of the present program, so that the space file describes it."""
+        return trial.workload.get("program") == self._program
+
+    def of(self, trial: Trial) -> Trial:
+        """Return the trial with the facts and the config that the present space file asks for, as far as known."""
+        lacks = self._names - trial.config.keys() - trial.workload.keys()
+        stated = self._stated_by(trial) if lacks else {}
+        workload = {**trial.workload, **{name: size for name, size in _sizes(trial).items() if name in self._sizes}}
+        for name, fact in self._facts.items():
+            value = stated.get(name) if fact.binding is not None else fact.value
+            if name not in workload and name not in trial.config and value is not None:
+                workload[name] = value
+        former = {name for item in self._space.parameters for name in item.was}
+        config = {name: value for name, value in trial.config.items() if name not in former}
+        for item in self._space.parameters:
+            value = _recorded(item, trial)
+            if value is None:
+                value = stated[item.name] if item.name in stated else _default(item, trial)
+            if value is None and item.binding is not None and item.binding.kind == BindingKind.TORCHRUN:
+                value = _sizes(trial).get(item.binding.name)
+            if value is not None:
+                config[item.name] = _in_form(item, value, {**trial.observed, **workload, **config})
+        if config == trial.config and workload == trial.workload:
+            return trial
+        return replace(trial, workload=workload, config=config)
+
+    def _stated_by(self, trial: Trial) -> Mapping[str, Value | None]:
+        if trial.arguments is None:
+            return {}
+        counts = {item.per_layer for item in self._space.parameters if isinstance(item.per_layer, str)}
+        known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
+        key = (trial.arguments, *known.items())
+        if key not in self._stated:
+            arguments = restored_arguments(trial.arguments, self._texts)
+            launch = Launch(program=str(self._program), script_args=arguments)
+            self._stated[key] = stated_values(launch, self._space, known)
+        return self._stated[key]
+
+
+class _ObservedValues:
+    """Observed values that may stand for requested ones.
+
+    Args:
+        space: the present space file.
+        own: trials of the workload.
+        current: the user's own config.
+    """
+
+    def __init__(self, space: SearchSpace, own: Sequence[Trial], current: Config) -> None:
+        facts = {item: _observed_as(item) for item in space.parameters if item.derive is None}
+        self._own = {id(trial) for trial in own}
+        self._reliable = {
+            item: fact for item, fact in facts.items() if fact and _is_reliable(item.name, fact, own, current)
+        }
+
+    def fill(self, trial: Trial) -> Trial:
+        """Return a trial of the workload with the values that it lacks as they were observed, if that is reliable."""
+        if id(trial) not in self._own:
+            return trial
+        facts = {**trial.observed, **trial.workload, **trial.config}
+        found = {
+            item.name: _in_form(item, trial.observed[fact], facts)
+            for item, fact in self._reliable.items()
+            if item.name not in trial.config and fact in trial.observed
+        }
+        return replace(trial, config={**trial.config, **found}) if found else trial
+
+
+def _texts_of(space: SearchSpace) -> Iterator[str]:
+    """Yield the words of a space file that may stand in a command: flags, and values as they are spelled."""
+    bindings = [item.binding for item in space.parameters] + [fact.binding for fact in space.workload]
+    for binding in bindings:
+        if binding is not None:
+            yield from (binding.name, *binding.aliases, *(text for _, text in binding.words))
+    for parameter in space.parameters:
+        yield from map(spell, parameter.choices)
+
+
+def _sizes(trial: Trial) -> dict[str, int]:
+    """Return the sizes of the job that follow from its record; a launch without a space file records no config."""
+    world_size, nnodes = trial.fact("world_size"), trial.fact("nnodes")
+    if not is_count(world_size) or not is_count(nnodes) or world_size % nnodes:
+        return {}
+    return {"nnodes": nnodes, "nproc_per_node": world_size // nnodes}
+
+
+def _recorded(parameter: Parameter, trial: Trial) -> Value | None:
+    names = (parameter.name, *parameter.was)
+    found = (source[name] for source in (trial.config, trial.workload) for name in names if name in source)
+    return next(found, None)
+
+
+def _observed_as(parameter: Parameter) -> str:
+    """Return the name under which a parameter is observed; empty if it is not."""
+    return parameter.observe or (parameter.name if parameter.name in STANDARD_PARAMETERS else "")
+
+
+def _default(parameter: Parameter, trial: Trial) -> Value | None:
+    """Return the declared default, unless another value was observed."""
+    observed = trial.observed.get(_observed_as(parameter))
+    if parameter.default is None or observed is None or _is_alike(parameter.default, observed):
+        return parameter.default
+    return None
+
+
+def _in_form(parameter: Parameter, value: Value, facts: Mapping[str, Value]) -> Value:
+    """Return a value per layer for a per-layer parameter, and a single one for another, where that is possible."""
+    if parameter.per_layer is None:
+        return _scalar_if_uniform(value)
+    count = facts.get(parameter.per_layer) if isinstance(parameter.per_layer, str) else parameter.per_layer
+    return (value,) * count if not isinstance(value, tuple) and is_count(count) and count <= MAX_ITEMS else value
+
+
+def _scalar_if_uniform(value: Value) -> Value:
+    """Return the common entry of a uniform tuple, else the value; both request the same for every layer."""
+    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
+
+
+def _is_reliable(name: str, fact: str, own: Sequence[Trial], current: Config) -> bool:
+    observing = [trial for trial in own if fact in trial.observed]
+    pairs = [(trial.config[name], trial.observed[fact]) for trial in observing if name in trial.config]
+    if not all(_is_alike(*pair) for pair in pairs):
+        return False
+    return bool(pairs) or any(name in current and _is_alike(current[name], trial.observed[fact]) for trial in observing)
+
+
+def _is_alike(one: Value, other: Value) -> bool:
+    return same_value(_scalar_if_uniform(one), _scalar_if_uniform(other))

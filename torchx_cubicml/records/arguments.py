@@ -1,0 +1,76 @@
+"""Digests of a program's arguments: what a later space file needs to read a value, and nothing that can be read.
+
+Flag names, numbers and words such as ``true`` are recorded. Every other text becomes a digest of 32 bits, by which the
+words of a space file are recognised (``restored_arguments``). So no path, name or prompt reaches a store.
+"""
+
+from __future__ import annotations
+
+import re
+from hashlib import blake2s
+from pathlib import PurePosixPath
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.redaction import MASK, names_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+_MARK = "~"
+_FLAG = re.compile(r"--[A-Za-z][\w.-]{0,63}|-[A-Za-z](?:\d{1,9})?")
+_KEY = re.compile(r"(?P<key>(?:--?|\+{1,2})?[A-Za-z][\w.-]{0,63}=)(?P<value>.*)", re.DOTALL)
+_LIST = re.compile(r"(?P<start>\[?)(?P<entries>[^][]*)(?P<end>]?)")
+_PLAIN = re.compile(
+    r"[+-]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto|",
+    re.IGNORECASE,
+)
+_DIGEST = re.compile(rf"{_MARK}[0-9a-f]{{8}}(?:\.(?:json|yaml|yml|toml|py))?")
+_SUFFIXES = frozenset({".json", ".yaml", ".yml", ".toml", ".py"})  # of files that may set defaults
+
+
+def digested_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
+    """Return the arguments with each text as its digest, and the values of secrets as ``***``.
+
+    >>> digested_arguments(["--lr", "0.1", "--data", "/home/me/c4", "--sharding=FULL_SHARD", "--api-key", "hunter2"])
+    ('--lr', '0.1', '--data', '~74c6b467', '--sharding=~b3f93369', '--api-key', '***')
+    """
+    words = []
+    for previous, word in zip(("", *arguments), arguments, strict=False):
+        is_secret = "=" not in previous and names_secret(previous)
+        words.append(MASK if is_secret else word if _FLAG.fullmatch(word) else _with_values(word, _digested))
+    return tuple(words)
+
+
+def restored_arguments(arguments: Sequence[str], texts: Iterable[str]) -> tuple[str, ...]:
+    """Return recorded arguments with those of ``texts`` in the place of their digests; other digests stay.
+
+    >>> restored_arguments(["--sharding=~b3f93369", "~74c6b467"], ["FULL_SHARD", "NO_SHARD"])
+    ('--sharding=FULL_SHARD', '~74c6b467')
+    """
+    known = {_digested(text): text for text in texts}
+    return tuple(_with_values(word, lambda text: known.get(text, text)) for word in arguments)
+
+
+def _with_values(word: str, change: Callable[[str], str]) -> str:
+    """Return a word with its value, or each entry of its list, changed; the name before ``=`` stays."""
+    found = _KEY.fullmatch(word)
+    if found is None:
+        return _with_entries(word, change)
+    key = found["key"]
+    return f"{key}{MASK}" if names_secret(key) else key + _with_entries(found["value"], change)
+
+
+def _with_entries(value: str, change: Callable[[str], str]) -> str:
+    found = _LIST.fullmatch(value)
+    if found is None:
+        return change(value)
+    entries = ",".join(map(change, found["entries"].split(",")))
+    return f"{found['start']}{entries}{found['end']}"
+
+
+def _digested(text: str) -> str:
+    if _PLAIN.fullmatch(text) or _DIGEST.fullmatch(text) or text == MASK:
+        return text
+    suffix = PurePosixPath(text).suffix.lower()
+    digest = blake2s(text.encode(errors="surrogatepass"), digest_size=4).hexdigest()
+    return f"{_MARK}{digest}{suffix if suffix in _SUFFIXES else ''}"

@@ -34,7 +34,10 @@ def test_parameters_with_effect_are_not_named() -> None:
 
 
 def test_parameters_without_effect_are_named() -> None:
-    assert without_effect(["a", "b"]) == "a, b kept as typed: no effect observed"
+    assert (
+        without_effect(["a", "b"])
+        == 'a, b kept as typed: no effect observed or measured (observe = "" tunes it anyway)'
+    )
 
 
 WORKLOAD = {"program": "a.py", "world_size": 1}

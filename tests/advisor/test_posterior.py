@@ -113,6 +113,7 @@ class TestParametersWithoutEffect:
     # FSDP on one rank runs NO_SHARD, whatever is asked for.
     TRIALS = (
         trial(1, 100.0, observed={"sharding_strategy": "NO_SHARD"}),
+        trial(1, 101.0, sharding="NO_SHARD", observed={"sharding_strategy": "NO_SHARD"}),
         trial(2, 200.0, sharding="NO_SHARD", observed={"sharding_strategy": "NO_SHARD"}),
     )
 

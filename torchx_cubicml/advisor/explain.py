@@ -45,7 +45,7 @@ def distance(config: Config, other: Config) -> float:
 def without_effect(names: Iterable[str]) -> str:
     """Return the text that names parameters left alone for lack of an observed effect; empty where there are none."""
     text = ", ".join(names)
-    return f"{text} kept as typed: no effect observed" if text else ""
+    return f'{text} kept as typed: no effect observed or measured (observe = "" tunes it anyway)' if text else ""
 
 
 def _different(config: Config, other: Config) -> list[str]:

@@ -84,7 +84,7 @@ class Posterior:
 
     Args:
         space: bound to the workload, without the choices of parameters that have no effect on it.
-        ineffective: parameters requested at several values and always observed alike.
+        ineffective: parameters that have no effect, as observed and measured.
         rows: facts of the workload known before a launch, combined with each config.
         outcomes: identity of a config -> its outcome.
         n_trials: ended trials of this workload of which any parameter is known.

@@ -54,12 +54,14 @@ class ParameterSensitivity:
         own: the alternative with the value of the user's own config; ``None`` where that is the best config's, or not
             among ``alternatives``.
         alternatives: other values, the fastest predicted first.
+        is_ineffective: whether it has no effect, as observed and measured, so that it keeps its value.
     """
 
     name: str
     value: Value
     own: Alternative | None
     alternatives: tuple[Alternative, ...]
+    is_ineffective: bool = False
 
 
 def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[ParameterSensitivity, ...]:
@@ -109,7 +111,13 @@ def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Conf
         )
     own = next((each for each in found if each.value == current.get(name)), None)
     alternatives = tuple(sorted(found, key=lambda each: -each.predicted))
-    return ParameterSensitivity(name=name, value=best[name], own=own, alternatives=alternatives)
+    return ParameterSensitivity(
+        name=name,
+        value=best[name],
+        own=own,
+        alternatives=alternatives,
+        is_ineffective=name in posterior.ineffective,
+    )
 
 
 def _measured(posterior: Posterior, config: Config) -> tuple[float, ...]:

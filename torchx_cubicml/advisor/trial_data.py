@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from torchx_cubicml.advisor.ineffective import ineffective_parameters
+from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.predictors.features.history import ineffective_parameters, training_row
+from torchx_cubicml.predictors.features.history import training_row
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
@@ -103,8 +105,8 @@ class CleanTrials:
     Args:
         own: of the workload.
         trials: of all workloads.
-        observe: parameter -> observed fact, where the space file names one.
-        idle: parameters of no effect: requested at several values, always observed alike.
+        observe: parameter -> observed fact, where the space file names one; empty where it names none.
+        idle: parameters of no effect: see ``ineffective_parameters``.
         known_facts: latest observed facts of the workload that do not depend on the config.
     """
 
@@ -118,10 +120,19 @@ class CleanTrials:
 def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> CleanTrials:
     """Return the trials without observed facts that a launch does not know before it runs."""
     own = selected.own
-    observed_as = {item.name: item.observe or item.name for item in space.parameters}
-    observe = {item.name: item.observe for item in space.parameters if item.observe}
-    idle = set(ineffective_parameters(own, observe=observe))
-    leaking = leaking_facts(own, {*observed_as, *observed_as.values(), *selected.workload})
+    observed_as = {item.name: item.observed_as for item in space.parameters if item.observed_as}
+    observe = {item.name: item.observe for item in space.parameters if item.observe is not None}
+    idle = set(
+        ineffective_parameters(
+            own,
+            observed_as=observed_as,
+            free=[item.name for item in space.parameters if item.derive is None],
+            objective=space.objective,
+            noise=lambda: repeat_noise(own, objective=space.objective, elsewhere=selected.others),
+        )
+    )
+    parameters = {item.name for item in space.parameters}
+    leaking = leaking_facts(own, {*parameters, *observed_as.values(), *selected.workload})
     own_leaking = leaking | misreported_facts(own, {k: v for k, v in observed_as.items() if k not in idle})
     own_ids = {id(trial) for trial in own}
     cleaned = [without(trial, own_leaking if id(trial) in own_ids else leaking) for trial in selected.trials]
@@ -131,7 +142,7 @@ def drop_leaking_facts(selected: SelectedTrials, *, space: SearchSpace) -> Clean
         observe=observe,
         idle=idle,
         known_facts={
-            name: value for name, value in latest_observed(own).items() if name not in own_leaking | observed_as.keys()
+            name: value for name, value in latest_observed(own).items() if name not in own_leaking | parameters
         },
     )
 
@@ -198,7 +209,7 @@ class ConfigCompletion:
 
     def __init__(self, space: SearchSpace) -> None:
         self._space = space
-        self._observed_as = {item.name: item.observe or item.name for item in space.parameters if item.derive}
+        self._observed_as = {item.name: item.observed_as for item in space.parameters if item.derive}
         self._completed: dict[int, tuple[Config, Config]] = {}  # keeps each config alive, as its id is the key
 
     def of(self, trial: Trial) -> Trial:

@@ -32,7 +32,8 @@ def sensitivity_table(sensitivities: Sequence[ParameterSensitivity]) -> Table:
         table.add_column(heading, justify="right", no_wrap=True)
     for each in sensitivities:
         first = (each.name, _value_text(each.value))
-        rows = [_cells(other) for other in each.alternatives] or [("no other legal value", "", "", "")]
+        without = "has no effect" if each.is_ineffective else "no other legal value"
+        rows = [_cells(other) for other in each.alternatives] or [(without, "", "", "")]
         for index, cells in enumerate(rows):
             table.add_row(*map(Text, (*(("", "") if index else first), *cells)))
     return table

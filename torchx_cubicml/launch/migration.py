@@ -18,7 +18,6 @@ from torchx_cubicml.records.trial import MAX_ITEMS
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.constraints import is_count
-from torchx_cubicml.space.trainers import STANDARD_PARAMETERS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -127,7 +126,7 @@ class _ObservedValues:
     """
 
     def __init__(self, space: SearchSpace, own: Sequence[Trial], current: Config) -> None:
-        facts = {item: _observed_as(item) for item in space.parameters if item.derive is None}
+        facts = {item: item.observed_as for item in space.parameters if item.derive is None}
         self._own = {id(trial) for trial in own}
         self._reliable = {
             item: fact for item, fact in facts.items() if fact and _is_reliable(item.name, fact, own, current)
@@ -170,14 +169,9 @@ def _recorded(parameter: Parameter, trial: Trial) -> Value | None:
     return next(found, None)
 
 
-def _observed_as(parameter: Parameter) -> str:
-    """Return the name under which a parameter is observed; empty if it is not."""
-    return parameter.observe or (parameter.name if parameter.name in STANDARD_PARAMETERS else "")
-
-
 def _default(parameter: Parameter, trial: Trial) -> Value | None:
     """Return the declared default, unless another value was observed."""
-    observed = trial.observed.get(_observed_as(parameter))
+    observed = trial.observed.get(parameter.observed_as)
     if parameter.default is None or observed is None or _is_alike(parameter.default, observed):
         return parameter.default
     return None

@@ -48,7 +48,7 @@ def changes_training(parameter: Parameter) -> bool:
     binding = parameter.binding
     flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
     of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
-    names = {parameter.name, parameter.observe, *of_flags}
+    names = {parameter.name, parameter.observe or "", *of_flags}
     return any(FLAG_ALIASES.get(name, name) in CHANGES_TRAINING for name in names)
 
 

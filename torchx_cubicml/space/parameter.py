@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import is_count
 
@@ -80,7 +81,8 @@ class Parameter:
         when: condition under which it counts; else it has its default or, without one, the user's own value.
         binding: its place in the command; ``None`` if it follows from the others, and in spaces used as a library.
         default: the script's value if the command states none; ``None`` if the command must state one.
-        observe: standard name whose observed value replaces the requested one in training rows.
+        observe: standard name whose observed value replaces the requested one in training rows; ``None``: its own
+            name, where that is standard; empty: none.
         changes_training: whether an ordinary launch may change it although that changes what is trained.
         was: former names, under which earlier launches recorded it.
     """
@@ -93,9 +95,16 @@ class Parameter:
     when: Expression | None = None
     binding: Binding | None = None
     default: Value | None = None
-    observe: str = ""
+    observe: str | None = None
     changes_training: bool = False
     was: tuple[str, ...] = ()
+
+    @property
+    def observed_as(self) -> str:
+        """Name of the fact under which the parameter is observed; empty if it is not."""
+        if self.observe is not None:
+            return self.observe
+        return self.name if self.name in STANDARD_PARAMETERS else ""
 
     def __post_init__(self) -> None:
         where = f"parameters.{self.name}"

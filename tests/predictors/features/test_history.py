@@ -9,7 +9,6 @@ from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.history import (
     History,
     config_key,
-    ineffective_parameters,
     training_row,
 )
 from torchx_cubicml.records.trial import Measurement, State, Trial
@@ -136,37 +135,6 @@ class TestHistory:
         history = History.from_trials([trial], objective="tokens_per_second")
         assert history.rows[0]["host"] == "n1"
         assert "host" not in history.columns.names
-
-
-class TestIneffectiveParameters:
-    def test_a_request_always_observed_alike_is_ineffective(self) -> None:
-        trials = [
-            trial_of(
-                {"sharding_strategy": asked, "micro_batch_size": size}, observed={**seen, "micro_batch_size": size}
-            )
-            for asked, seen, size in [
-                ("FULL_SHARD", {"sharding_strategy": "NO_SHARD"}, 1),
-                (("FULL_SHARD", "SHARD_GRAD_OP"), {"sharding_strategy": ("NO_SHARD", "NO_SHARD")}, 2),
-            ]
-        ]
-        assert ineffective_parameters(trials) == ("sharding_strategy",)
-
-    def test_equal_entries_per_layer_are_one_request(self) -> None:
-        trials = [
-            trial_of({"sharding_strategy": asked}, observed={"sharding_strategy": ("FULL_SHARD", "FULL_SHARD")})
-            for asked in ("FULL_SHARD", ("FULL_SHARD", "FULL_SHARD"))
-        ]
-        assert ineffective_parameters(trials) == ()
-
-    def test_unobserved_parameters_are_not_compared(self) -> None:
-        trials = [trial_of({"precision": asked}, observed={}) for asked in ("bf16", "fp32")]
-        trials.append(trial_of({"precision": "bf16"}, observed={"precision": "bf16"}))
-        assert ineffective_parameters(trials) == ()
-
-    def test_custom_words_are_compared_too(self) -> None:
-        trials = [trial_of({"shard": asked}, observed={"sharding_strategy": "NO_SHARD"}) for asked in ("full", "none")]
-        assert ineffective_parameters(trials) == ()
-        assert ineffective_parameters(trials, observe={"shard": "sharding_strategy"}) == ("shard",)
 
 
 class TestMatches:

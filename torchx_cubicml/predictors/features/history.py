@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Self
@@ -17,7 +16,7 @@ from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -182,7 +181,8 @@ def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[st
 
     Args:
         trial: any.
-        observe: parameter of another name -> the standard name under which its effect is observed.
+        observe: parameter -> the standard name under which its effect is observed, where that is not its own name;
+            empty if it is not observed.
 
     >>> from torchx_cubicml.records.trial import State, Trial
     >>> asked = {"sharding_strategy": "FULL_SHARD"}
@@ -199,22 +199,6 @@ def training_row(trial: Trial, *, observe: Mapping[str, str] = _NONE) -> dict[st
     return row
 
 
-def ineffective_parameters(trials: Iterable[Trial], *, observe: Mapping[str, str] = _NONE) -> tuple[str, ...]:
-    """Return the parameters that were requested at two or more values but always observed with one.
-
-    Args:
-        trials: of one workload.
-        observe: see ``training_row``.
-    """
-    requested: defaultdict[str, set[Hashable]] = defaultdict(set)
-    observed: defaultdict[str, set[Hashable]] = defaultdict(set)
-    for trial in trials:
-        for parameter, fact in _observed_parameters(trial, observe):
-            requested[parameter].add(value_key(_collapsed(trial.config[parameter])))
-            observed[parameter].add(value_key(_collapsed(trial.observed[fact])))
-    return tuple(sorted(name for name in requested if len(requested[name]) > 1 and len(observed[name]) == 1))
-
-
 def config_key(config: Config) -> str:
     """Return a canonical text that two configs share exactly when they request the same.
 
@@ -222,6 +206,13 @@ def config_key(config: Config) -> str:
     True
     """
     return json.dumps({name: _canonical(value) for name, value in config.items()}, sort_keys=True)
+
+
+def collapsed(value: Value) -> Value:
+    """Return one value for a tuple whose entries are all equal: requesting it per layer requests the same."""
+    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
+        return value[0]
+    return value
 
 
 def _throughput(trial: Trial, objective: str) -> float | None:
@@ -233,7 +224,7 @@ def _throughput(trial: Trial, objective: str) -> float | None:
 def _observed_parameters(trial: Trial, observe: Mapping[str, str]) -> list[tuple[str, str]]:
     """Return parameters of the config whose effect was observed, each with the name of the observed fact."""
     standard = {name: name for name in STANDARD_PARAMETERS}
-    pairs = ((name, observe.get(name) or standard.get(name, "")) for name in trial.config)
+    pairs = ((name, observe.get(name, standard.get(name, ""))) for name in trial.config)
     return [(name, fact) for name, fact in pairs if fact in trial.observed]
 
 
@@ -255,10 +246,3 @@ def _canonical(value: Value) -> object:
     if isinstance(value, tuple):
         return [_canonical(item) for item in value]
     return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _collapsed(value: Value) -> Value:
-    """Return one value for a tuple whose entries are all equal: requesting it per layer requests the same."""
-    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
-        return value[0]
-    return value

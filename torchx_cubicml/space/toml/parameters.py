@@ -225,8 +225,8 @@ def _read_former_names(table: TomlTable) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _read_observe(table: TomlTable) -> str:
-    name = table.text("observe") or ""
+def _read_observe(table: TomlTable) -> str | None:
+    name = table.text("observe")
     if name and name not in STANDARD_PARAMETERS:
         raise table.unknown("observe", "standard parameter", name, STANDARD_PARAMETERS)
     return name

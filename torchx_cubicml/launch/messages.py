@@ -48,7 +48,7 @@ def change_rows(space: SearchSpace, before: Config, after: Config) -> list[tuple
         old, new = before.get(parameter.name), after.get(parameter.name)
         if old != new and new is not None and parameter.binding is not None:
             change = f"{short(old)} -> {short(new)}" if old is not None else short(new)
-            rows.append((parameter.name, f"{change}  ({parameter.binding.name})"))
+            rows.append((parameter.label or parameter.name, f"{change}  ({parameter.binding.name})"))
     return rows
 
 

@@ -12,6 +12,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     can_change_batch,
@@ -61,7 +62,15 @@ class DecisionContext:
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed has only its current value."""
-        return hold(self.space, self.current, held(self.space))
+        return hold(self.space, self.current, {*held(self.space), *self.batch_parameters()})
+
+    def own_trials(self) -> list[Trial]:
+        """Return the trials of the workload."""
+        return [trial for trial in self.trials if is_same_workload(trial, self.workload)]
+
+    def batch_parameters(self) -> tuple[str, ...]:
+        """Return the parameters that change the global batch size, as launches of the workload show."""
+        return batch_parameters(self.space, self.own_trials())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +158,7 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
 
 def n_launched(case: DecisionContext) -> int:
     """Return the number of known launches of the workload, those in flight included."""
-    return sum(is_same_workload(trial, case.workload) for trial in case.trials)
+    return len(case.own_trials())
 
 
 def is_informative(trial: Trial) -> bool:

@@ -11,6 +11,7 @@ from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_informative, is_program_measured, n_launched
+from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import explores
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
@@ -19,9 +20,12 @@ from torchx_cubicml.store.predictor_choice import latest_choice
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from datetime import datetime
     from pathlib import Path
 
+    from torchx_cubicml.records.suggestion import Suggestion
+    from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.rewrite.choice import Choice, DecisionContext
 
 
@@ -107,16 +111,30 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
     shown = digest(own)
     if cached is not None and cached.stands(shown=shown, n_trials=len(case.trials), predictor=case.predictor):
         return _Chosen(cached=replace(cached, n_launched=n_launched(case)), explored=explored, note=note)
+    suggestion = advise(case)
     fresh = CachedSuggestion(
-        suggestion=advise(case),
+        suggestion=suggestion,
         store={},
         shown=shown,
         n_trials=len(case.trials),
         n_launched=n_launched(case),
         predictor=case.predictor,
-        lines=comparable_trials(own, case.workload)[1],
+        lines=(*comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
     )
     return _Chosen(cached=fresh, explored=explored, note=note)
+
+
+def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
+    """Return what keeps the global batch size: parameters left alone, and faster launches of another batch."""
+    lines = [
+        f"keeping {name}: launches that differ in it alone had different global batch sizes "
+        "(set changes_training = true in the space file to allow it)"
+        for name in case.batch_parameters()
+    ]
+    if suggestion is None or suggestion.config == case.current:
+        note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
+        lines += [note] if note else []
+    return lines
 
 
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:

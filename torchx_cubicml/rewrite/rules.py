@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.expression import Expression
 
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
-_IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
+IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
 
 
 def changes_training(parameter: Parameter) -> bool:
@@ -112,14 +112,14 @@ def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Conf
         return ""
     return (
         f"the best known config changes the global batch size from {before} to {after}; "
-        "derive gradient_accumulation_steps in the space file to keep it"
+        "derive gradient_accumulation_steps in the space file to keep it, or set changes_training = true to allow it"
     )
 
 
 def can_change_batch(space: SearchSpace, *, workload: Workload, current: Config) -> bool:
     """Return whether legal configs can change the command's global batch size although that is not permitted."""
     kept = any(item.name == "gradient_accumulation_steps" and item.derive is not None for item in space.parameters)
-    permitted = any(item.changes_training and item.name in _IN_BATCH for item in space.parameters)
+    permitted = any(item.changes_training and item.name in IN_BATCH for item in space.parameters)
     return not (kept or permitted) and computed_global_batch_size(workload=workload, current=current) is not None
 
 
@@ -182,7 +182,7 @@ def expected_device_hours(trials: Sequence[Trial], workload: Workload) -> float:
 
 def _may_change_batch(space: SearchSpace, current: Config, config: Config) -> bool:
     changed = (item for item in space.parameters if config.get(item.name) != current.get(item.name))
-    return any(item.changes_training and item.name in _IN_BATCH for item in changed)
+    return any(item.changes_training and item.name in IN_BATCH for item in changed)
 
 
 def _hours(trial: Trial, now: datetime | None) -> float | None:

@@ -9,6 +9,7 @@ import ast
 import warnings
 from dataclasses import dataclass, field
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from torchx_cubicml.errors import SpaceError
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 MAX_SOURCE = 1000  # characters
 MAX_DEPTH = 64  # of nested operations
 
+_AS_WRITTEN: Mapping[str, str] = MappingProxyType({})
 _MEMBERSHIP = (ast.In, ast.NotIn)
 _CONSTANTS = {"true": True, "false": False}  # as TOML spells them
 
@@ -93,14 +95,20 @@ class Expression:
         raise SpaceError(f"{self.where}: {self.source!r}: the result must be true or false, got {result!r}")
 
 
-def parse_expression(source: str, *, where: str) -> Expression:
-    """Return the parsed expression; ``where`` names its place in messages.
+def parse_expression(source: str, *, where: str, names: Mapping[str, str] = _AS_WRITTEN) -> Expression:
+    """Return the parsed expression.
+
+    Args:
+        source: its text, which messages show.
+        where: its place, for messages.
+        names: name in the text -> name of the value that it reads.
 
     Raises:
         SpaceError: the source is not an expression of the whitelist.
     """
     try:
         tree = _syntax_tree(source)
+        _rename(tree, names)
         run = _compile(tree, 0)
     except SpaceError as error:
         raise SpaceError(f"{where}: {source[:200]!r}: {error}") from None
@@ -130,6 +138,12 @@ def _syntax_tree(source: str) -> ast.expr:
     except (SyntaxError, ValueError, MemoryError, RecursionError) as error:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         raise SpaceError(f"not an expression ({reason or 'too deeply nested'}); allowed: {LEGAL}") from None
+
+
+def _rename(tree: ast.expr, names: Mapping[str, str]) -> None:
+    for node in ast.walk(tree) if names else ():
+        if isinstance(node, ast.Name):
+            node.id = names.get(node.id, node.id)
 
 
 def _names(tree: ast.expr) -> Iterator[str]:

@@ -84,6 +84,7 @@ class Parameter:
         observe: standard name whose observed value replaces the requested one in training rows; ``None``: its own
             name, where that is standard; empty: none.
         changes_training: whether an ordinary launch may change it although that changes what is trained.
+        label: its name in the space file, where that is not the standard name; empty otherwise.
         was: former names, under which earlier launches recorded it.
     """
 
@@ -97,6 +98,7 @@ class Parameter:
     default: Value | None = None
     observe: str | None = None
     changes_training: bool = False
+    label: str = ""
     was: tuple[str, ...] = ()
 
     @property

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
@@ -16,7 +17,7 @@ from torchx_cubicml.space.toml.trainer import check_values, read_short_form, tra
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, TRAINERS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Scalar, Value
     from torchx_cubicml.space import Binding
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.trainers import Trainer
 
 
+_AS_WRITTEN: Mapping[str, str] = MappingProxyType({})
 MAX_CHOICES = 100_000
 MAX_FORMER_NAMES = 32
 RANGE_KEYS = ("low", "high", "step", "scale")
@@ -102,7 +104,13 @@ NOT_BESIDE_DERIVE = ("choices", *RANGE_KEYS, "per_layer", "groups")
 
 
 def read_parameter(
-    tables: TomlTable, name: str, *, facts: Sequence[str], where: str, trainer: Trainer | None = None
+    tables: TomlTable,
+    name: str,
+    *,
+    facts: Sequence[str],
+    where: str,
+    trainer: Trainer | None = None,
+    names: Mapping[str, str] = _AS_WRITTEN,
 ) -> Parameter:
     """Return the parameter ``[parameters.name]``.
 
@@ -112,6 +120,7 @@ def read_parameter(
         facts: names of the workload facts, one of which may count its entries.
         where: the file.
         trainer: trainer whose table fills in missing keys.
+        names: name in the file -> standard name, where they differ.
 
     Raises:
         SpaceError: a rule is broken.
@@ -136,17 +145,18 @@ def read_parameter(
     return _with_file_in_errors(
         where,
         lambda: Parameter(
-            name=name,
+            name=names.get(name, name),
+            label=name if name in names else "",
             choices=choices,
             per_layer=per_layer,
             groups=table.count("groups"),
-            derive=parse_expression(derive, where=f"{table.place}.derive") if derive is not None else None,
-            when=_read_when(table, when, known),
+            derive=parse_expression(derive, where=f"{table.place}.derive", names=names) if derive is not None else None,
+            when=_read_when(table, when, known, names),
             binding=_known_binding(known, default) if known is not None else read_binding(table),
             default=known.default if default is None and known is not None else default,
             observe=_read_observe(table),
             changes_training=table.switch("changes_training"),
-            was=_read_former_names(table),
+            was=(*((name,) if name in names else ()), *_read_former_names(table)),
         ),
     )
 
@@ -181,10 +191,12 @@ def _read_choices(table: TomlTable, known: TrainerParameter | None, trainer: Tra
     return choices
 
 
-def _read_when(table: TomlTable, when: str | None, known: TrainerParameter | None) -> Expression | None:
+def _read_when(
+    table: TomlTable, when: str | None, known: TrainerParameter | None, names: Mapping[str, str]
+) -> Expression | None:
     if when is None:
         return known.when if known is not None else None
-    return parse_expression(when, where=f"{table.place}.when")
+    return parse_expression(when, where=f"{table.place}.when", names=names)
 
 
 def _known_binding(known: TrainerParameter, default: Value | None) -> Binding:

@@ -20,11 +20,14 @@ from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_d
 from torchx_cubicml.space.expression import is_name, parse_expression
 from torchx_cubicml.space.toml.bindings import read_tune, with_derived_world_size
 from torchx_cubicml.space.toml.parameters import read_fact, read_parameter
+from torchx_cubicml.space.toml.roles import standard_names_of
 from torchx_cubicml.space.toml.schema import TomlTable, choose_from
 from torchx_cubicml.space.toml.sections import read_log, read_rewrite
 from torchx_cubicml.space.toml.trainer import is_auto_accumulation, read_trainer, with_trainer
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
 
@@ -80,18 +83,20 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         read_trainer(root),
     )
     _check_names(facts, parameters)
+    names = standard_names_of(parameters, [*facts])
     counted = [*facts, *(trainer.flags if trainer is not None else ())]
     declared = [name for name in parameters if not is_auto_accumulation(parameters, name, trainer)]
     space = SearchSpace(
         parameters=tuple(
-            read_parameter(parameters, name, facts=counted, where=where, trainer=trainer) for name in declared
+            read_parameter(parameters, name, facts=counted, where=where, trainer=trainer, names=names)
+            for name in declared
         ),
-        constraints=_read_constraints(root),
+        constraints=_read_constraints(root, names),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
-        rewrite=read_rewrite(root, list(parameters)),
+        rewrite=read_rewrite(root, list(parameters), names),
         log=read_log(root),
     )
     space = with_derived_world_size(space)
@@ -129,7 +134,7 @@ def _check_names(facts: TomlTable, parameters: TomlTable) -> None:
             raise SpaceError(f"{parameters.place}.{name}: already declared as a workload fact")
 
 
-def _read_constraints(root: TomlTable) -> tuple[Expression, ...]:
+def _read_constraints(root: TomlTable, names: Mapping[str, str]) -> tuple[Expression, ...]:
     tables = root.tables("constraints", legal=("require",))
     if len(tables) > MAX_ENTRIES:
         raise SpaceError(f"{root.place}: at most {MAX_ENTRIES} constraints are allowed, got {len(tables)}")
@@ -138,7 +143,7 @@ def _read_constraints(root: TomlTable) -> tuple[Expression, ...]:
         source = table.text("require")
         if source is None:
             raise SpaceError(f"{table.place}: missing key 'require'")
-        constraints.append(parse_expression(source, where=f"{table.place}.require"))
+        constraints.append(parse_expression(source, where=f"{table.place}.require", names=names))
     return tuple(constraints)
 
 

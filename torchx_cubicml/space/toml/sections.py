@@ -10,7 +10,7 @@ from torchx_cubicml.records.log_pattern import LogPattern
 from torchx_cubicml.space import RewriteRules
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from torchx_cubicml.space.toml.schema import TomlTable
 
@@ -19,12 +19,13 @@ REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_
 MAX_FROZEN = 1000
 
 
-def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
+def read_rewrite(root: TomlTable, parameters: Collection[str], standard: Mapping[str, str]) -> RewriteRules:
     """Return the rules of ``[rewrite]``.
 
     Args:
         root: the file.
         parameters: names of its parameters.
+        standard: name in the file -> standard name, where they differ.
 
     Raises:
         SpaceError: a key is unknown or a rule is broken.
@@ -37,7 +38,7 @@ def read_rewrite(root: TomlTable, parameters: Collection[str]) -> RewriteRules:
     return RewriteRules(
         min_gain=_number(table, "min_gain", defaults.min_gain, most=None),
         min_fit=_number(table, "min_fit", defaults.min_fit, most=1),
-        freeze=_frozen(table, parameters),
+        freeze=tuple(standard.get(name, name) for name in _frozen(table, parameters)),
         explore=explore,
         explore_budget_device_hours=budget,
     )

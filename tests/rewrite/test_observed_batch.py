@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from torchx_cubicml.records.trial import Config, Trial
+from torchx_cubicml.rewrite.choice import DecisionContext, advise
+from torchx_cubicml.rewrite.observed_batch import batch_parameters, faster_batch_note
+from torchx_cubicml.space.toml import parse_space
+
+WORKLOAD = {"program": "train.py", "world_size": 2}
+KNOBS = """
+[parameters.knob]
+choices = [1, 2, 4]
+flag = "--knob"
+
+[parameters.workers]
+choices = [0, 4]
+flag = "--workers"
+"""
+SPACE = parse_space(KNOBS, where="space.toml")
+
+
+def trial_of(config: Config, speed: float, batch: int | None = None) -> Trial:
+    trial = Trial.completed(workload=WORKLOAD, config=config, tokens_per_second=speed)
+    return trial if batch is None else replace(trial, observed={"global_batch_size": batch})
+
+
+def knobs(knob: int, workers: int, speed: float = 1.0, *, batch: int | None = None) -> Trial:
+    return trial_of({"knob": knob, "workers": workers}, speed, batch)
+
+
+@pytest.mark.parametrize(
+    ("trials", "expected"),
+    [
+        ([knobs(1, 0, batch=8), knobs(2, 0, batch=16)], ("knob",)),
+        ([knobs(1, 0, batch=8), knobs(1, 4, batch=16)], ("workers",)),
+        ([knobs(1, 0, batch=8), knobs(2, 4, batch=16)], ()),
+        ([knobs(1, 0, batch=8), knobs(2, 0, batch=8)], ()),
+        ([knobs(1, 0, batch=8), knobs(2, 0)], ()),
+        ([knobs(1, 0), knobs(2, 0)], ()),
+    ],
+    ids=["the knob", "the workers", "both differ", "the same batch", "seen once", "never seen"],
+)
+def test_launches_show_what_changes_the_batch(trials: list[Trial], expected: tuple[str, ...]) -> None:
+    assert batch_parameters(SPACE, trials) == expected
+
+
+def test_a_permitted_parameter_may_change_the_batch() -> None:
+    space = parse_space(KNOBS.replace('"--knob"', '"--knob"\nchanges_training = true'), where="space.toml")
+    assert batch_parameters(space, [knobs(1, 0, batch=8), knobs(2, 0, batch=16)]) == ()
+
+
+def test_an_ordinary_launch_keeps_a_batch_of_any_name() -> None:
+    trials = [knobs(knob, 0, 100.0 * knob, batch=8 * knob) for knob in (1, 2, 4) for _ in range(3)]
+    trials += [knobs(1, 4, 130.0, batch=8) for _ in range(3)]
+    case = DecisionContext(space=SPACE, workload=WORKLOAD, current={"knob": 1, "workers": 0}, trials=trials)
+    best = advise(case)
+    assert best is not None
+    assert best.config == {"knob": 1, "workers": 4}
+
+
+MICRO = """
+[parameters.micro_batch_size]
+choices = [2, 4, 32]
+flag = "--batch_size"
+"""
+DERIVED = """
+[parameters.accum]
+derive = "global_batch_size / (micro_batch_size * dp_degree)"
+flag = "--accum"
+changes_training = true
+"""
+OWN = {"micro_batch_size": 2, "gradient_accumulation_steps": 1}
+
+
+@pytest.mark.parametrize(
+    ("speed", "text", "said"),
+    [
+        (
+            160.0,
+            MICRO + DERIVED,
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; give accum "
+            "choices in place of derive, with changes_training = true, to allow it",
+        ),
+        (
+            160.0,
+            MICRO,
+            "a launch with a global batch size of 64 was 1.60x as fast as the fastest with yours, 4; set "
+            "changes_training = true on micro_batch_size to allow it",
+        ),
+        (104.0, MICRO + DERIVED, ""),
+    ],
+    ids=["derived", "one choice", "hardly faster"],
+)
+def test_a_faster_batch_that_is_not_allowed_is_named(speed: float, text: str, said: str) -> None:
+    space = parse_space(text, where="space.toml")
+    trials = [trial_of(OWN, 90.0), trial_of(OWN, 110.0), trial_of({**OWN, "micro_batch_size": 32}, speed)]
+    assert faster_batch_note(space, trials, workload=WORKLOAD, current=OWN) == said
+    assert faster_batch_note(space, trials[:2], workload=WORKLOAD, current=OWN) == ""
+    assert faster_batch_note(space, trials[2:], workload=WORKLOAD, current=OWN) == ""
+    assert faster_batch_note(space, trials, workload={"program": "train.py"}, current=OWN) == ""

@@ -1,0 +1,83 @@
+"""Global batch size as past launches had it: parameters that change it, and faster launches of another batch."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import fmean
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.records.workload import value_key
+from torchx_cubicml.rewrite.rules import IN_BATCH
+from torchx_cubicml.space import computed_global_batch_size
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable, Iterable
+
+    from torchx_cubicml.records.trial import Config, Trial, Value, Workload
+    from torchx_cubicml.space import SearchSpace
+
+_WORTH_SAYING = 1.05  # ratio of throughputs from which a launch of another batch is mentioned
+_BATCH = "global_batch_size"
+
+
+def batch_parameters(space: SearchSpace, own: Iterable[Trial]) -> tuple[str, ...]:
+    """Return the parameters that change the global batch size without permission, as launches of the workload show.
+
+    Launches that differ in such a parameter alone were observed with different global batch sizes. Parameters whose
+    names tell as much are left out: other rules keep their product.
+    """
+    free = [item for item in space.parameters if item.derive is None]
+    observing = [trial for trial in own if _BATCH in trial.observed]
+    doubtful = (item.name for item in free if item.name not in IN_BATCH and not item.changes_training)
+    return tuple(name for name in doubtful if _changes_batch(name, [item.name for item in free], observing))
+
+
+def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Workload, current: Config) -> str:
+    """Return a message if launches of another global batch size were faster; empty if none was.
+
+    Args:
+        space: the user's space file.
+        own: trials of the workload, in the terms of the space file.
+        workload: facts of the launch.
+        current: the user's own config.
+    """
+    typed = computed_global_batch_size(workload=workload, current=current)
+    speeds: defaultdict[tuple[int, Hashable], list[float]] = defaultdict(list)
+    for trial in own:
+        throughput = trial.measurement.throughput(space.objective) if trial.measurement is not None else None
+        batch = computed_global_batch_size(workload=trial.workload, current=trial.config)
+        if throughput is not None and batch is not None:
+            speeds[batch, _key(trial.config, trial.config)].append(throughput)
+    means = {key: fmean(found) for key, found in speeds.items()}
+    kept = [mean for (batch, _), mean in means.items() if batch == typed]
+    others = {key: mean for key, mean in means.items() if key[0] != typed}
+    if typed is None or not kept or not others:
+        return ""
+    (batch, _), fastest = max(others.items(), key=lambda pair: pair[1])
+    if fastest < _WORTH_SAYING * max(kept):
+        return ""
+    return (
+        f"a launch with a global batch size of {batch} was {fastest / max(kept):.2f}x as fast as the fastest with "
+        f"yours, {typed}; {_cure(space)} to allow it"
+    )
+
+
+def _cure(space: SearchSpace) -> str:
+    derived = [item for item in space.parameters if item.derive is not None and _BATCH in item.derive.names]
+    if derived:
+        return f"give {derived[0].label or derived[0].name} choices in place of derive, with changes_training = true,"
+    names = [item.label or item.name for item in space.parameters if item.name in IN_BATCH]
+    return f"set changes_training = true on {' and '.join(names) or 'what changes it'}"
+
+
+def _changes_batch(name: str, free: Iterable[str], observing: Iterable[Trial]) -> bool:
+    batches: defaultdict[Hashable, dict[Hashable, Value]] = defaultdict(dict)
+    for trial in observing:
+        if name in trial.config:
+            rest = _key(trial.config, (each for each in free if each != name))
+            batches[rest].setdefault(value_key(trial.config[name]), trial.observed[_BATCH])
+    return any(len(set(found.values())) > 1 for found in batches.values())
+
+
+def _key(config: Config, names: Iterable[str]) -> Hashable:
+    return tuple(sorted((name, value_key(config[name])) for name in names if name in config))

@@ -299,7 +299,7 @@ def test_a_compiled_step_shows_at_the_next_forward(loop: Loop, monkeypatch: pyte
 def test_a_training_that_is_observed_needs_no_search(loop: Loop, monkeypatch: pytest.MonkeyPatch) -> None:
     searches: list[object] = []
     monkeypatch.setattr(
-        "torchx_cubicml.recorder.steps.training.UnhookedOptimizers.find", lambda self: searches.append(self)
+        "torchx_cubicml.recorder.steps.training.UnhookedOptimizers.find", lambda _: searches.append(None)
     )
     loop.training.compiled()
     assert len(searches) == 1
@@ -347,3 +347,14 @@ def test_a_step_partly_seen_has_unknown_work(loop: Loop) -> None:
     assert [(block.watched, block.samples) for block in blocks.all()[-3:]] == [(1, 4), (0, None), (1, 4)]
     assert loop.training.steps == 22
     assert loop.training.measurement().samples_per_second == pytest.approx(4 / STEP_S)
+
+
+@pytest.mark.parametrize("is_settled", [True, False])
+def test_saving_belongs_to_the_next_step_that_counts(is_settled: bool, loop: Loop) -> None:
+    loop.steps(20 if is_settled else 5)
+    assert loop.is_settled is is_settled
+    loop.training.pauses.saving(lambda: setattr(loop, "time", loop.time + 1.0))
+    loop._hook(loop.optimizer, (), {})  # of a step without a forward
+    loop.steps(3)
+    loop.training.measurement()
+    assert [block.checkpoint_s for block in loop.training._times._blocks.all()][-4:] == [0.0, 1.0, 0.0, 0.0]

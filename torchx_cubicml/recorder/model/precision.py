@@ -95,9 +95,10 @@ def autocast_type(module: nn.Module) -> str:
     import torch
 
     device = next((parameter.device.type for parameter in module.parameters()), "")
-    if not device or not torch.is_autocast_enabled(device):
+    try:
+        return str(torch.get_autocast_dtype(device)) if device and torch.is_autocast_enabled(device) else ""
+    except RuntimeError:  # a kind of device without autocast, such as "meta", where offloaded parameters are
         return ""
-    return str(torch.get_autocast_dtype(device))
 
 
 def _hook(module: nn.Module, observe: Callable[..., None]) -> Callable[[], None]:

@@ -162,8 +162,16 @@ class Ended(BaseException):
         ([], False, True, "alone: OSError: lost", 0),
         ([], True, True, f"{JOINED}{FAILED}the ranks cannot agree: OSError: lost", 1),
         (["folder", RELIED_ON], False, True, f"{FAILED}the ranks cannot agree: OSError: lost", 1),
+        ([RELIED_ON], False, True, f"{FAILED}the ranks cannot agree: OSError: lost", 1),
     ],
-    ids=["answers", "comes and answers", "fails alone", "fails after it came", "fails while relied on"],
+    ids=[
+        "answers",
+        "comes and answers",
+        "fails alone",
+        "fails after it came",
+        "fails while relied on",
+        "its only word",
+    ],
 )
 def test_a_child_answers_and_ends(
     arguments: list[str],
@@ -189,6 +197,25 @@ def test_a_child_answers_and_ends(
     with pytest.raises(Ended) as ended:
         answer_as_child(agree, lambda why: f"alone: {why}")
     assert (capsys.readouterr().out, ended.value.args) == (output, (status,))
+
+
+def test_a_child_is_started_where_it_finds_this_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    found = said("import os, sys; print(os.environ['PYTHONPATH'], os.fstat(2).st_rdev == os.stat(os.devnull).st_rdev)")
+    assert found.split() == [str(Path(__file__).parents[3]), "True"]
+
+
+def test_at_the_deadline_a_child_is_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own_child.time, "monotonic", lambda: 100.0)
+    tries: list[bool] = []
+
+    def ask(counted_on: bool) -> str:
+        tries.append(counted_on)
+        raise died()
+
+    with pytest.raises(subprocess.CalledProcessError):
+        ask_with_retries(ask, counted_on=False, within_s=0.0)
+    assert tries == [False, False]
 
 
 def test_a_child_finds_this_package_last(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,13 +6,13 @@ import sys
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
-import pytest
-
 from torchx_cubicml.recorder.steps import saving as saving_module
 from torchx_cubicml.recorder.steps.saving import watch_saving
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    import pytest
 
 
 def bare(hook: Callable[..., Any]) -> Callable[..., Any]:

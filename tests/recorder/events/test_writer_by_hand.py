@@ -7,6 +7,7 @@ import os
 import socket
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -179,7 +180,9 @@ def test_a_training_that_has_gone_is_told_nothing(ends: tuple[socket.socket, soc
 
 
 def test_a_closing_event_follows_the_last() -> None:
-    closing = closing_event(STARTED)
+    last = replace(STARTED, time="2020-01-01T00:00:00+00:00")
+    closing = closing_event(last)
+    assert closing.time > last.time
     assert (closing.kind, closing.sequence, closing.state, closing.reason) == (
         EventKind.ENDED,
         5,

@@ -315,3 +315,14 @@ def test_a_parameter_written_within_a_step_hides_the_work() -> None:
         model.weight.mul_(2)
     train(both)
     assert forwards.take() == Work(forwards=None, samples=None, tokens=None)
+
+
+def test_a_whole_loaded_batch_is_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(5, 2)
+    monkeypatch.setattr(module, "loader_batch_size", lambda: 6)
+    forwards = watched(model)
+    train(model, 6)
+    train(model, 3)  # the last batch of the data
+    assert forwards.take() == Work(forwards=2, samples=9, tokens=None)
+    train(model, 6)
+    assert forwards.take() == Work(forwards=1, samples=6, tokens=None)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -60,7 +60,7 @@ class PrecisionProbe:
             self._removals.pop()()
 
     def _block_hook(self, index: int) -> Callable[..., None]:
-        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._recomputed_blocks.add(index)
             elif not self.autocast_type:
@@ -73,7 +73,7 @@ class PrecisionProbe:
         return index in self._recomputed_blocks or (len(children) > 1 and children <= self._children_recomputed[index])
 
     def _child_hook(self, index: int) -> Callable[..., None]:
-        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._children_recomputed[index].add(id(module))
                 return
@@ -102,7 +102,7 @@ def autocast_type(module: nn.Module) -> str:
 
 
 def _hook(module: nn.Module, observe: Callable[..., None]) -> Callable[[], None]:
-    return module.register_forward_pre_hook(ModuleHook(observe), with_kwargs=True).remove
+    return module.register_forward_pre_hook(ModuleHook(observe)).remove
 
 
 def _graph_task() -> int | None:

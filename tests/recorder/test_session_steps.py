@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
+from functools import partial
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -588,3 +590,79 @@ def test_a_failure_releases_every_hook() -> None:
     session._give_up(ValueError("x"))
     assert (calls, session._lines.of("release"), hook.releases) == (["steps"], [()], 1)
     assert session._is_disabled
+
+
+@pytest.mark.parametrize(("is_initialized", "waits"), [(True, 1), (False, 0)])
+def test_a_device_ends_its_work_before_a_profiling_launch(
+    is_initialized: bool, waits: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ended: list[int] = []
+    cuda = Calls()
+    cuda.is_initialized = lambda: is_initialized
+    cuda.synchronize = lambda: cuda.note("waits", len(ended))
+    cuda.max_memory_allocated = lambda: 0
+    monkeypatch.setattr(os, "_exit", ended.append)
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    made(step_limit=1)._on_step("optimizer", (), {})
+    assert cuda.of("waits") == [(0,)] * waits
+    monkeypatch.delitem(sys.modules, "torch")
+    made(step_limit=1)._on_step("optimizer", (), {})
+    assert ended == [0, 0]
+
+
+@pytest.fixture
+def of_torch(monkeypatch: pytest.MonkeyPatch) -> Calls:
+    """Note what is installed once torch is imported, in place of installing it."""
+    noted = Calls()
+    monkeypatch.setattr(sessions, "once_imported", lambda name, call: noted.note("once", name))
+    monkeypatch.setattr(sessions, "on_every_step", lambda hook: SimpleNamespace(remove=noted))
+    for place, name in (
+        ("steps.evaluation_passes", "on_every_mode_switch"),
+        ("steps.evaluation_passes", "on_every_no_grad"),
+        ("steps.saving", "watch_saving"),
+        ("steps.torch_hooks", "hide_hooks_from_torchscript"),
+        ("steps.clipping", "Clipping.install"),
+    ):
+        call = partial(noted.note, name)
+        monkeypatch.setattr(f"torchx_cubicml.recorder.{place}.{name}", lambda *_, call=call: call())
+    return noted
+
+
+@pytest.mark.parametrize(
+    ("trial_id", "rank", "job_id", "posts"),
+    [
+        ("t-1", 0, "", [("trial_id", "t-1", 0.0)]),
+        ("t-1", 0, "slurm://torchx/7", []),
+        ("t-1", 1, "", []),
+    ],
+)
+def test_hooks_are_installed_with_torch(
+    trial_id: str,
+    rank: int,
+    job_id: str,
+    posts: list[tuple[object, ...]],
+    of_torch: Calls,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    peers = Peers()
+    monkeypatch.setattr("torchx_cubicml.recorder.ranks.peers.Peers", lambda job: peers)
+    job = read_job_environment({"RANK": str(rank), "WORLD_SIZE": "2", "TORCHX_JOB_ID": job_id})
+    contract = Contract(store="/s", step_limit=5, config={"micro_batch_size": 3})
+    session = Session(Assignment(job=job, contract=contract, declared=True, trial_id=trial_id))
+    session._on_torch()
+    assert of_torch.made == [
+        ("hide_hooks_from_torchscript",),
+        ("Clipping.install",),
+        ("on_every_mode_switch",),
+        ("on_every_no_grad",),
+        ("watch_saving",),
+        ("once", "torch._dynamo.callback"),
+    ]
+    assert peers.of("post") == posts
+    assert (session._training._step_limit, session._training._forwards._requested) == (5, 3)
+    assert session._unhook is of_torch
+    assert session._training.on_unhooked_step == session._on_unhooked_step
+    kept = session._training
+    session._on_torch()  # explicit steps may have begun a training before
+    assert session._training is kept
+    kept.release()

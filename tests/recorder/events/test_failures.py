@@ -4,7 +4,7 @@ import errno
 
 import pytest
 
-from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
+from torchx_cubicml.recorder.events.failures import at_time_limit, reason_of, state_of, state_of_exit
 from torchx_cubicml.records.trial import State
 
 
@@ -134,3 +134,75 @@ def test_the_reason_names_what_the_state_comes_from() -> None:
     assert reason_of(chained(error, MemoryError("password=hunter2"))) == reason
     assert reason_of(chained(error, KeyError("x"))) == "ValueError: no batch"
     assert len(reason_of(chained(ValueError("a" * 5000), MemoryError("b" * 5000)))) <= 2000
+
+
+@pytest.mark.parametrize(
+    ("ends_at", "now", "is_timeout"),
+    [
+        (0, 0, False),
+        (0, 5, False),
+        (1, 1, True),
+        (100, 99.9, False),
+        (100, 100, True),
+        (100, 400, True),
+        (100, 401, False),
+    ],
+)
+def test_an_end_at_the_time_limit_is_a_timeout(ends_at: float, now: float, is_timeout: bool) -> None:
+    found = at_time_limit(State.INFRASTRUCTURE, "why", ends_at=ends_at, now=now)
+    expected = (State.TIMEOUT, "why, at the scheduler's time limit") if is_timeout else (State.INFRASTRUCTURE, "why")
+    assert found == expected
+    assert at_time_limit(State.USER_ERROR, "why", ends_at=ends_at, now=now) == (State.USER_ERROR, "why")
+
+
+@pytest.mark.parametrize(("length", "state"), [(32, State.OUT_OF_MEMORY), (33, State.USER_ERROR)])
+def test_a_chain_is_followed_for_32_errors(length: int, state: State) -> None:
+    first: BaseException = MemoryError()
+    for _ in range(length - 1):
+        later = ValueError()
+        later.__context__ = first
+        first = later
+    assert state_of(first) is state
+
+
+def test_two_long_reasons_share_the_room() -> None:
+    error = ValueError("a" * 5000)
+    error.__cause__ = MemoryError("b" * 5000)
+    assert reason_of(error) == "a" * 1000 + "\nafter " + "b" * 990
+    assert state_of_exit("x" * 3000 + "y") == (State.USER_ERROR, "x" * 1999 + "y")
+
+
+@pytest.mark.parametrize(
+    ("causes", "state"),
+    [
+        ([KeyboardInterrupt(), ValueError()], State.STOPPED_EARLY),
+        ([KeyboardInterrupt(), ConnectionError()], State.INFRASTRUCTURE),
+        ([ConnectionError(), TimeoutError()], State.TIMEOUT),
+        ([TimeoutError(), MemoryError()], State.OUT_OF_MEMORY),
+    ],
+)
+def test_the_most_specific_of_several_errors_counts(causes: list[BaseException], state: State) -> None:
+    for errors in (causes, causes[::-1]):
+        assert state_of(BaseExceptionGroup("several", errors)) is state
+
+
+@pytest.mark.parametrize(
+    ("error", "state"),
+    [
+        (RecursionError("timed out"), State.USER_ERROR),
+        (NotImplementedError("timed out"), State.USER_ERROR),
+        (type("SignalException", (Exception,), {})(), State.INFRASTRUCTURE),
+        (type("PreemptionError", (ValueError,), {})(), State.INFRASTRUCTURE),
+        (BrokenPipeError(), State.INFRASTRUCTURE),
+        (TimeoutError(12, "Cannot allocate memory"), State.OUT_OF_MEMORY),
+        (Exception("timed out"), State.USER_ERROR),
+    ],
+)
+def test_classes_of_errors(error: BaseException, state: State) -> None:
+    assert state_of(error) is state
+
+
+def test_a_group_hides_no_cause_of_a_member() -> None:
+    member = ValueError()
+    member.__cause__ = MemoryError()
+    assert state_of(ExceptionGroup("many", [KeyError(), member])) is State.OUT_OF_MEMORY

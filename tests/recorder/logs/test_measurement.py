@@ -210,3 +210,11 @@ def test_lines_that_agree_are_no_second_opinion() -> None:
 def test_either_rate_is_a_throughput(unit: str) -> None:
     assert has_throughput(Measurement(**{unit: 1.0}))
     assert has_throughput(Measurement()) is False
+
+
+@pytest.mark.parametrize(
+    ("logged", "agrees"), [(440.0, False), (439.9, True), (400.0, True), (363.7, True), (400 / 1.1, False)]
+)
+def test_rates_may_differ_by_less_than_a_tenth(logged: float, agrees: bool) -> None:
+    steps, lines = (Measurement(samples_per_second=rate) for rate in (400.0, logged))
+    assert (disagreement(steps, lines) == "") is agrees

@@ -3,12 +3,28 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
+import pytest
 import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from torchx_cubicml.recorder.model.layers import live_modules, modules_around, repeated_blocks, unwrap
+from torchx_cubicml.recorder.model import layers
+from torchx_cubicml.recorder.model.layers import (
+    ancestors,
+    contains_all,
+    has_single_block,
+    live_modules,
+    modules_around,
+    outermost,
+    repeated_blocks,
+    unwrap,
+    user_class,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 class Block(nn.Module):
@@ -99,3 +115,146 @@ def test_a_program_without_torch_has_no_modules() -> None:
     )
     done = subprocess.run([sys.executable, "-c", words], capture_output=True, text=True, check=True, timeout=600)
     assert done.stdout.split() == ["[]", "False"]
+
+
+@pytest.fixture
+def frozen() -> Iterator[None]:
+    gc.collect()
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("frozen")
+def test_a_module_under_construction_is_passed_over() -> None:
+    begun, model = nn.Linear.__new__(nn.Linear), nn.Sequential(nn.Linear(2, 2))
+    assert not hasattr(begun, "_modules")
+    found = {*map(id, live_modules())}
+    assert {id(model), id(model[0])} <= found
+    assert id(begun) not in found
+    assert modules_around([model[0].weight]) == [model[0], model]
+
+
+class FullyShardedDataParallel(nn.Module):
+    """A wrapper that keeps the user's module under one of the known names."""
+
+    def __init__(self, name: str, module: nn.Module) -> None:
+        super().__init__()
+        self.add_module(name, module)
+
+
+class DistributedDataParallel(FullyShardedDataParallel):
+    """A wrapper that is known by its own name."""
+
+
+def test_wrappers_are_known_by_their_attributes() -> None:
+    inner = Block()
+    for name in ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"):
+        assert unwrap(FullyShardedDataParallel(name, FullyShardedDataParallel(name, inner))) is inner
+    assert unwrap(DistributedDataParallel("module", inner)) is inner
+    own = FullyShardedDataParallel("module", inner)  # of a user, as far as is known
+    assert unwrap(own) is own
+
+
+class Sharded:
+    """As the class that ``fully_shard`` puts before the user's own."""
+
+    def _get_fsdp_state(self) -> None:
+        return None
+
+
+class ShardedBlock(Sharded, Block):
+    pass
+
+
+def test_a_sharded_module_is_of_the_users_class() -> None:
+    assert user_class(ShardedBlock()) is Block
+    assert user_class(Block()) is Block
+    mixed = nn.ModuleList([Block(), ShardedBlock(), nn.Linear(4, 4)])
+    assert repeated_blocks(mixed) == list(mixed)[:2]
+
+
+def test_one_layer_repeats_nothing() -> None:
+    assert repeated_blocks(nn.ModuleList([Block()])) == []
+    assert repeated_blocks(nn.ModuleDict({"one": Block(), "two": Block()})) != []
+    assert repeated_blocks(nn.ModuleList([nn.ReLU(), nn.ReLU()])) == []  # none has parameters
+
+
+def test_the_first_of_two_equal_lists_is_taken() -> None:
+    model = nn.Module()
+    model.encoder = nn.ModuleList(Block() for _ in range(2))
+    model.decoder = nn.ModuleList(nn.Linear(4, 4) for _ in range(2))
+    assert repeated_blocks(model) == list(model.encoder)
+    model.decoder.append(nn.Linear(4, 4))
+    assert repeated_blocks(model) == list(model.decoder)
+
+
+def test_larger_lists_within_a_layer_do_not_count() -> None:
+    model = nn.ModuleList(checkpoint_wrapper(Block(n_experts=5)) for _ in range(2))
+    assert repeated_blocks(model) == [unwrap(each) for each in model]
+
+
+@pytest.mark.parametrize(
+    ("part", "has_one"),
+    [
+        (nn.ModuleList([Block()]), True),
+        (nn.ModuleDict({"only": Block()}), True),
+        (nn.Sequential(Block()), False),
+        (nn.ModuleList([Block(), Block()]), False),
+        (nn.ModuleList([Block(), nn.Linear(4, 4)]), True),
+        (nn.ModuleList([nn.Linear(4, 4)]), False),
+        (nn.Sequential(nn.ModuleList([]), nn.ModuleList([Block()])), True),
+    ],
+    ids=["list", "dictionary", "sequence", "two", "one and a plain one", "plain", "within"],
+)
+def test_a_part_of_a_model_may_have_one_layer(part: nn.Module, has_one: bool) -> None:
+    assert has_single_block(part) is has_one
+
+
+def test_the_nearest_module_comes_first() -> None:
+    inner = nn.Linear(2, 2)
+    middle = nn.Sequential(inner)
+    outer = nn.Sequential(middle)
+    assert ancestors(inner) == [middle, outer]
+    assert ancestors(outer) == []
+
+
+def test_the_outermost_wrapper_is_found_among_others() -> None:
+    inner = Block()
+    wrapper = FullyShardedDataParallel("_orig_mod", inner)
+    outer = DistributedDataParallel("module", wrapper)
+    task = nn.Sequential(outer)
+    assert outermost(inner) is outermost(wrapper) is outermost(outer) is outer
+    assert outermost(task) is task
+    assert outermost(inner, [wrapper]) is wrapper
+    assert outermost(inner, []) is inner
+
+
+def test_a_module_contains_parameters_of_its_own_only() -> None:
+    model, other = nn.Sequential(nn.Linear(2, 2)), nn.Linear(2, 2)
+    assert contains_all(model, model[0].parameters())
+    assert contains_all(model, [])
+    assert not contains_all(model, [model[0].weight, other.weight])
+
+
+def test_a_ring_of_modules_ends() -> None:
+    one, other = nn.Module(), nn.Module()
+    one.other, other.one = other, one
+    assert ancestors(one) == [other]
+    del one.other
+
+
+def test_without_a_holder_the_largest_trained_parameter_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    small, large, frozen = nn.Linear(3, 3), nn.Linear(4, 4), nn.Linear(5, 5).requires_grad_(False)
+    monkeypatch.setattr(layers, "live_modules", lambda: [small, large, frozen])
+    assert modules_around([torch.zeros(2)]) == [large]
+    monkeypatch.setattr(layers, "live_modules", lambda: [frozen])
+    assert modules_around([torch.zeros(2)]) == []
+
+
+def test_a_shared_parameter_has_its_first_holder(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, second = nn.Linear(2, 2, bias=False), nn.Linear(2, 2)
+    second.weight = first.weight
+    monkeypatch.setattr(layers, "live_modules", lambda: [first, second])
+    assert modules_around([torch.zeros(2), first.weight, second.bias]) == [first]
+    assert modules_around([second.bias, first.weight]) == [second]

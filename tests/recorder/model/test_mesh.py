@@ -72,7 +72,8 @@ def test_axes_that_share_the_work_on_a_sample(mesh: Mesh, tp_degree: int | None,
 
 def test_the_meshes_of_fully_shard_carry_data() -> None:
     data = Mesh((4,))
-    assert read_layout(model(data, Shard(0)), data_meshes=[data]).tp_degree == 1
+    for same in (data, Mesh((4,))):
+        assert read_layout(model(data, Shard(0)), data_meshes=[same]).tp_degree == 1
     both = Mesh((4, 2), ("mine", "other"))
     layout = read_layout(model(both, Shard(0), Shard(1)), data_meshes=[Mesh((4,), ("mine",))])
     assert (layout.tp_degree, layout.plan) == (2, ("layers.*.weight Shard(1)",))

@@ -315,3 +315,10 @@ def test_an_unclear_mesh_leaves_the_degree_unknown() -> None:
         None,
         None,
     )
+
+
+def test_a_wrapper_over_unknown_ranks_is_not_the_widest() -> None:
+    unknown, known = fsdp1(nn.Linear(2, 2), "HYBRID_SHARD", _inter_node_pg=ranks(8)), fsdp1(nn.Linear(2, 2))
+    vars(unknown)["process_group"] = None
+    for model in (nn.Sequential(unknown, known), nn.Sequential(known, unknown)):
+        assert read_sharding(model, world_size=8).dp_degree == 4

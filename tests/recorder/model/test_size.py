@@ -11,6 +11,7 @@ from torchx_cubicml.recorder.model.size import (
     count_parameters,
     device_kind,
     parameter_format,
+    read_widths,
     short_format,
 )
 
@@ -107,3 +108,22 @@ def test_a_shard_of_float8_weights_is_known() -> None:
     model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model[0].weight._local_tensor = torch.zeros(2).as_subclass(Float8Shard)
     assert count_float8_modules(model) == 1
+
+
+@pytest.mark.parametrize(
+    ("attributes", "heads"),
+    [
+        ({}, {}),
+        ({"n_kv_heads": 2}, {}),
+        ({"num_heads": 8}, {"n_heads": 8}),
+        ({"num_heads": 8, "n_kv_heads": 2}, {"n_heads": 8, "n_kv_heads": 2}),
+        ({"num_heads": True, "n_head": 4}, {"n_heads": 4}),
+        ({"num_heads": 0}, {}),
+        ({"num_heads": 1}, {"n_heads": 1}),
+    ],
+)
+def test_heads_are_read_from_a_layer(attributes: dict[str, object], heads: dict[str, int]) -> None:
+    blocks = nn.ModuleList(nn.Sequential(nn.Linear(4, 4)) for _ in range(2))
+    vars(blocks[0]).update(attributes)
+    facts = read_widths(nn.Sequential(nn.Embedding(9, 4), blocks))
+    assert {name: count for name, count in facts.items() if name.endswith("heads")} == heads

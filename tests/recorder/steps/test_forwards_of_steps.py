@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gc
 import sys
+import weakref
 from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -315,3 +317,30 @@ def test_a_parameter_written_within_a_step_hides_the_work() -> None:
         model.weight.mul_(2)
     train(both)
     assert forwards.take() == Work(forwards=None, samples=None, tokens=None)
+
+
+def test_a_whole_loaded_batch_is_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
+    model = nn.Linear(5, 2)
+    monkeypatch.setattr(module, "loader_batch_size", lambda: 6)
+    forwards = watched(model)
+    train(model, 6)
+    train(model, 3)  # the last batch of the data
+    assert forwards.take() == Work(forwards=2, samples=9, tokens=None)
+    train(model, 6)
+    assert forwards.take() == Work(forwards=1, samples=6, tokens=None)
+
+
+@pytest.mark.parametrize("kind", [lambda: nn.Linear(5, 2), lambda: Wrapper(nn.Linear(5, 2))], ids=["plain", "wrapped"])
+def test_a_settled_model_ends_with_its_last_reference(kind: Callable[[], nn.Module]) -> None:
+    model = kind()
+    forwards = watched(model, trained=list(model.parameters()))
+    train(model)
+    forwards.take()
+    assert forwards.settle(StepBuffer(forwards._pauses))
+    remains = weakref.ref(model)
+    gc.disable()
+    try:
+        del model
+        assert remains() is None
+    finally:
+        gc.enable()

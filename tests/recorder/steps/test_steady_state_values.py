@@ -297,3 +297,12 @@ def test_the_error_is_of_tokens_else_samples_else_steps(tokens: str, samples: st
     ]
     work = next((known[unit] for unit in known if {"tokens": tokens, "samples": samples}[unit] == "known"), [1.0] * 8)
     assert steady_state(run).relative_error == pytest.approx(relative_error(work[2:], seconds[2:]))
+
+
+def test_blocks_of_different_sizes_are_one_run() -> None:
+    """Steps of one second each, first one in a block, then three."""
+    found = steady_state([Block(seconds=1.0)] * 20 + [Block(seconds=3.0, steps=3, watched=3)] * 20)
+    assert found is not None
+    assert found.drift == pytest.approx(0.0)
+    assert found.is_steady
+    assert (found.counted + found.warmup, found.steps_per_second) == (80, pytest.approx(1.0))

@@ -143,8 +143,8 @@ def _rate(numbers: Mapping[str, float | None], unit: str, devices: int, step_s: 
 def _number(text: str) -> float | None:
     """Parse a positive number as programs print it, such as ``41,500`` and ``41.5k``; ``None`` for anything else.
 
-    >>> _number("41,500.0"), _number("41.5k"), _number("41,5"), _number("nan")
-    (41500.0, 41500.0, None, None)
+    >>> _number("41,500.0"), _number("41.5k"), _number("41,5"), _number("nan"), _number("0")
+    (41500.0, 41500.0, None, None, None)
     """
     spelled = _SPELLED.fullmatch(text.strip())
     if spelled is None:

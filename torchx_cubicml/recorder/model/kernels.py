@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import sys
-from collections import Counter, deque
+from collections import deque
 from contextlib import suppress
+from itertools import islice
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -41,16 +42,14 @@ def attention_kernel(node: Node, n_layers: int) -> str:
             recomputes in backward.
         n_layers: number of repeated layers of the model.
     """
-    found: Counter[str] = Counter()
+    found: set[str] = set()
     softmaxes = products = 0
     for name in _node_names(node):
-        kernel = next((kernel for kernel, pattern in _KERNELS if pattern.search(name)), "")
-        found[kernel] += bool(kernel)
+        found.update(islice((kernel for kernel, pattern in _KERNELS if pattern.search(name)), 1))
         softmaxes += bool(_SOFTMAX.search(name))
         products += bool(_PRODUCT.search(name))
-    kernels = sorted(kernel for kernel, count in found.items() if count)
-    if kernels:
-        return "+".join(kernels)
+    if found:
+        return "+".join(sorted(found))
     return "math" if softmaxes >= n_layers > 0 and products >= 2 * n_layers else ""
 
 

@@ -63,7 +63,8 @@ def live_modules() -> list[nn.Module]:
 
     modules = live_instances(Module)
     if gc.get_freeze_count():
-        modules = [*{id(module): module for outer in modules for module in outer.modules()}.values()]
+        made = [each for each in modules if "_modules" in vars(each)]  # another one is still under construction
+        modules = [*{id(module): module for outer in made for module in outer.modules()}.values()]
     return modules
 
 

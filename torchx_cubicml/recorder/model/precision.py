@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.steps.torch_hooks import ModuleHook
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     from torch import nn
 
@@ -60,7 +60,7 @@ class PrecisionProbe:
             self._removals.pop()()
 
     def _block_hook(self, index: int) -> Callable[..., None]:
-        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._recomputed_blocks.add(index)
             elif not self.autocast_type:
@@ -73,7 +73,7 @@ class PrecisionProbe:
         return index in self._recomputed_blocks or (len(children) > 1 and children <= self._children_recomputed[index])
 
     def _child_hook(self, index: int) -> Callable[..., None]:
-        def observe(module: nn.Module, args: Sequence[object], kwargs: Mapping[str, object]) -> None:
+        def observe(module: nn.Module, args: Sequence[object], other: object) -> None:
             if in_backward():
                 self._children_recomputed[index].add(id(module))
                 return
@@ -95,13 +95,14 @@ def autocast_type(module: nn.Module) -> str:
     import torch
 
     device = next((parameter.device.type for parameter in module.parameters()), "")
-    if not device or not torch.is_autocast_enabled(device):
+    try:
+        return str(torch.get_autocast_dtype(device)) if device and torch.is_autocast_enabled(device) else ""
+    except RuntimeError:  # a kind of device without autocast, such as "meta", where offloaded parameters are
         return ""
-    return str(torch.get_autocast_dtype(device))
 
 
 def _hook(module: nn.Module, observe: Callable[..., None]) -> Callable[[], None]:
-    return module.register_forward_pre_hook(ModuleHook(observe), with_kwargs=True).remove
+    return module.register_forward_pre_hook(ModuleHook(observe)).remove
 
 
 def _graph_task() -> int | None:

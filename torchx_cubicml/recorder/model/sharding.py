@@ -141,7 +141,7 @@ def _degrees(units: Sequence[_Unit], layout: MeshLayout | None, ranks: int) -> t
     replicas, shards = widest.replicas, widest.shards
     # Parameters are usually also sharded over the ranks of context parallelism, which share one sequence and so consume
     # no batches of their own.
-    if layout is not None and layout.tp_degree and layout.cp_degree > 1 and widest.degree * layout.tp_degree == ranks:
+    if layout is not None and layout.tp_degree and widest.degree * layout.tp_degree == ranks:
         over_shards = shards is not None and shards % layout.cp_degree == 0
         shards = shards // layout.cp_degree if shards is not None and over_shards else shards
         replicas = replicas if over_shards or replicas is None else replicas // layout.cp_degree

@@ -100,7 +100,7 @@ class EvaluationWatch:
         for reference in self._modules.values():
             each = reference()
             if each is not None and each._compiled_call_impl is None:
-                self._removers.append(each.register_forward_pre_hook(hook, with_kwargs=True).remove)
+                self._removers.append(each.register_forward_pre_hook(hook).remove)
 
 
 class _EvaluationHook(ModuleHook):

@@ -196,8 +196,8 @@ def count_warmup(seconds: Sequence[float], *, compiled: Sequence[bool] = ()) -> 
     later = sorted(seconds[n // 2 :])
     level = quantile(later, 0.5)
     settled = max(_STEADY_FACTOR * level, quantile(later, 0.75))
-    least = max((position + 1 for position, is_compiled in enumerate(compiled[:most]) if is_compiled), default=0)
-    for start in range(max(LEAST_WARMUP, least), most + 1):
+    compilations = (position for position, is_compiled in enumerate(compiled[:most]) if is_compiled)
+    for start in range(max([LEAST_WARMUP, *(position + 1 for position in compilations)]), most + 1):
         if seconds[start] <= 2 * level and median(seconds[start : start + _WINDOW]) <= settled:
             return start, True
     return most, False

@@ -1,0 +1,146 @@
+"""Events of a reporter whose sender is a stand-in."""
+
+from __future__ import annotations
+
+import json
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from torchx_cubicml.recorder.events import reporter as module
+from torchx_cubicml.recorder.events.reporter import Reporter
+from torchx_cubicml.recorder.process.assignment import Assignment
+from torchx_cubicml.records.contract import Contract
+from torchx_cubicml.records.event import Event, EventKind
+from torchx_cubicml.records.trial import Measurement, State
+from torchx_cubicml.settings import read_job_environment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+JOB = {
+    "RANK": "0",
+    "SLURM_JOB_END_TIME": "1000",
+    "SLURM_RESTART_COUNT": "3",
+    "TORCHELASTIC_ERROR_FILE": "/logs/0/error.json",
+}
+
+
+class Sender:
+    """Keeps what it is given; ``problems`` are what the writer reports, one at a time."""
+
+    def __init__(self, store: str, **more: Any) -> None:
+        self.store, self.more = store, more
+        self.events: list[Event] = []
+        self.problems: list[str] = []
+        self.abandoned = 0
+
+    def send(self, message: dict[str, Any]) -> None:
+        self.events.append(Event.from_json(json.loads(json.dumps(message))))
+
+    def problem(self) -> str:
+        return self.problems.pop(0) if self.problems else ""
+
+    close = problem
+
+    def abandon(self) -> None:
+        self.abandoned += 1
+
+
+@pytest.fixture
+def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Reporter, Any]]:
+    monkeypatch.setattr(module, "EventSender", Sender)
+
+    def make(**job: str) -> tuple[Reporter, Any]:
+        contract = Contract(store="/the/store", config={"a": 1}, workload={"program": "t.py"}, launch_id="l-1")
+        assignment = Assignment(
+            job=read_job_environment({**JOB, **job}),
+            contract=contract,
+            declared=True,
+            trial_id="another",
+            write_deadline_s=7.0,
+        )
+        reporter = Reporter(assignment, "t-1")
+        return reporter, reporter._sender
+
+    return make
+
+
+def test_the_sender_is_made_for_this_job(made: Callable[..., tuple[Reporter, Any]]) -> None:
+    reporter, sender = made()
+    assert sender.store == "/the/store"
+    assert sender.more == {"deadline_s": 7.0, "stderr": "/logs/0/stderr.log", "ends_at": 1000}
+    reporter.abandon()
+    assert sender.abandoned == 1
+
+
+def test_events_are_numbered_and_cumulative(made: Callable[..., tuple[Reporter, Any]]) -> None:
+    reporter, sender = made(RANK="2")
+    measured = Measurement(samples_per_second=4.0, steps_counted=3)
+    reporter.started({"x": 1, "y": 1})
+    reporter.learn({"y": 2}, measured)
+    reporter.measured()
+    reporter.learn({"z": 3}, None)
+    reporter.ended(State.USER_ERROR, "why")
+    first, second, last = sender.events
+    assert [event.sequence for event in sender.events] == [0, 1, 2]
+    assert [event.kind for event in sender.events] == [EventKind.STARTED, EventKind.MEASURED, EventKind.ENDED]
+    assert [dict(event.observed) for event in sender.events] == [
+        {"x": 1, "y": 1},
+        {"x": 1, "y": 2},
+        {"x": 1, "y": 2, "z": 3},
+    ]
+    assert [event.measurement for event in sender.events] == [None, measured, measured]
+    assert [(event.state, event.reason) for event in (first, second, last)] == [
+        (None, ""),
+        (None, ""),
+        (State.USER_ERROR, "why"),
+    ]
+    same = ("t-1", "l-1", (3, 0), "rank2", {"program": "t.py"}, {"a": 1})
+    for event in sender.events:
+        assert (event.trial_id, event.launch_id, event.attempt, event.writer, event.workload, event.config) == same
+        assert event.time
+
+
+@pytest.mark.parametrize(("now", "state"), [(999.0, State.INFRASTRUCTURE), (1001.0, State.TIMEOUT)])
+def test_the_first_end_is_sorted_by_the_time_limit(
+    now: float, state: State, made: Callable[..., tuple[Reporter, Any]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    reporter, sender = made()
+    monkeypatch.setattr(time, "time", lambda: now)
+    reporter.ended(State.INFRASTRUCTURE, "ended by SIGTERM")
+    reporter.ended(State.COMPLETED, "")
+    (event,) = sender.events
+    assert event.state is state
+    assert event.reason.startswith("ended by SIGTERM")
+
+
+@pytest.mark.parametrize("problems", [["", "slow", "dead"], ["slow", "dead"], ["slow"], [""]])
+def test_one_problem_is_told(
+    problems: list[str], made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made()
+    sender.problems = list(problems)
+    for _ in problems[:-1]:
+        reporter.measured()
+    reporter.close()
+    warning = "torchx-cubicml: warning: this launch is only partly recorded: slow\n"
+    assert capsys.readouterr().err == (warning if "slow" in problems else "")
+
+
+@pytest.mark.parametrize(("rank", "ends", "prints"), [("0", True, True), ("1", True, False), ("0", False, False)])
+def test_the_leading_rank_prints_its_end(
+    rank: str, ends: bool, prints: bool, made: Callable[..., tuple[Reporter, Any]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    reporter, sender = made(RANK=rank)
+    reporter.started({})
+    if ends:
+        reporter.ended(State.COMPLETED, "")
+    reporter.close()
+    mark, _, text = capsys.readouterr().err.partition(" ")
+    assert mark == ("CUBICML_TRIAL" if prints else "")
+    if prints:
+        assert Event.from_json(json.loads(text)) == sender.events[-1]
+        assert '": ' not in text
+        assert text.endswith("}\n")

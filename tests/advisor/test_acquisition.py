@@ -184,6 +184,17 @@ class TestScores:
     def test_a_decided_config_is_never_chosen(self) -> None:
         assert scores(FixedPosterior(SPEEDS, best=100.0), "mean", 2) == [-math.inf]
 
+    def test_the_incumbent_is_among_the_300_fastest(self) -> None:
+        class Many(FixedPosterior):
+            def fastest(self, count: int) -> list[dict[str, object]]:
+                return [{"micro_batch_size": 1}] * min(count, 400)
+
+            def estimates(self, configs: list[dict[str, object]]) -> Prediction:
+                n = len(configs)  # each is twice as fast as the one before
+                return Prediction(logarithm=math.log(2.0) * np.arange(n), spread=np.full(n, 0.1))
+
+        assert scores(Many(SPEEDS), "mean", 1) == pytest.approx([math.log(100.0) - 299 * math.log(2.0)])
+
     def test_an_unknown_acquisition_lists_the_known_ones(self) -> None:
         with pytest.raises(SpaceError, match="'best'; choose from expected_improvement, mean, upper_bound, thompson"):
             Acquisition(FixedPosterior(SPEEDS), "best")

@@ -19,7 +19,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
 from torchx_cubicml.records.workload import is_same_workload
-from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.base import has_at_most, identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.space.encoding import vectors_of
@@ -233,7 +233,7 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
 
 
 def _quick_searcher(posterior: Posterior) -> Searcher:
-    if posterior.space.size(limit=_MAX_LISTED + 1) <= _MAX_LISTED:
+    if has_at_most(posterior.space, _MAX_LISTED):
         return Exhaustive()
     return Evolution(start=tuple(posterior.fastest(_WARM_STARTS)), population=40, children=250, generations=3, climbs=2)
 

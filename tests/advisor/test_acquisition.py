@@ -95,6 +95,14 @@ class TestDiverseSubset:
         pool = [config(4, "FFFN"), config(32, "NNNN")]
         assert diverse_subset(SPACE, pool, np.array([5.0, 1.0]), count=1, taken=[config(4)]) == [config(4, "FFFN")]
 
+    def test_two_choices_are_as_far_apart_as_any_two_ends(self) -> None:
+        numbers = (Parameter(name="few", choices=(1, 2)), Parameter(name="many", choices=tuple(range(9))))
+        space = SearchSpace(parameters=numbers).bind(workload=WORKLOAD, current={})
+        pool = [{"few": 2, "many": 0}, {"few": 1, "many": 8}]
+        for scores in ([1.001, 1.0], [1.0, 1.001]):
+            best = pool[int(np.argmax(scores))]
+            assert diverse_subset(space, pool, np.array(scores), count=1, taken=[{"few": 1, "many": 0}]) == [best]
+
     def test_no_more_than_the_pool(self) -> None:
         assert diverse_subset(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
         assert diverse_subset(SPACE, [], np.array([]), count=3, taken=[]) == []

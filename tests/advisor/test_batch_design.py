@@ -98,6 +98,13 @@ def test_a_decided_config_is_not_designed() -> None:
     assert list(designed(replace(posterior_of(lost), surrogate=FitsBySize({4: 0.0, 16: 0.0})), CURRENT)) == []
 
 
+def test_nothing_is_designed_where_all_is_decided() -> None:
+    space = SearchSpace(parameters=(Parameter(name="backend", choices=("a", "b")),))
+    lost = [Trial.infeasible(workload=WORKLOAD, config={"backend": name}) for name in "ab"]
+    posterior = Study.of(space, workload=WORKLOAD, current={"backend": "a"}, trials=lost).posterior
+    assert list(designed(posterior, {"backend": "a"})) == []
+
+
 @pytest.mark.parametrize(
     ("state", "designed_again"),
     [(None, True), (State.USER_ERROR, False), (State.OUT_OF_MEMORY, False), (State.INFRASTRUCTURE, True)],

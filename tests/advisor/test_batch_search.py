@@ -2,81 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Self
 
 import numpy as np
 import pytest
 
-from torchx_cubicml.advisor import Study
+from tests.advisor.by_hand import Process, Trees, of, places_of, study_of
 from torchx_cubicml.advisor.batch import ProposalMethod, searched
-from torchx_cubicml.predictors import Prediction
-from torchx_cubicml.records.trial import State, Trial
 from torchx_cubicml.searchers import SEARCHERS
-from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config
     from torchx_cubicml.searchers import Score
-
-WORKLOAD = {"program": "train.py", "world_size": 2}
-
-
-def of(*places: int) -> list[Config]:
-    return [{"place": place} for place in places]
-
-
-def places_of(configs: Sequence[Config]) -> list[int]:
-    return [config["place"] for config in configs]
-
-
-@dataclass(frozen=True, kw_only=True)
-class Trees:
-    """Surrogate whose prediction of each place is chosen by hand; it remembers what it was asked for."""
-
-    speeds: Callable[[int], float] = float
-    members: tuple[Trees, ...] = ()
-    log: list[object] = field(default_factory=list)
-
-    def forecast(self, rows: Sequence[Mapping[str, object]]) -> Prediction:
-        logarithm = np.log([self.speeds(row["place"]) for row in rows])
-        return Prediction(logarithm=logarithm, spread=np.full(len(rows), 0.1), fits=np.ones(len(rows)))
-
-    def outliers(self, rows: Sequence[Mapping[str, object]]) -> NDArray[np.bool_]:
-        return np.zeros(len(rows), dtype=np.bool_)
-
-    def ensemble(self, *, one: bool) -> list[Trees]:
-        self.log.append("one" if one else "all")
-        return [self, *self.members]
-
-    def fantasize(self, rows: Sequence[Mapping[str, object]]) -> Self:
-        self.log.append([row["place"] for row in rows])
-        return self
-
-    def optimistic(self) -> Self:
-        self.log.append("optimistic")
-        return self
-
-    def sample_function(self, rows: Sequence[Mapping[str, object]], *, rng: np.random.Generator) -> Trees:
-        del rows, rng
-        return Trees(speeds=lambda place: 1000.0 - self.speeds(place))
-
-
-class Process(Trees):
-    """The same, as if the workload had measurements enough for a process of its own."""
-
-    def sample(
-        self, rows: Sequence[Mapping[str, object]], *, count: int, rng: np.random.Generator
-    ) -> NDArray[np.float64]:
-        raise NotImplementedError
-
-    def ratios(self, rows: Sequence[Mapping[str, object]], over: Mapping[str, object]) -> Prediction:
-        raise NotImplementedError
+    from torchx_cubicml.space import SearchSpace
 
 
 @dataclass
@@ -107,20 +49,8 @@ class Started(Listed):
         return self
 
 
-def posterior_of(
-    surrogate: Trees, measured: Mapping[int, float], *, running: Sequence[int] = (), n_choices: int = 100
-) -> Posterior:
-    space = SearchSpace(parameters=(Parameter(name="place", choices=tuple(range(n_choices))),))
-    trials = [
-        Trial.completed(workload=WORKLOAD, config={"place": place}, tokens_per_second=speed)
-        for place, speed in measured.items()
-    ]
-    trials += [
-        Trial(trial_id=f"r{place}", workload=WORKLOAD, config={"place": place}, state=State.RUNNING)
-        for place in running
-    ]
-    posterior = Study.of(space, workload=WORKLOAD, current={"place": 0}, trials=trials).posterior
-    return replace(posterior, surrogate=surrogate)
+def posterior_of(surrogate: Trees, measured: Mapping[int, float], **given: object) -> Posterior:
+    return study_of(surrogate, measured, **given).posterior
 
 
 def use(monkeypatch: pytest.MonkeyPatch, searcher: Listed, name: str = "random") -> ProposalMethod:
@@ -189,7 +119,6 @@ class TestOfAProcess:
         assert searched(posterior, [], use(monkeypatch, Listed([[]])), count=2, rng=RNG) == []
 
     def test_a_thompson_sample_ranks_the_list(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        """The sampled function falls where the mean rises."""
         use(monkeypatch, Listed([of(20, 60, 40)]))
         posterior = posterior_of(Process(speeds=lambda place: place + 1.0), self.MEASURED)
         method = ProposalMethod(searcher="random", acquisition="thompson")

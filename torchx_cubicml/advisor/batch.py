@@ -186,7 +186,9 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         points[1:1] = roofline_starts(posterior, count=_ROOFLINE_STARTS, taken=points[:1])
     points = [point for point in points if not posterior.is_decided(point.config)]
     points.sort(key=lambda point: posterior.had_error(point.config))  # configs that failed before come last
-    fits = posterior.forecast([point.config for point in points]).fits if points else np.empty(0)
+    if not points:
+        return
+    fits = posterior.forecast([point.config for point in points]).fits
     for point, probability in zip(points, fits, strict=True):
         if probability >= _MIN_FIT:
             is_baseline = identity(point.config) == identity(current)

@@ -229,3 +229,21 @@ def test_a_long_list_is_sampled_at_equal_strides(n_choices: int, tried: list[int
     study = study_of(Process(speeds=lambda place: 100.0 - place), {0: 100.0}, n_choices=n_choices)
     (place,) = sensitivity(study)
     assert [each.value for each in place.alternatives] == tried[1:]
+
+
+def test_own_and_measured_values_join_a_sampled_list() -> None:
+    """What was measured beside another number of workers says nothing of the place alone."""
+    numbers = (Parameter(name="place", choices=tuple(range(60))), Parameter(name="workers", choices=(0, 2)))
+    found = by_hand(
+        SearchSpace(parameters=numbers),
+        lambda row: 100.0 - row["place"] - row["workers"],
+        ({"place": 0, "workers": 0}, 100.0),
+        ({"place": 23, "workers": 0}, 60.0),
+        ({"place": 41, "workers": 2}, 50.0),
+        current={"place": 37, "workers": 2},
+    )
+    place = found["place"]
+    assert [each.value for each in place.alternatives] == [10, 20, 23, 30, 37, 40, 50, 59]
+    assert [each.measured for each in place.alternatives if each.value == 23] == [0.6]
+    assert (place.own.value, place.own.predicted) == (37, pytest.approx(0.63))
+    assert [each.value for each in found["workers"].alternatives] == [2]

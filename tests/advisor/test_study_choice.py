@@ -12,7 +12,7 @@ import pytest
 from tests.advisor.by_hand import WORKLOAD, Process, places_of, study_of
 from torchx_cubicml.advisor import ProposalMethod, Study, best_known, suggest
 from torchx_cubicml.advisor.posterior import Posterior
-from torchx_cubicml.errors import RecordError
+from torchx_cubicml.errors import RecordError, SpaceError
 from torchx_cubicml.predictors import PREDICTORS, Prediction
 from torchx_cubicml.records.trial import Trial
 from torchx_cubicml.space import Parameter, SearchSpace
@@ -155,6 +155,11 @@ class TestWhatIsPassedOn:
         given = {"workload": WORKLOAD, "current": {"place": 0}, "trials": []}
         assert len(suggest(space, **given)) == len(Study.of(space, **given).suggest()) == 1
         assert len(suggest(space, **given, count=7)) == 7  # three are designed, the others searched
+
+    def test_the_method_is_checked_against_the_space(self) -> None:
+        space = SearchSpace(parameters=(Parameter(name="place", choices=(0, 1), per_layer=24),))
+        with pytest.raises(SpaceError, match="limited to 1000000"):
+            suggest(space, workload=WORKLOAD, current={}, trials=[], method=ProposalMethod(searcher="exhaustive"))
 
     def test_a_search_fills_up_the_design(self) -> None:
         found = study_of(Process(speeds=lambda place: place + 1.0), {}).suggest(count=5)

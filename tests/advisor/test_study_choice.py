@@ -136,6 +136,16 @@ class TestWhatIsPassedOn:
         ask(space, workload=WORKLOAD, current={"place": 0}, trials=[trial], predictor="watching", **given)
         assert states[0] == np.random.default_rng(seed or 0).bit_generator.state
 
+    def test_without_a_measurement_nothing_is_fitted(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setitem(PREDICTORS, "refusing", lambda: pytest.fail("there is nothing to fit"))
+        space = SearchSpace(parameters=(Parameter(name="place", choices=(0, 1)),))
+        trials = [
+            Trial.infeasible(workload=WORKLOAD, config={"place": 1}),
+            Trial.completed(workload={**WORKLOAD, "program": "other.py"}, config={"place": 0}, tokens_per_second=100.0),
+        ]
+        given = {"workload": WORKLOAD, "current": {"place": 0}, "predictor": "refusing"}
+        assert best_known(space, **given, trials=trials) is None
+
     @pytest.mark.parametrize("ask", [suggest, best_known, Study.of])
     @pytest.mark.parametrize("where", ["workload", "current"])
     def test_an_illegal_value_is_named_with_its_place(self, ask: Callable[..., object], where: str) -> None:
@@ -144,6 +154,12 @@ class TestWhatIsPassedOn:
         given[where] = {**given[where], "place": {}}
         with pytest.raises(RecordError, match=rf"^{where}\.place must be"):
             ask(space, **given, trials=[])
+
+    def test_pending_configs_are_under_way(self) -> None:
+        space = SearchSpace(parameters=(Parameter(name="place", choices=(0, 1, 2)),))
+        given = {"workload": WORKLOAD, "current": {"place": 0}, "trials": []}
+        found = suggest(space, **given, pending=[{"place": 0}, {"place": 2}], count=3)
+        assert [each.config for each in found] == [{"place": 1}]
 
     def test_an_illegal_pending_value_is_named(self) -> None:
         space = SearchSpace(parameters=(Parameter(name="place", choices=(0, 1)),))

@@ -262,3 +262,10 @@ def test_a_workload_with_one_config_has_no_loss() -> None:
         grade(known, [], predictor="boosting", objective="tokens_per_second", split="here")
     with pytest.raises(RecordError, match="here: 0 measured trials to train on and 1 to predict"):
         grade([], known[:1], predictor="boosting", objective="tokens_per_second", split="here")
+
+
+def test_a_workload_where_nothing_ran_has_no_loss() -> None:
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in range(1, 11)]
+    lost = [Trial.infeasible(workload={"program": "b.py"}, config={"x": x}) for x in (2, 3)]
+    card = grade(known, [*known[:4], *lost], predictor="boosting", objective="tokens_per_second", split="")
+    assert (card.regret, card.n_test) == (0.0, 4)

@@ -141,3 +141,11 @@ def test_a_large_batch_is_scored_as_its_rows_are_one_by_one() -> None:
     few, all_ = predictor.predict(history.features), predictor.predict(many)
     assert all_.throughput == pytest.approx(np.tile(few.throughput, 1000), rel=1e-9)
     assert all_.spread == pytest.approx(np.tile(few.spread, 1000), rel=1e-9)
+
+
+@pytest.mark.parametrize(("count", "trees"), [(1, False), (2, True), (3, True)])
+def test_trees_need_two_trials(count: int, trees: bool) -> None:
+    predictor = Greybox().fit(history_of(trials_of(count, (8,))), rng=np.random.default_rng(0))
+    assert (predictor.forest_ is not None) is trees
+    alone = Greybox(n_trees=0).fit(history_of(trials_of(count, (8,))), rng=np.random.default_rng(0))
+    assert alone.forest_ is None

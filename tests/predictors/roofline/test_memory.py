@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.memory import MEMORY_PARTS
 
 GIB = 2.0**30
 ROW = {
@@ -130,3 +131,7 @@ def test_the_fuller_of_the_first_and_the_last_stage_counts(vocabulary: int, last
     assert found["activations"] == pytest.approx(held if last else 2 * held)
     assert found["logits"] == pytest.approx(logits if last else 0.0)
     assert found["reserved"] == 1e9
+
+
+def test_the_parts_have_their_names() -> None:
+    assert tuple(memory_of()) == MEMORY_PARTS

@@ -149,3 +149,20 @@ def test_trees_need_two_trials(count: int, trees: bool) -> None:
     assert (predictor.forest_ is not None) is trees
     alone = Greybox(n_trees=0).fit(history_of(trials_of(count, (8,))), rng=np.random.default_rng(0))
     assert alone.forest_ is None
+
+
+def test_trees_fade_beyond_the_measured_range() -> None:
+    """By a factor of e within four doublings; measured are 8 to 32 devices."""
+
+    class Same:
+        def predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.full(len(inputs), 0.5), np.zeros(len(inputs))
+
+    trials = trials_of(60, (8, 16, 32))
+    history = history_of(trials)
+    predictor = Greybox().fit(history, rng=np.random.default_rng(0))
+    predictor.forest_ = Same()
+    row = {**trials[0].config, "tp_degree": 1, "micro_batch_size": 2}
+    asked = history.columns.encode([{**row, "world_size": size} for size in (32, 64, 128, 512)])
+    found = predictor.predict(asked).logarithm - predictor.without_trees().predict(asked).logarithm
+    assert found == pytest.approx(0.5 * np.exp([0.0, -0.25, -0.5, -1.0]))

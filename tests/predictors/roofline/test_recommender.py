@@ -252,3 +252,11 @@ def test_tables_have_the_rest_of_the_memory(dense: float, tables: float, share: 
     assert found is not None
     found = replace(found, hardware=replace(found.hardware, memory=80e9))
     assert found.fits({"weights": dense / 4, "optimizer": 3 * dense / 4, "embeddings": tables}) is fits
+
+
+def test_slow_trainings_calibrate_as_well() -> None:
+    row = {**ROW, "micro_batch_size": 1, "world_size": 1, "sharding_strategy": "NO_SHARD"}
+    trial = Trial.completed(workload={}, config=row, samples_per_second=0.5)
+    history = History.from_trials([trial], objective="samples_per_second")
+    found = Roofline().fit(history, rng=np.random.default_rng(0)).explain(row)
+    assert sum(seconds(**row).values()) < 0.5 < sum(found.values()) < 2.1

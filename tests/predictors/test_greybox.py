@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -166,3 +168,10 @@ def test_trees_fade_beyond_the_measured_range() -> None:
     asked = history.columns.encode([{**row, "world_size": size} for size in (32, 64, 128, 512)])
     found = predictor.predict(asked).logarithm - predictor.without_trees().predict(asked).logarithm
     assert found == pytest.approx(0.5 * np.exp([0.0, -0.25, -0.5, -1.0]))
+
+
+def test_the_spread_adds_noise_prior_trees_and_modes() -> None:
+    predictor = Greybox().fit(history_of(trials_of(30, (8,))), rng=np.random.default_rng(0))
+    estimate = SimpleNamespace(slow=np.array([0.5]), slower=np.array([0.4]))
+    variance = 0.02**2 + 0.3**2 * 3 / (3 + 30) + 0.1**2 + 0.5 * 0.5 * 0.5 * 0.4**2
+    assert predictor._raw_spread(estimate, np.array([0.1])) == pytest.approx(variance**0.5)

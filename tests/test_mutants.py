@@ -99,7 +99,10 @@ def test_each_equal_program_is_a_fault_that_could_be_drawn() -> None:
     ("module", "files"),
     [
         ("tuner/comparison.py", ["tests/tuner/test_comparison.py"]),
-        ("advisor/study.py", ["tests/advisor/test_study.py", "tests/advisor/test_study_uncertainty.py"]),
+        (
+            "advisor/study.py",
+            [f"tests/advisor/test_study{name}.py" for name in ("", "_choice", "_uncertainty")],
+        ),
         ("searchers/random.py", ["tests/searchers/test_random.py", "tests/contracts/test_searchers.py"]),
     ],
 )

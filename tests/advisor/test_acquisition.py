@@ -95,6 +95,14 @@ class TestDiverseSubset:
         pool = [config(4, "FFFN"), config(32, "NNNN")]
         assert diverse_subset(SPACE, pool, np.array([5.0, 1.0]), count=1, taken=[config(4)]) == [config(4, "FFFN")]
 
+    def test_two_choices_are_as_far_apart_as_any_two_ends(self) -> None:
+        numbers = (Parameter(name="few", choices=(1, 2)), Parameter(name="many", choices=tuple(range(9))))
+        space = SearchSpace(parameters=numbers).bind(workload=WORKLOAD, current={})
+        pool = [{"few": 2, "many": 0}, {"few": 1, "many": 8}]
+        for scores in ([1.001, 1.0], [1.0, 1.001]):
+            best = pool[int(np.argmax(scores))]
+            assert diverse_subset(space, pool, np.array(scores), count=1, taken=[{"few": 1, "many": 0}]) == [best]
+
     def test_no_more_than_the_pool(self) -> None:
         assert diverse_subset(SPACE, [config(4)], np.array([1.0]), count=3, taken=[]) == [config(4)]
         assert diverse_subset(SPACE, [], np.array([]), count=3, taken=[]) == []
@@ -183,6 +191,17 @@ class TestScores:
 
     def test_a_decided_config_is_never_chosen(self) -> None:
         assert scores(FixedPosterior(SPEEDS, best=100.0), "mean", 2) == [-math.inf]
+
+    def test_the_incumbent_is_among_the_300_fastest(self) -> None:
+        class Many(FixedPosterior):
+            def fastest(self, count: int) -> list[dict[str, object]]:
+                return [{"micro_batch_size": 1}] * min(count, 400)
+
+            def estimates(self, configs: list[dict[str, object]]) -> Prediction:
+                n = len(configs)  # each is twice as fast as the one before
+                return Prediction(logarithm=math.log(2.0) * np.arange(n), spread=np.full(n, 0.1))
+
+        assert scores(Many(SPEEDS), "mean", 1) == pytest.approx([math.log(100.0) - 299 * math.log(2.0)])
 
     def test_an_unknown_acquisition_lists_the_known_ones(self) -> None:
         with pytest.raises(SpaceError, match="'best'; choose from expected_improvement, mean, upper_bound, thompson"):

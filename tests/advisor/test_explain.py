@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from torchx_cubicml.advisor.explain import against_baseline, build_suggestions, differences, distance, without_effect
 from torchx_cubicml.advisor.posterior import Posterior
@@ -14,12 +15,16 @@ def test_a_gain_says_whether_it_is_inside_the_noise() -> None:
     assert against_baseline(1.4, 1.2, 1.6) == "1.40x your config (1.20x to 1.60x)"
     assert "within the noise" in against_baseline(1.0, 0.9, 1.1)
     assert "within the noise" not in against_baseline(0.8, 0.7, 0.9)
+    assert "within the noise" not in against_baseline(1.1, 1.0, 1.2)
+    assert "within the noise" not in against_baseline(0.9, 0.8, 1.0)
 
 
 def test_the_nearest_differs_in_the_fewest_entries() -> None:
     far = {**CONFIG, "micro_batch_size": 1}
     near = {**CONFIG, "sharding_strategy": ("NO_SHARD", "FULL_SHARD", "FULL_SHARD")}
-    assert distance(CONFIG, near) < distance(CONFIG, far)
+    assert distance(CONFIG, near) == pytest.approx(1 / 3)
+    assert distance(CONFIG, far) == 1.0
+    assert distance(CONFIG, {**near, **far, "sharding_strategy": near["sharding_strategy"]}) == pytest.approx(4 / 3)
     assert differences(CONFIG, near) == "sharding_strategy differs in 1 of 3 layers"
 
 
@@ -120,3 +125,43 @@ def test_a_gain_over_itself_is_not_explained() -> None:
     (found,) = build_suggestions(posterior_of(*RUNS), [(of(1), "baseline")], of(1))
     assert found.gain == 1.0
     assert found.reason == "baseline"
+
+
+def test_equally_near_and_fast_trials_keep_their_order() -> None:
+    posterior = posterior_of(*RUNS, (of(8), 151.0, 0.01), (of(8, "b"), 300.0, 0.02))
+    (found,) = build_suggestions(posterior, [(of(4), "")], of(1), n_nearest=5)
+    assert [near.differs for near in found.nearest] == [
+        "micro_batch_size 2 instead of 4",  # at best 151
+        "micro_batch_size 8 instead of 4",  # 151, but launched later
+        "micro_batch_size 1 instead of 4",
+        "micro_batch_size 8 instead of 4, backend b instead of a",  # 300, but two differ
+        "micro_batch_size 2 instead of 4, backend b instead of a",
+    ]
+    assert found.reason.startswith("expected ")
+    assert found.reason.endswith("; most similar trial: micro_batch_size 2 instead of 4")
+
+
+def test_near_trials_are_listed_only_if_asked_for() -> None:
+    (found,) = build_suggestions(posterior_of(*RUNS), [(of(4), "")], of(1))
+    assert found.nearest == ()
+    assert found.reason.endswith("; explores untried values")
+
+
+def test_a_user_config_out_of_memory_promises_no_gain() -> None:
+    trials = [Trial.completed(workload=WORKLOAD, config=of(2), tokens_per_second=150.0), *(lost(of(8)) for _ in "ab")]
+    trials.append(Trial.completed(workload=WORKLOAD, config=of(8), tokens_per_second=200.0))
+    posterior = Posterior.of(SPACE, workload=WORKLOAD, current=of(8), trials=trials, rng=np.random.default_rng(0))
+    (found,) = build_suggestions(posterior, [(of(2), "a reason")], of(8))
+    assert found.throughput is not None
+    assert (found.gain, found.baseline_throughput, found.reason) == (None, None, "a reason")
+
+
+def lost(config: dict[str, object]) -> Trial:
+    return Trial.infeasible(workload=WORKLOAD, config=config)
+
+
+def test_a_config_never_measured_has_no_doubt() -> None:
+    posterior = Posterior.of(
+        SPACE, workload=WORKLOAD, current=of(1), trials=[lost(of(8))], rng=np.random.default_rng(0)
+    )
+    assert build_suggestions(posterior, [(of(8), "")], of(1))[0].doubt == 0.0

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from torchx_cubicml.advisor.initial_design import first_batch, uses_random_design
+from torchx_cubicml.advisor.initial_design import DesignPoint, first_batch, uses_random_design
 from torchx_cubicml.space import Parameter, SearchSpace
 from torchx_cubicml.space.expression import parse_expression
 
@@ -179,3 +179,119 @@ def test_more_than_three_plain_parameters_are_drawn_at_random(
         for place, size in enumerate(sizes)
     ]
     assert uses_random_design(bound(*parameters)) is expected
+
+
+WORKERS = Parameter(name="workers", choices=(0, 2, 4))
+PAIR = Parameter(name="k", choices=(1, 2, 4), per_layer=2)
+
+
+def values(points: list[DesignPoint], *names: str) -> list[tuple[object, ...]]:
+    return [tuple(point.config[name] for name in names) for point in points]
+
+
+def test_a_plain_design_is_the_one_written_out() -> None:
+    """The word at the middle and the largest batch; then a larger batch, and both ends of the number left."""
+    space = bound(WORKERS, BATCH, Parameter(name="backend", choices=("a", "b", "c")))
+    current = {"workers": 0, "micro_batch_size": 1, "backend": "a"}
+    best = {"workers": 2, "micro_batch_size": 2, "backend": "b"}
+    assert values(first_batch(space, current=current, best=best), "workers", "micro_batch_size", "backend") == [
+        (0, 1, "a"),
+        *((0, 4, word) for word in "bc"),
+        *((0, 16, word) for word in "abc"),
+        (2, 8, "b"),
+        (4, 2, "b"),
+        (0, 2, "b"),
+    ]
+
+
+def test_the_reason_names_the_value_that_is_tried() -> None:
+    space = bound(BATCH, Parameter(name="backend", choices=("a", "b")))
+    points = first_batch(space, current={"micro_batch_size": 1, "backend": "a"})
+    assert points[1].why == "backend b at the middle micro_batch_size (4)"
+    alone = first_batch(bound(BATCH), current={"micro_batch_size": 1})
+    assert [point.why for point in alone[1:]] == [
+        "the middle micro_batch_size (4)",
+        "the largest micro_batch_size (16)",
+    ]
+    fixed = first_batch(bound(Parameter(name="backend", choices=("a",))), current={"backend": "other"})
+    assert [point.why for point in fixed] == ["the only legal config"]
+
+
+def test_words_begin_at_the_first_for_an_unknown_one() -> None:
+    space = bound(Parameter(name="backend", choices=("a", "b", "c")))
+    assert values(first_batch(space, current={"backend": "other"}), "backend") == [("a",), ("b",), ("c",)]
+
+
+def test_of_a_long_list_six_choices_are_tried() -> None:
+    words = tuple("abcdefgh")
+    space = bound(Parameter(name="sharding_strategy", choices=words), Parameter(name="backend", choices=words))
+    own = {"sharding_strategy": "h", "backend": "h"}
+    points = first_batch(space, current=own, best={"sharding_strategy": "g", "backend": "h"})
+    assert values(points, "sharding_strategy", "backend") == [
+        ("h", "h"),
+        *((word, "h") for word in "abcdef"),
+        *(("g", word) for word in "abcdef"),
+    ]
+
+
+@pytest.mark.parametrize("first", ["sharding_strategy", "activation_checkpointing"])
+def test_memory_strategies_are_compared_before_words(first: str) -> None:
+    space = bound(*(Parameter(name=name, choices=("a", "b", "c")) for name in ("backend", first)))
+    points = first_batch(space, current={"backend": "a", first: "a"})
+    assert values(points, "backend", first) == [("a", "a"), ("a", "b"), ("a", "c")]
+
+
+def test_sharding_is_compared_before_checkpointing() -> None:
+    names = ("activation_checkpointing", "sharding_strategy")
+    space = bound(*(Parameter(name=name, choices=("a", "b")) for name in names))
+    assert values(first_batch(space, current=dict.fromkeys(names, "a")), *names) == [("a", "a"), ("a", "b")]
+
+
+def test_layers_are_compared_before_named_strategies() -> None:
+    space = bound(Parameter(name="sharding_strategy", choices=("a", "b")), PAIR)
+    points = first_batch(space, current={"sharding_strategy": "a", "k": (1, 1)})
+    assert [point.why for point in points] == ["your config", "every layer 2", "every layer 4"]
+
+
+def test_the_micro_batch_drives_though_others_have_more_choices() -> None:
+    space = bound(Parameter(name="workers", choices=tuple(range(9))), BATCH)
+    points = first_batch(space, current={"workers": 0, "micro_batch_size": 1})
+    assert values(points, "workers", "micro_batch_size") == [(0, 1), (0, 4), (0, 16)]
+
+
+def test_else_the_number_of_most_choices_drives() -> None:
+    space = bound(Parameter(name="depth", choices=(1, 2)), WORKERS, Parameter(name="width", choices=(1, 2)))
+    points = first_batch(space, current={"depth": 1, "workers": 0, "width": 1})
+    assert values(points, "depth", "workers", "width") == [(1, 0, 1), (1, 2, 1), (1, 4, 1)]
+
+
+def test_a_micro_batch_per_layer_is_no_driver() -> None:
+    space = bound(Parameter(name="micro_batch_size", choices=(1, 2, 4), per_layer=2), WORKERS)
+    points = first_batch(space, current={"micro_batch_size": (1, 1), "workers": 0})
+    assert points[1].why == "every layer 2 at the middle workers (2)"
+
+
+def test_two_layers_are_varied_one_at_a_time() -> None:
+    points = first_batch(bound(PAIR), current={"k": (1, 1)}, best={"k": (2, 2)})
+    assert values(points, "k") == [((1, 1),), ((2, 2),), ((4, 4),), ((4, 2),), ((2, 4),)]
+    others = [Parameter(name=name, choices=(1, 2)) for name in ("a", "b", "c")]
+    assert not uses_random_design(bound(PAIR, *others))
+
+
+def test_twelve_configs_are_drawn_at_random() -> None:
+    space = bound(*(Parameter(name=f"p{place}", choices=tuple(range(10))) for place in range(8)))
+    points = first_batch(space, current={})
+    assert [point.why for point in points] == ["drawn at random"] * 12
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [(7, 8), (11, 8), (100, 16), (-3, 1), ("auto", 1), (None, 1), ((8, 2), 8), (2.0, 2)],
+    ids=["between", "nearer below", "above", "below", "a word", "none", "one per layer", "another type"],
+)
+def test_a_start_is_the_nearest_choice(given: object, taken: int) -> None:
+    space = bound(BATCH, WORKERS)
+    current = {"micro_batch_size": 1, "workers": 2}
+    points = first_batch(space, current=current, best={"micro_batch_size": given, "workers": 2})
+    around = values(points, "micro_batch_size", "workers")[3:]
+    assert around[-2:] == [(taken, 4), (taken, 0)]

@@ -7,7 +7,11 @@ import pytest
 from torchx_cubicml.advisor import best_known
 from torchx_cubicml.advisor.trial_data import (
     ConfigOutcome,
+    SelectedTrials,
     are_facts_seen,
+    constant_values,
+    drop_leaking_facts,
+    informative_trials,
     latest_observed,
     leaking_facts,
     misreported_facts,
@@ -18,6 +22,7 @@ from torchx_cubicml.advisor.trial_data import (
     with_choices,
 )
 from torchx_cubicml.records.trial import Measurement, State, Trial, Value
+from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.toml import parse_space
 
 SPACE = parse_space(
@@ -117,6 +122,7 @@ def test_measurements_of_a_config_are_in_ascending_order() -> None:
     assert found.measured == (100.0, 200.0, 300.0)
     assert found.trial_ids == ("a", "b", "c")
     assert found.uncertainties == (0.1, 0.2, 0.3)
+    assert not found.failed
 
 
 @pytest.mark.parametrize(
@@ -135,6 +141,18 @@ def test_measurements_of_a_config_are_in_ascending_order() -> None:
 def test_states_of_its_launches_make_the_outcome_of_a_config(states: list[State], expected: set[str]) -> None:
     found = outcome_of(*map(ended, states))
     assert {name for name in ("open", "out_of_memory", "failed", "had_error") if getattr(found, name)} == expected
+
+
+def test_a_measured_failure_is_no_error() -> None:
+    """It ended with an error after its measurement, so that nothing is left to learn."""
+    found = outcome_of(ended(State.USER_ERROR, measurement=Measurement(tokens_per_second=9.0)))
+    assert (found.measured, found.had_error, found.failed) == ((9.0,), False, False)
+
+
+def test_a_config_that_is_illegal_now_has_no_outcome() -> None:
+    rule = parse_expression("micro_batch_size < 2", where="constraints")
+    space = replace(SPACE, constraints=(rule,)).bind(workload=WORKLOAD, current=config(1))
+    assert outcomes_by_config(space, [asked(2)], {}) == {}
 
 
 def test_a_fact_that_nothing_sets_leaks_the_target() -> None:
@@ -172,6 +190,7 @@ def test_a_pinned_parameter_keeps_the_users_choice() -> None:
     assert pinned_choices(space, config(4), {"micro_batch_size"}) == {"micro_batch_size": 4}
     assert pinned_choices(space, config(3), both) == {"sharding_strategy": "FULL_SHARD"}
     assert pinned_choices(space, {"sharding_strategy": ("FULL_SHARD", "NO_SHARD")}, both) == {}
+    assert pinned_choices(space, {"sharding_strategy": ("NO_SHARD",)}, both) == {"sharding_strategy": "NO_SHARD"}
     kept = narrowed(space, {"micro_batch_size": 4})
     assert [item.choices for item in kept.parameters] == [(4,), ("FULL_SHARD", "NO_SHARD")]
 
@@ -192,3 +211,144 @@ def test_every_fact_of_a_workload_was_declared_by_some_other() -> None:
     assert are_facts_seen({"a": 1, "b": 4}, trials)
     assert not are_facts_seen({"a": 1, "b": 5}, trials)
     assert not are_facts_seen({"a": 1, "b": 2}, trials)  # its own trials do not count
+
+
+def of_workload(facts: dict[str, Value], *, at: str = "", state: State = State.COMPLETED) -> Trial:
+    trial = Trial.completed(workload=facts, config=config(1), tokens_per_second=1.0)
+    return replace(trial, ended_at=at and f"2026-01-{at}", state=state)
+
+
+def test_shared_facts_count_and_not_all_facts() -> None:
+    near, far = of_workload({"a": 1}), of_workload({"b": 1, "c": 2, "d": 3}, at="09")
+    assert nearest_trials([near, far], {"a": 1, "e": 5}, count=1) == [near]
+    assert nearest_trials([far, near], {"a": 1, "e": 5}, count=1) == [near]
+
+
+def test_of_equally_near_trials_the_latest_are_taken() -> None:
+    first, third, fourth = (of_workload({"a": 1}, at=day) for day in ("01", "03", "04"))
+    second = replace(of_workload({"a": 1}), started_at="2026-01-02")  # under way
+    assert nearest_trials([fourth, second, first, third], {"a": 1}, count=3) == [second, third, fourth]
+    assert nearest_trials([second, first], {"a": 1}, count=1) == [second]
+
+
+@pytest.mark.parametrize(
+    ("measured", "lost", "count", "expected"),
+    [
+        (4, 8, 4, (2, 2)),  # the nearest are four failures: two give way
+        (4, 8, 5, (2, 3)),
+        (1, 8, 4, (1, 3)),  # no more were measured
+        (4, 8, 12, (4, 8)),  # all of them
+        (1, 8, 20, (1, 8)),
+    ],
+)
+def test_failures_make_room_for_measured_trials(
+    measured: int, lost: int, count: int, expected: tuple[int, int]
+) -> None:
+    far = [of_workload({"a": 2}, at=f"{day + 1:02}") for day in range(measured)]
+    near = [Trial.infeasible(workload={"a": 1}, config=config(1)) for _ in range(lost)]
+    found = informative_trials([*far, *near], {"a": 1}, count=count)
+    assert (sum(trial in far for trial in found), sum(trial in near for trial in found)) == expected
+    assert [trial for trial in found if trial in far] == far[-expected[0] :]
+
+
+@pytest.mark.parametrize(("measured", "kept"), [(2, 2), (3, 3), (1, 2)], ids=["half", "more than half", "less"])
+def test_the_nearest_stay_if_half_are_measured(measured: int, kept: int) -> None:
+    near = [of_workload({"a": 1}) for _ in range(measured)]
+    near += [Trial.infeasible(workload={"a": 1}, config=config(1)) for _ in range(4 - measured)]
+    far = [of_workload({"a": 2}) for _ in range(9)]
+    found = informative_trials([*far, *near], {"a": 1}, count=4)
+    assert sum(trial.measurement is not None for trial in found) == kept
+    assert sum(trial in far for trial in found) == kept - measured
+
+
+@pytest.mark.parametrize("fact", ["device", "torch_version", "python_version", "scheduler"])
+def test_a_fact_of_the_environment_may_change(fact: str) -> None:
+    assert leaking_facts([bare(1, **{fact: name}) for name in ("old", "new")], {"micro_batch_size"}) == set()
+
+
+def test_constant_values_are_those_of_all_trials() -> None:
+    trials = [bare(1, mode="same", other=1), bare(2, mode="same", other=2)]
+    assert constant_values(trials, {"mode", "other", "absent"}, {}) == {"mode": "same"}
+    assert constant_values(trials, set(), {}) == {}
+    assert constant_values([*trials, bare(2)], {"mode"}, {}) == {"mode": "same"}  # one did not observe it
+
+
+def test_a_constant_value_is_the_observed_one() -> None:
+    trial = replace(asked(4), config={"batch": 4}, observed={"micro_batch_size": 8})
+    assert constant_values([trial], {"batch"}, {"batch": "micro_batch_size"}) == {"batch": 8}
+    assert constant_values([trial], {"batch"}, {}) == {"batch": 4}
+
+
+OBSERVED_AS = parse_space(
+    """
+    [parameters.batch]
+    choices = [1, 2]
+    flag = "-b"
+    observe = "micro_batch_size"
+
+    [parameters.shards]
+    choices = ["FULL_SHARD", "NO_SHARD"]
+    flag = "-s"
+    observe = "sharding_strategy"
+    """,
+    where="space.toml",
+)
+
+
+def of_two(batch: int, shards: str, *, seen: int, program: str = "train.py", **observed: Value) -> Trial:
+    facts = {"program": program, "world_size": 2}
+    trial = Trial.completed(workload=facts, config={"batch": batch, "shards": shards}, tokens_per_second=1.0)
+    observed = {"micro_batch_size": seen, "sharding_strategy": "NO_SHARD", "n_params": 7, "device": "cpu", **observed}
+    return replace(trial, observed=observed)
+
+
+def test_clean_trials_lack_what_a_launch_learns_too_late() -> None:
+    """The batch is split over ranks, all shards run as none, and the peak is known after the run alone."""
+    own = [of_two(1, "FULL_SHARD", seen=2, peak=1.0), of_two(2, "NO_SHARD", seen=4, peak=2.0)]
+    other = of_two(1, "FULL_SHARD", seen=2, peak=3.0, program="other.py")
+    selected = SelectedTrials(
+        own=own, others=[other], trials=[own[0], other, own[1]], workload=own[0].workload, advice=()
+    )
+    clean = drop_leaking_facts(selected, space=OBSERVED_AS)
+    assert clean.observe == {"batch": "micro_batch_size", "shards": "sharding_strategy"}
+    assert clean.idle == {"shards"}
+    facts = {"sharding_strategy": "NO_SHARD", "n_params": 7, "device": "cpu"}
+    assert [dict(trial.observed) for trial in clean.own] == [facts, facts]
+    assert [dict(trial.observed) for trial in clean.trials] == [facts, {"micro_batch_size": 2, **facts}, facts]
+    assert clean.known_facts == facts
+
+
+def test_what_a_config_sets_is_no_known_fact() -> None:
+    trials = [of_two(batch, "NO_SHARD", seen=batch) for batch in (1, 2)]
+    trials = [replace(trial, observed={**trial.observed, **trial.config}) for trial in trials]
+    selected = SelectedTrials(own=trials, others=[], trials=trials, workload=trials[0].workload, advice=())
+    clean = drop_leaking_facts(selected, space=OBSERVED_AS)
+    assert clean.idle == set()
+    assert "batch" not in clean.known_facts
+    assert [trial.observed for trial in clean.own] == [trial.observed for trial in trials]
+
+
+def test_bare_launches_of_others_have_no_config() -> None:
+    other = replace(bare(4), workload={"program": "other.py", "world_size": 2})
+    more = replace(asked(1), observed={})
+    assert configs([asked(2), bare(8), other, more]) == [config(2), config(8), {}, config(1)]
+
+
+@pytest.mark.parametrize(
+    ("requested", "observed", "alike"),
+    [
+        ("NO_SHARD", ("NO_SHARD", "NO_SHARD"), True),
+        (("NO_SHARD",), "NO_SHARD", True),
+        (("NO_SHARD", "FULL_SHARD"), ("NO_SHARD", "FULL_SHARD"), True),
+        (("NO_SHARD", "FULL_SHARD"), "NO_SHARD", False),
+        ("NO_SHARD", ("FULL_SHARD", "FULL_SHARD"), False),
+    ],
+    ids=["word for layers", "one layer", "layers", "some of them", "others"],
+)
+def test_one_word_stands_for_equal_layers(requested: Value, observed: Value, alike: bool) -> None:
+    known = replace(
+        asked(2),
+        config={"micro_batch_size": 2, "sharding_strategy": requested},
+        observed={"micro_batch_size": 2, "sharding_strategy": observed, "n_layers": 2},
+    )
+    assert configs([known, bare(8)])[-1] == (config(8) if alike else {})

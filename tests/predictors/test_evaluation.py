@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.predictors import PREDICTORS, Prediction
 from torchx_cubicml.predictors.evaluation import ReportCard, evaluate, grade, learning_curve
 from torchx_cubicml.records.trial import Measurement, State, Trial
 
@@ -262,3 +263,27 @@ def test_a_workload_with_one_config_has_no_loss() -> None:
         grade(known, [], predictor="boosting", objective="tokens_per_second", split="here")
     with pytest.raises(RecordError, match="here: 0 measured trials to train on and 1 to predict"):
         grade([], known[:1], predictor="boosting", objective="tokens_per_second", split="here")
+
+
+def test_a_workload_where_nothing_ran_has_no_loss() -> None:
+    known = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * x) for x in range(1, 11)]
+    lost = [Trial.infeasible(workload={"program": "b.py"}, config={"x": x}) for x in (2, 3)]
+    card = grade(known, [*known[:4], *lost], predictor="boosting", objective="tokens_per_second", split="")
+    assert (card.regret, card.n_test) == (0.0, 4)
+
+
+@pytest.mark.parametrize(("predicted", "measured"), [((1, 1), (1, 2)), ((1, 2), (1, 1)), ((1, 1), (1, 1))])
+def test_equal_speeds_have_no_rank(
+    predicted: tuple[int, int], measured: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Given:
+        def fit(self, history: object, *, rng: object) -> Given:
+            return self
+
+        def predict(self, features: np.ndarray) -> Prediction:
+            return Prediction(logarithm=np.log(predicted), spread=np.full(len(features), 0.1))
+
+    monkeypatch.setitem(PREDICTORS, "given", Given)
+    test = [Trial.completed(workload={}, config={"x": x}, tokens_per_second=100.0 * m) for x, m in enumerate(measured)]
+    card = grade(test, test, predictor="given", objective="tokens_per_second", split="")
+    assert [math.isnan(each) for each in (card.tau, card.pearson, card.spearman)] == [True] * 3

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from torchx_cubicml.predictors import extra_trees
 from torchx_cubicml.predictors.extra_trees import ExtraTrees
 
 Table = tuple[NDArray[np.float64], NDArray[np.float64]]
@@ -117,3 +118,26 @@ print(np.isfinite(throughput).all(), {"sklearn", "scipy"} & sys.modules.keys())
 """
     done = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
     assert done.stdout.split() == ["True", "set()"]
+
+
+def test_nodes_are_split_in_batches_that_fit_the_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nodes of up to 4, 8, 16, ... rows stand together, as many as have 512 cells of 8 inputs, one at least."""
+    monkeypatch.setattr(extra_trees, "_MOST_CELLS", 512)
+    seen: list[tuple[int, NDArray[np.intp]]] = []
+    split = extra_trees._split
+
+    def watched(*given: object) -> object:
+        level, nodes = given[2], given[3]
+        seen.append((id(level), level.sizes[nodes]))
+        return split(*given)
+
+    monkeypatch.setattr(extra_trees, "_split", watched)
+    ExtraTrees(*_table(200, 7), n_trees=40, seed=0)
+    rooms = [2 ** int(np.ceil(np.log2(sizes.max()))) for _, sizes in seen]
+    assert {8, 64, 128} <= set(rooms)
+    for place, (room, (level, sizes)) in enumerate(zip(rooms, seen, strict=True)):
+        assert (2 * sizes > room).all()
+        most = max(1, 512 // (8 * room))
+        assert len(sizes) <= most
+        if place + 1 < len(seen) and (seen[place + 1][0], rooms[place + 1]) == (level, room):
+            assert len(sizes) == most

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -141,3 +143,35 @@ def test_a_large_batch_is_scored_as_its_rows_are_one_by_one() -> None:
     few, all_ = predictor.predict(history.features), predictor.predict(many)
     assert all_.throughput == pytest.approx(np.tile(few.throughput, 1000), rel=1e-9)
     assert all_.spread == pytest.approx(np.tile(few.spread, 1000), rel=1e-9)
+
+
+@pytest.mark.parametrize(("count", "trees"), [(1, False), (2, True), (3, True)])
+def test_trees_need_two_trials(count: int, trees: bool) -> None:
+    predictor = Greybox().fit(history_of(trials_of(count, (8,))), rng=np.random.default_rng(0))
+    assert (predictor.forest_ is not None) is trees
+    alone = Greybox(n_trees=0).fit(history_of(trials_of(count, (8,))), rng=np.random.default_rng(0))
+    assert alone.forest_ is None
+
+
+def test_trees_fade_beyond_the_measured_range() -> None:
+    """By a factor of e within four doublings; measured are 8 to 32 devices."""
+
+    class Same:
+        def predict(self, inputs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+            return np.full(len(inputs), 0.5), np.zeros(len(inputs))
+
+    trials = trials_of(60, (8, 16, 32))
+    history = history_of(trials)
+    predictor = Greybox().fit(history, rng=np.random.default_rng(0))
+    predictor.forest_ = Same()
+    row = {**trials[0].config, "tp_degree": 1, "micro_batch_size": 2}
+    asked = history.columns.encode([{**row, "world_size": size} for size in (32, 64, 128, 512)])
+    found = predictor.predict(asked).logarithm - predictor.without_trees().predict(asked).logarithm
+    assert found == pytest.approx(0.5 * np.exp([0.0, -0.25, -0.5, -1.0]))
+
+
+def test_the_spread_adds_noise_prior_trees_and_modes() -> None:
+    predictor = Greybox().fit(history_of(trials_of(30, (8,))), rng=np.random.default_rng(0))
+    estimate = SimpleNamespace(slow=np.array([0.5]), slower=np.array([0.4]))
+    variance = 0.02**2 + 0.3**2 * 3 / (3 + 30) + 0.1**2 + 0.5 * 0.5 * 0.5 * 0.4**2
+    assert predictor._raw_spread(estimate, np.array([0.1])) == pytest.approx(variance**0.5)

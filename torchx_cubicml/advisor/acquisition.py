@@ -101,16 +101,28 @@ def log_expected_improvement(gain: NDArray[np.float64], spread: NDArray[np.float
 
     Expected improvement is the mean of the positive part of a normal with mean ``gain`` and ``spread`` > 0.
     """
-    from scipy.special import log_ndtr, ndtr
-
     z = gain / spread
-    # The factor of the spread is z Phi(z) + phi(z). Below zero its two terms cancel, so it is taken relative to
-    # phi(z), and far below by its leading term phi(z) / z^2.
-    high, low = np.maximum(z, -1.0), np.clip(z, -30.0, -1.0)
-    direct = np.log(high * ndtr(high) + np.exp(_log_density(high)))
-    relative = _log_density(low) + np.log1p(low * np.exp(log_ndtr(low) - _log_density(low)))
-    far = _log_density(z) - 2.0 * np.log(np.maximum(np.abs(z), 1.0))
-    return np.asarray(np.log(spread) + np.select([z > -1.0, z > -30.0], [direct, relative], far), dtype=np.float64)
+    factor = np.piecewise(z, [z > -1.0, z < -30.0], [_log_factor, _log_factor_far_below, _log_factor_below_zero])
+    return np.asarray(np.log(spread) + factor, dtype=np.float64)
+
+
+# Expected improvement is the spread times z Phi(z) + phi(z). Below zero the two terms cancel, so this factor is taken
+# relative to phi(z), and far below by its leading term phi(z) / z^2.
+def _log_factor(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import ndtr
+
+    return np.asarray(np.log(z * ndtr(z) + np.exp(_log_density(z))), dtype=np.float64)
+
+
+def _log_factor_below_zero(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    from scipy.special import log_ndtr
+
+    density = _log_density(z)
+    return np.asarray(density + np.log1p(z * np.exp(log_ndtr(z) - density)), dtype=np.float64)
+
+
+def _log_factor_far_below(z: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(_log_density(z) - 2.0 * np.log(-z), dtype=np.float64)
 
 
 ACQUISITIONS: dict[str, AcquisitionFunction] = {

@@ -13,7 +13,7 @@ from torchx_cubicml.advisor.surrogates.base import JointSurrogate
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.searchers import SEARCHERS, searcher_named
-from torchx_cubicml.searchers.base import WarmStartable, identity
+from torchx_cubicml.searchers.base import WarmStartable, has_at_most, identity
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.searchers.neighbourhood import ascending_choices
 from torchx_cubicml.space.encoding import config_at, drawn_rows
@@ -113,7 +113,7 @@ def roofline_starts(posterior: Posterior, *, count: int, taken: Sequence[DesignP
 
 def _candidates(space: SearchSpace) -> NDArray[np.intp]:
     """Return legal rows of choice indices, all of them for a small space, ``[n, n_dimensions]``."""
-    if space.size(limit=_MAX_CANDIDATES + 1) > _MAX_CANDIDATES:
+    if not has_at_most(space, _MAX_CANDIDATES):
         return drawn_rows(space, _MAX_CANDIDATES, rng=np.random.default_rng(0))
     listed = list(space.legal.choices.vectors())
     return np.array(listed, dtype=np.intp).reshape(len(listed), len(space.dimensions))
@@ -186,7 +186,9 @@ def designed(posterior: Posterior, current: Config) -> Iterator[tuple[Config, st
         points[1:1] = roofline_starts(posterior, count=_ROOFLINE_STARTS, taken=points[:1])
     points = [point for point in points if not posterior.is_decided(point.config)]
     points.sort(key=lambda point: posterior.had_error(point.config))  # configs that failed before come last
-    fits = posterior.forecast([point.config for point in points]).fits if points else np.empty(0)
+    if not points:
+        return
+    fits = posterior.forecast([point.config for point in points]).fits
     for point, probability in zip(points, fits, strict=True):
         if probability >= _MIN_FIT:
             is_baseline = identity(point.config) == identity(current)
@@ -248,8 +250,7 @@ def _best_first(pool: Sequence[Config], score: Score) -> list[Config]:
 def _from_pool(
     posterior: Posterior, taken: Sequence[Config], method: ProposalMethod, *, count: int, rng: np.random.Generator
 ) -> list[Config]:
-    small = posterior.space.size(limit=_MAX_LISTED + 1) <= _MAX_LISTED
-    name = method.searcher or ("exhaustive" if small else "evolution")
+    name = method.searcher or ("exhaustive" if has_at_most(posterior.space, _MAX_LISTED) else "evolution")
     acquisitions = [Acquisition(each, method.acquisition, rng=rng) for each in posterior.ensemble(one=count == 1)]
     known = {identity(config) for config in taken}
     pool: dict[Hashable, Config] = {}

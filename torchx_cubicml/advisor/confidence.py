@@ -68,8 +68,7 @@ def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
             for index in np.argsort(-probabilities, kind="stable").tolist()
             if probabilities[index] >= _RIVAL_PROBABILITY
         ]
-        keys = [identity(config) for config in compared]
-        own = keys.index(identity(study.current)) if identity(study.current) in keys else -1
+        own = [index for index, config in enumerate(compared) if identity(config) == identity(study.current)]
         rivals = [compared[index + 1] for index in order[:_MAX_RIVALS]]
         suggestions = build_suggestions(
             posterior, [(compared[0], "highest posterior mean"), *((each, "rival") for each in rivals)], study.current
@@ -77,7 +76,7 @@ def verdict(study: Study, *, winner: Config | None = None) -> Confidence | None:
         return Confidence(
             winner=suggestions[0],
             confidence=float((ahead <= np.log(_TIE_RATIO)).all(axis=1).mean()),
-            faster=float((draws[:, 0] > draws[:, own]).mean()) if own >= 0 else None,
+            faster=float((draws[:, 0] > draws[:, own[0]]).mean()) if own else None,
             rivals=tuple(suggestions[1:]),
         )
 
@@ -99,11 +98,11 @@ def expected_gain(study: Study, *, count: int = 1, method: ProposalMethod = DEFA
     """
     posterior, rng = study.posterior, deepcopy(study.rng)
     with one_thread():
-        best = ranked(posterior).trusted[:1]
-        if not best or next(designed(posterior, study.current), None) is not None:
+        trusted = ranked(posterior).trusted
+        if not trusted or next(designed(posterior, study.current), None) is not None:
             return None
         round_ = searched(posterior, [], method, count=count, rng=rng)
-        return _mean_gain(posterior, best[0], round_, rng) if round_ else 0.0
+        return _mean_gain(posterior, trusted[0], round_, rng) if round_ else 0.0
 
 
 def _mean_gain(posterior: Posterior, best: Config, launches: Sequence[Config], rng: np.random.Generator) -> float:

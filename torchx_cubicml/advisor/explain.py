@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from heapq import nsmallest
 from typing import TYPE_CHECKING
 
@@ -84,21 +83,29 @@ def build_suggestions(
     *predicted, baseline = estimates.intervals()
     *fits, _ = estimates.fits.tolist()
     gains = posterior.gains(configs, current).intervals()
-    unexplained = [
-        _suggestion(config, interval, baseline, gain, fits=probability, n_trials=posterior.n_trials)
-        for config, interval, gain, probability in zip(configs, predicted, gains, fits, strict=True)
-    ]
-    suggestions = [
-        replace(
-            item,
-            nearest=_nearest(posterior, item.config, n_nearest),
-            doubt=max(_lowest_uncertainty(posterior, item.config), _lowest_uncertainty(posterior, current)),
+    own_doubt = _lowest_uncertainty(posterior, current)
+    suggestions = []
+    for (config, why), interval, gain, fit in zip(chosen, predicted, gains, fits, strict=True):
+        low, throughput, high = interval or (None, None, None)
+        gain_low, gain_median, gain_high = gain or (None, None, None)
+        nearest = _nearest(posterior, config, n_nearest)
+        suggestion = Suggestion(
+            config=config,
+            throughput=throughput,
+            low=low,
+            high=high,
+            probability_to_fit=fit,
+            reason=_reason(posterior, gain, nearest, why),
+            n_trials=posterior.n_trials,
+            baseline_throughput=baseline[1] if baseline and gain else None,
+            gain=gain_median,
+            gain_low=gain_low,
+            gain_high=gain_high,
+            doubt=max(_lowest_uncertainty(posterior, config), own_doubt),
+            nearest=nearest,
         )
-        for item in unexplained
-    ]
-    return [
-        replace(item, reason=_reason(posterior, item, why)) for item, (_, why) in zip(suggestions, chosen, strict=True)
-    ]
+        suggestions.append(suggestion)
+    return suggestions
 
 
 def _lowest_uncertainty(posterior: Posterior, config: Config) -> float:
@@ -127,40 +134,15 @@ def _nearest(posterior: Posterior, config: Config, count: int) -> tuple[NearTria
     )
 
 
-def _suggestion(
-    config: Config,
-    predicted: tuple[float, float, float] | None,
-    baseline: tuple[float, float, float] | None,
-    gain: tuple[float, float, float] | None,
-    *,
-    fits: float,
-    n_trials: int,
-) -> Suggestion:
-    """Return the suggestion without a reason; intervals are those of ``Prediction.intervals``."""
-    low, throughput, high = predicted or (None, None, None)
-    gain_low, gain_median, gain_high = gain or (None, None, None)
-    return Suggestion(
-        config=config,
-        throughput=throughput,
-        low=low,
-        high=high,
-        probability_to_fit=fits,
-        reason="",
-        n_trials=n_trials,
-        baseline_throughput=baseline[1] if baseline and gain else None,
-        gain=gain_median,
-        gain_low=gain_low,
-        gain_high=gain_high,
-    )
-
-
-def _reason(posterior: Posterior, suggestion: Suggestion, why: str) -> str:
+def _reason(
+    posterior: Posterior, gain: tuple[float, float, float] | None, nearest: Sequence[NearTrial], why: str
+) -> str:
     parts = [why]
-    if suggestion.gain is not None and suggestion.gain_low is not None and suggestion.gain_high is not None:
-        text = against_baseline(suggestion.gain, suggestion.gain_low, suggestion.gain_high)
-        parts.append(f"expected {text}" if suggestion.gain_low < suggestion.gain_high else "")
+    if gain is not None:
+        low, median, high = gain
+        parts.append(f"expected {against_baseline(median, low, high)}" if low < high else "")
     if not why:
-        near = [f"most similar trial: {each.differs}" for each in suggestion.nearest[:1]]
+        near = [f"most similar trial: {each.differs}" for each in nearest[:1]]
         parts += near or ["explores untried values"]
     parts += [without_effect(posterior.ineffective), *posterior.advice]
     return "; ".join(part for part in parts if part)

@@ -128,19 +128,25 @@ def _driver(factors: Mapping[str, _Factor], structure: _Factor | None) -> _Facto
 def _uniform(factors: Mapping[str, _Factor], home: Vector) -> Iterator[tuple[Vector, str]]:
     structure = _structure(factors)
     driver = _driver(factors, structure)
-    for level, where in (("middle", 0.5), ("largest", 1.0)) if driver else (("", 0.0),):
-        start, text = home, ""
-        if driver is not None:
-            choice = _choice_at(driver, where)
-            start, text = _with_choice(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
+    for number, (start, text) in enumerate(_levels(driver, home)):
         if structure is None:
             yield start, text or "the only legal config"
             continue
         subject = "every layer" if len(structure.indices) > 1 else structure.name
         for choice, value in enumerate(structure.choices[:_MAX_CHOICES]):
-            if level == "middle" and all(home[index] == choice for index in structure.indices):
+            if driver is not None and number == 0 and all(home[index] == choice for index in structure.indices):
                 continue  # the user's own config is as informative
             yield _with_choice(start, structure, choice), f"{subject} {value}" + (f" at {text}" if text else "")
+
+
+def _levels(driver: _Factor | None, home: Vector) -> Iterator[tuple[Vector, str]]:
+    """Yield ``home`` at the middle and at the largest number of the driver, as it is where there is no driver."""
+    if driver is None:
+        yield home, ""
+        return
+    for level, where in (("middle", 0.5), ("largest", 1.0)):
+        choice = _choice_at(driver, where)
+        yield _with_choice(home, driver, choice), f"the {level} {driver.name} ({driver.choices[choice]})"
 
 
 def _drawn(space: SearchSpace) -> Iterator[tuple[Vector, str]]:

@@ -80,15 +80,12 @@ def repeated_measurements(trials: Iterable[Trial], *, objective: str) -> list[li
             shared = tuple(sorted((name, trial.observed[name]) for name in trial.observed.keys() & _REPEAT_FACTS))
             measurements = groups[key_of(trial.workload)][key_of(trial.config), shared]
             measurements.append((value, trial.measurement.uncertainty))
-    found = (
-        [
-            (tuple(value for value, _ in each), tuple(uncertainty for _, uncertainty in each))
-            for each in configs.values()
-        ]
-        for configs in groups.values()
-    )
-    repeated = ([each for each in workload if len(each[0]) > 1] for workload in found)
-    return [each for each in repeated if each]
+    repeated = ([each for each in configs.values() if len(each) > 1] for configs in groups.values())
+    return [
+        [(tuple(value for value, _ in each), tuple(uncertainty for _, uncertainty in each)) for each in workload]
+        for workload in repeated
+        if workload
+    ]
 
 
 def pooled_noise(
@@ -147,9 +144,10 @@ def _normalized(logs: NDArray[np.float64]) -> NDArray[np.float64]:
 def _log_likelihoods(workloads: Iterable[Iterable[RepeatedMeasurements]]) -> NDArray[np.float64]:
     """Return the restricted log likelihood of each workload's repeats at each noise level of the grid.
 
-    Up to a constant per workload, float64 ``[n_workloads, n_levels]``; workloads without repeats are left out.
+    Up to a constant per workload, float64 ``[n_workloads, n_levels]``; workloads without measurements are left out.
+    A config measured once adds nothing.
     """
-    repeated = [(workload, group) for workload, groups in enumerate(workloads) for group in groups if len(group[0]) > 1]
+    repeated = [(workload, group) for workload, groups in enumerate(workloads) for group in groups]
     repeated = repeated[-_MAX_GROUPS:]
     if not repeated:
         return np.zeros((0, len(_GRID)))
@@ -164,7 +162,7 @@ def _log_likelihoods(workloads: Iterable[Iterable[RepeatedMeasurements]]) -> NDA
         centres = np.repeat(np.add.reduceat(weights * logs, starts) / totals, sizes)
         likelihoods.append(np.add.reduceat(np.log(weights) - weights * (logs - centres) ** 2, starts) - np.log(totals))
     firsts = np.unique([workload for workload, _ in repeated], return_index=True)[1]
-    return np.asarray(0.5 * np.add.reduceat(np.array(likelihoods).T, firsts, axis=0), dtype=np.float64)
+    return np.asarray(0.5 * np.add.reduceat(np.array(likelihoods).T, firsts), dtype=np.float64)
 
 
 def updated_forecast(predicted: Prediction, measured: Sequence[RepeatedMeasurements], *, noise: float) -> Prediction:

@@ -101,8 +101,8 @@ class Posterior:
     n_trials: int
     noise: float
     surrogate: Surrogate
-    has_transfer_prior: bool = False
-    advice: tuple[str, ...] = ()
+    has_transfer_prior: bool
+    advice: tuple[str, ...]
 
     @classmethod
     def of(
@@ -113,7 +113,7 @@ class Posterior:
         current: Config,
         trials: Iterable[Trial],
         rng: np.random.Generator,
-        predictor: str = "",
+        predictor: str = DEFAULT_PREDICTOR,
     ) -> Self:
         """Return the posterior after ``trials``.
 

@@ -79,18 +79,23 @@ def sensitivity(study: Study, *, winner: Config | None = None) -> tuple[Paramete
     """
     posterior = study.posterior
     with one_thread():
-        best = ranked(posterior).trusted[:1] if winner is None else (with_pinned_choices(posterior, winner),)
-        if not posterior.measured() or best[0] not in posterior.space:
+        trusted = ranked(posterior).trusted
+        if not trusted:
+            return ()
+        best = trusted[0] if winner is None else with_pinned_choices(posterior, winner)
+        if best not in posterior.space:
             return ()
         names = dict.fromkeys(dimension.parameter for dimension in posterior.space.dimensions)
-        effects = [_sensitivity_to(posterior, best[0], name, study.current) for name in names]
+        effects = [_sensitivity_to(posterior, best, name, study.current) for name in names]
     return tuple(sorted(effects, key=_least_ratio))
 
 
 def _sensitivity_to(posterior: Posterior, best: Config, name: str, current: Config) -> ParameterSensitivity:
     configs = list(_alternatives(posterior, best, name, current).values())
-    gains = posterior.gains(configs, best).intervals() if configs else []
-    fits = posterior.forecast(configs).fits.tolist() if configs else []
+    if not configs:
+        return ParameterSensitivity(name=name, value=best[name], own=None, alternatives=())
+    gains = posterior.gains(configs, best).intervals()
+    fits = posterior.forecast(configs).fits.tolist()
     best_throughputs = _measured(posterior, best)
     found = []
     for config, gain, probability in zip(configs, gains, fits, strict=True):

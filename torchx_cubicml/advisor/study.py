@@ -17,10 +17,11 @@ from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import migrated_trials
+from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
 from torchx_cubicml.records.workload import is_same_workload
-from torchx_cubicml.searchers.base import identity
+from torchx_cubicml.searchers.base import has_at_most, identity
 from torchx_cubicml.searchers.evolution import Evolution
 from torchx_cubicml.searchers.exhaustive import Exhaustive
 from torchx_cubicml.space.encoding import vectors_of
@@ -56,7 +57,7 @@ def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning
     seed: int = 0,
     pending: Sequence[Config] = (),
     method: ProposalMethod = DEFAULT_METHOD,
-    predictor: str = "",
+    predictor: str = DEFAULT_PREDICTOR,
 ) -> list[Suggestion]:
     """Return up to ``count`` distinct configs to launch next, of highest acquisition first.
 
@@ -96,7 +97,7 @@ def best_known(
     current: Config,
     trials: Iterable[Trial],
     seed: int = 0,
-    predictor: str = "",
+    predictor: str = DEFAULT_PREDICTOR,
 ) -> Suggestion | None:
     """Return the config for an ordinary launch: the best one surely faster than the user's own, else the user's own.
 
@@ -155,7 +156,7 @@ class Study:
         current: Config,
         trials: Iterable[Trial],
         seed: int = 0,
-        predictor: str = "",
+        predictor: str = DEFAULT_PREDICTOR,
     ) -> Self:
         """Fit a study to ``trials``; the arguments are those of ``suggest``.
 
@@ -183,9 +184,9 @@ class Study:
             for config, why in designed(posterior, self.current):
                 reasons.setdefault(identity(config), (config, why))
             chosen = list(reasons.values())[:count]
-            if len(chosen) < count:
+            if missing := count - len(chosen):
                 designs = [config for config, _ in chosen]
-                more = searched(posterior, designs, method, count=count - len(designs), rng=rng)
+                more = searched(posterior, designs, method, count=missing, rng=rng)
                 chosen += [(config, "") for config in more]
             return build_suggestions(posterior, chosen, self.current, n_nearest=_N_NEAREST)
 
@@ -199,7 +200,8 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     measured = ranked(posterior).trusted  # possibly illegal in the present space file
     if not measured:
         return None
-    untried = _untried_winner(posterior, float(posterior.estimates(measured[:1]).logarithm[0]), rng)
+    (best,) = posterior.estimates(measured[:1]).logarithm.tolist()
+    untried = _untried_winner(posterior, best, rng)
     why = "fastest measured config, by predictions and measurements combined"
     candidates = [(config, why) for config in measured]
     if untried is not None:
@@ -211,7 +213,8 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
     claimed = (gains.throughput >= _MIN_GAIN) & (gains.quantile(1.0 - _CONFIDENCE) > 1.0) | np.isnan(gains.logarithm)
     sure = [each for each, is_claimed in zip(candidates, claimed, strict=True) if is_claimed]
     unchanged = current, "your config: no known config is reliably at least 1 % faster"
-    return build_suggestions(posterior, sure[:1] or [unchanged], current)[0]
+    (suggestion,) = build_suggestions(posterior, [sure[0] if sure else unchanged], current)
+    return suggestion
 
 
 def _completed(space: SearchSpace, current: Config) -> Config:
@@ -235,7 +238,7 @@ def _planned(workload: Workload, pending: Sequence[Config]) -> list[Trial]:
 
 
 def _quick_searcher(posterior: Posterior) -> Searcher:
-    if posterior.space.size(limit=_MAX_LISTED + 1) <= _MAX_LISTED:
+    if has_at_most(posterior.space, _MAX_LISTED):
         return Exhaustive()
     return Evolution(start=tuple(posterior.fastest(_WARM_STARTS)), population=40, children=250, generations=3, climbs=2)
 

@@ -164,7 +164,7 @@ class Boosting:
             max_iter=self.n_rounds // 2 if is_small else self.n_rounds,
             max_leaf_nodes=15,
             # scikit-learn's default of 20 would not split at all below 40 trials.
-            min_samples_leaf=int(np.clip(len(residuals) // 20, 2, 20)),
+            min_samples_leaf=min(max(len(residuals) // 20, 2), 20),
             l2_regularization=0.1,
             categorical_features=self.inputs_.gapped_categorical,
             early_stopping=False,

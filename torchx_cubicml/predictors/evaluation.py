@@ -191,9 +191,10 @@ def _mean_card(cards: Sequence[ReportCard]) -> ReportCard:
         values = np.array([getattr(card, name) for card in cards], dtype=np.float64)
         return float(np.nanmean(values)) if np.isfinite(values).any() else math.nan
 
+    first, *_ = cards
     return ReportCard(
-        predictor=cards[0].predictor,
-        split=cards[0].split,
+        predictor=first.predictor,
+        split=first.split,
         tau=mean("tau"),
         pearson=mean("pearson"),
         spearman=mean("spearman"),

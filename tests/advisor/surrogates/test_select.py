@@ -196,6 +196,20 @@ def test_a_fitted_predictor_is_kept_for_its_history() -> None:
     assert (again.predict(history.features).throughput == first.predict(history.features).throughput).all()
 
 
+def test_a_fit_is_kept_by_all_that_it_depends_on() -> None:
+    history = History.from_trials(ELSEWHERE, objective="tokens_per_second")
+    unsure = replace(history, uncertainty=np.full(len(ELSEWHERE), 0.1))
+    unknown = replace(history, uncertainty=None)
+    faster = replace(history, throughput=2.0 * history.throughput)
+    other = replace(history, features=history.features[::-1].copy())
+    for variant in (unsure, unknown, faster, other):
+        kept = fit_cached_predictor(history, DEFAULT_PREDICTOR)
+        assert fit_cached_predictor(variant, DEFAULT_PREDICTOR) is not kept
+        assert fit_cached_predictor(replace(variant), DEFAULT_PREDICTOR) is fit_cached_predictor(
+            variant, DEFAULT_PREDICTOR
+        )
+
+
 @pytest.mark.parametrize("layered", [True, False], ids=["per-layer parameters", "plain parameters"])
 def test_the_prior_mean_favours_larger_batches_beside_layers(layered: bool) -> None:
     kind = ("a", "a") if layered else "a"
@@ -212,6 +226,16 @@ def test_the_prior_mean_favours_larger_batches_beside_layers(layered: bool) -> N
     optimistic = surrogate.optimistic()
     assert bool(optimistic.forecast(untried).logarithm[0] > np.log(105.0)) is layered
     assert optimistic.optimistic().forecast(untried).logarithm == optimistic.forecast(untried).logarithm
+
+
+def test_without_a_favoured_parameter_there_is_no_optimism() -> None:
+    trials = [
+        Trial.completed(workload=WORKLOAD, config={"kind": kind}, tokens_per_second=100.0 + len(set(kind)))
+        for kind in (("a", "a"), ("a", "b"), ("b", "b"))
+    ]
+    surrogate = fit_surrogate(data_of(trials, {"kind": ("a", "b")}), rng=np.random.default_rng(0))
+    assert isinstance(surrogate, PerWorkloadSurrogate)
+    assert surrogate.optimistic() is surrogate
 
 
 def test_the_prior_mean_favours_more_memory() -> None:
@@ -345,3 +369,20 @@ def test_a_transfer_prior_needs_twenty_trials() -> None:
     own = [ran(batch, scale=100.0) for batch in (1, 2, 4, 8)]
     assert surrogate_of(own, ELSEWHERE[:19]).prior is None
     assert surrogate_of(own, ELSEWHERE[:20]).prior is not None
+
+
+def test_the_process_gets_what_is_known_of_the_workload() -> None:
+    trials = [
+        Trial.completed(
+            workload=WORKLOAD, config={"batch": batch}, tokens_per_second=9.0 * batch, peak_memory_gib=2.0 + batch
+        )
+        for batch in range(1, 9)
+    ]
+    tuned = {"batch": tuple(range(1, 17))}
+    data = replace(data_of(trials, tuned), compare=["batch"], noise=0.123)
+    surrogate = fit_surrogate(data, rng=np.random.default_rng(0))
+    assert (surrogate.process.noise, surrogate.process.tuned) == (0.123, tuned)
+    assert surrogate.process.memory_pressure == surrogate.memory.memory_pressure  # the peaks tell where the limit is
+    assert (surrogate.memory.compare, surrogate.memory.tuned) == (("batch",), tuned)
+    bare = [replace(trial, measurement=replace(trial.measurement, peak_memory_gib=None)) for trial in trials]
+    assert fit_surrogate(data_of(bare, tuned), rng=np.random.default_rng(0)).process.memory_pressure is None

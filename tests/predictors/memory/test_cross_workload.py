@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -137,3 +138,27 @@ def test_a_row_may_name_a_layout_that_no_outcome_has() -> None:
     fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
     rows = [{**GPT, **WORKLOAD, "micro_batch_size": batch} for batch in (1, 128)]
     assert np.isfinite(fitted.probability(history.columns.encode(rows), rows)).all()
+
+
+@pytest.mark.parametrize(
+    ("n_ran", "n_lost", "trees"), [(19, 40, False), (20, 40, True), (40, 19, False), (40, 20, True)]
+)
+def test_trees_need_twenty_outcomes_of_each_kind(n_ran: int, n_lost: int, trees: bool) -> None:
+    trials = [trial(1 + place % 4, "ran") for place in range(n_ran)]
+    trials += [trial(32 + place % 4, "out_of_memory") for place in range(n_lost)]
+    history = History.from_trials(trials, objective="tokens_per_second")
+    fitted = CrossWorkloadFeasibility().fit(history, rng=np.random.default_rng(0))
+    assert (fitted.trees_ is not None) is trees
+
+
+def test_a_history_may_lack_all_peaks() -> None:
+    history = History.from_trials([trial(4, "ran"), trial(64, "out_of_memory")], objective="tokens_per_second")
+    rows = [{**WORKLOAD, "micro_batch_size": batch, "sharding_strategy": "FULL_SHARD"} for batch in (2, 16)]
+    without, bare = (
+        CrossWorkloadFeasibility()
+        .fit(each, rng=np.random.default_rng(0))
+        .probability(history.columns.encode(rows), rows)
+        .tolist()
+        for each in (history, replace(history, peak_memory_gib=None))
+    )
+    assert without == bare

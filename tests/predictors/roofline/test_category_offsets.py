@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.features.history import History
+from torchx_cubicml.predictors.roofline.category_offsets import CategoryOffsets
 from torchx_cubicml.predictors.roofline.predictor import Roofline
 from torchx_cubicml.records.trial import Trial
 
@@ -53,3 +56,17 @@ def test_the_data_sheet_of_an_unseen_device_is_used() -> None:
     row = {**FACTS, "world_size": 8, "micro_batch_size": 16, "tp_degree": 1}
     old, new = fitted.predict(known.columns.encode([{**row, "device": name} for name in ("H100", "GB300")])).throughput
     assert 1.5 < new / old < 2.6
+
+
+@pytest.mark.parametrize(("without", "kept"), [(0.0, False), (0.3, False), (0.6, True), (5.0, True)])
+def test_offsets_are_kept_for_a_much_smaller_error(without: float, kept: bool) -> None:
+    """Errors of 0.2 and 0.4, the first with three times the weight: 0.25."""
+    trend = SimpleNamespace(leave_one_out=np.array([0.2, -0.4]))
+    offsets = CategoryOffsets(inputs=None, trend=trend, without=1.0, weights=np.array([3.0, 1.0]))
+    assert offsets.error == pytest.approx(0.25)
+    assert offsets.worth_keeping(without) is kept
+
+
+def test_no_error_is_no_reason_to_keep_offsets() -> None:
+    trend = SimpleNamespace(leave_one_out=np.zeros(2))
+    assert not CategoryOffsets(inputs=None, trend=trend, without=0.0, weights=np.ones(2)).worth_keeping(0.0)

@@ -56,3 +56,9 @@ def test_degrees_that_do_not_divide_the_ranks_are_told() -> None:
     assert "the others lack degrees that divide world_size: rename" in missing_roofline_facts(
         [trial(FACTS, tp_degree=16)]
     )
+
+
+def test_the_number_of_parameters_stands_for_the_width_alone() -> None:
+    assert missing_roofline_facts([trial(FACTS, "d_model", n_params=10**9)]) == ""
+    found = missing_roofline_facts([trial(FACTS, "n_layers", n_params=10**9)])
+    assert "the others lack n_layers (1): rename" in found

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 
 from torchx_cubicml.predictors.roofline import Roofline
+from torchx_cubicml.predictors.roofline.memory import MEMORY_PARTS
 
 GIB = 2.0**30
 ROW = {
@@ -80,3 +81,57 @@ def test_the_vocabulary_takes_its_logits() -> None:
 def test_rows_that_are_not_covered_have_no_memory() -> None:
     parts = Roofline().memory([ROW, {"n_layers": 4}])
     assert [np.isnan(value).tolist() for value in parts.values()] == [[False, True]] * len(parts)
+
+
+def test_experts_are_divided_over_their_degree() -> None:
+    facts = {"n_experts": 8, "ep_degree": 4, "tp_degree": 2, "sharding_strategy": "FULL_SHARD", "world_size": 32}
+    memory = memory_of(**facts)
+    block = (4 + 8 * 8 / 4) * 2048**2
+    assert memory["optimizer"] == pytest.approx(12 * 24 * block / 2 / 16)
+    assert memory["gathered"] == pytest.approx(2 * 2 * block / 2 * 15 / 16)
+
+
+def test_words_of_four_bytes_take_twice_the_room() -> None:
+    two, four = memory_of(sharding_strategy="FULL_SHARD"), memory_of(sharding_strategy="FULL_SHARD", precision="fp32")
+    ratios = {name: four[name] / two[name] for name in two if two[name]}
+    twice = {"weights", "gathered", "activations"}
+    assert ratios == pytest.approx({name: 2.0 if name in twice else 1.0 for name in ratios})
+
+
+def test_half_of_the_layers_recomputed_keep_half_the_activations() -> None:
+    words = ("full",) * 12 + ("none",) * 12
+    kept = memory_of(activation_checkpointing=words)["activations"]
+    assert kept == pytest.approx((24 * (34 + 2) / 2 + 34) * TOKENS * 2048)
+
+
+def test_selective_recomputation_drops_the_scores() -> None:
+    scores = 5 * 16 * 1024 * TOKENS
+    for share, words in ((1.0, "none"), (0.0, "selective"), (0.25, ("selective",) * 18 + ("none",) * 6)):
+        found = memory_of(attention_kernel="eager", activation_checkpointing=words)["activations"]
+        assert found == pytest.approx(24 * (34 * TOKENS * 2048 + share * scores))
+
+
+def test_a_sharded_layer_input_is_split_with_its_sequence() -> None:
+    split, whole = (
+        memory_of(activation_checkpointing="full", tp_degree=8, sequence_parallel=on)["activations"]
+        for on in (True, False)
+    )
+    assert split == pytest.approx((24 * 2 + 34) * TOKENS * 2048 / 8)
+    assert whole == pytest.approx((24 * 2 + 24 / 8 + 10) * TOKENS * 2048)
+
+
+@pytest.mark.parametrize(("vocabulary", "last"), [(30_000, False), (40_000, True)])
+def test_the_fuller_of_the_first_and_the_last_stage_counts(vocabulary: int, last: bool) -> None:
+    """Of two stages with twelve layers each, the first holds two micro batches, the last one and the logits."""
+    held = 12 * 34 * TOKENS * 2048
+    assert held * 1.0 * 2 > 12 * TOKENS * 30_000 / 1  # the activations of one micro batch are the border
+    found = memory_of(pp_degree=2, gradient_accumulation_steps=8, vocab_size=vocabulary * 2)
+    logits = 12 * TOKENS * vocabulary * 2
+    assert (logits > held) is last
+    assert found["activations"] == pytest.approx(held if last else 2 * held)
+    assert found["logits"] == pytest.approx(logits if last else 0.0)
+    assert found["reserved"] == 1e9
+
+
+def test_the_parts_have_their_names() -> None:
+    assert tuple(memory_of()) == MEMORY_PARTS

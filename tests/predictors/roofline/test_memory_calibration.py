@@ -99,3 +99,31 @@ def test_pressure_follows_batch_and_device_size() -> None:
     pressure = MemoryCalibration.default().pressure(layout)[:, 0]
     assert pressure[2] < pressure[0] < pressure[1]
     assert pressure[0] == pytest.approx(np.log2(sum(memory_parts(layout).values())[0] / (0.92 * 80e9)))
+
+
+def test_odds_follow_doublings_over_the_usable_memory() -> None:
+    """By default 92 % of a device is usable, a doubling takes six off the log odds, and one in 21 fails anyway."""
+    layout = layouts(30)
+    memory = MemoryCalibration.default()
+    total = sum(memory_parts(layout).values())
+    doublings = np.log2(total / (0.92 * layout.memory))
+    fits = 1.0 / (1.0 + np.exp(np.clip(6.0 * doublings, -30.0, 30.0)))
+    runs = fits / (1.0 + np.exp(-3.0))
+    assert memory.log_odds(layout) == pytest.approx(np.log(runs / (1.0 - runs)), rel=1e-6)
+    found = memory.pressure(layout)
+    assert found.shape == (30, 6)
+    assert found[:, 0] == pytest.approx(doublings)
+    assert found[:, 2] == pytest.approx(np.log2(memory_parts(layout)["optimizer"] / (0.92 * layout.memory)))
+    assert found.min() >= -20.0
+
+
+def test_factors_scale_their_group_alone() -> None:
+    layout = layouts(5)
+    theta = MemoryCalibration.default().theta
+    for group, names in enumerate((("weights", "gradients", "gathered"), ("optimizer",), ("activations",))):
+        changed = theta.copy()
+        changed[group] = np.log(3.0)
+        parts = memory_parts(layout)
+        total = sum(parts.values()) + 2.0 * sum(parts[name] for name in names)
+        found = MemoryCalibration(theta=changed).pressure(layout)[:, 0]
+        assert found == pytest.approx(np.log2(total / (0.92 * layout.memory)))

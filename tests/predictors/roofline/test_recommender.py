@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from torchx_cubicml.predictors.features.device_specs import REFERENCE
 from torchx_cubicml.predictors.features.history import History
 from torchx_cubicml.predictors.roofline import Roofline
 from torchx_cubicml.predictors.roofline.constants import DEFAULTS
-from torchx_cubicml.predictors.roofline.recommender import Recommender
+from torchx_cubicml.predictors.roofline.recommender import Recommender, step_seconds
 from torchx_cubicml.records.trial import Trial
 
 # 64 devices on 8 nodes: 63/64 of the bytes pass the network.
@@ -136,3 +139,124 @@ def test_illegal_sizes_are_no_recommender(sizes: tuple[object, ...]) -> None:
     history = History.from_trials([trial], objective="samples_per_second")
     predicted = Roofline().fit(history, rng=np.random.default_rng(0)).predict(history.features)
     assert np.isnan(predicted.throughput).all()
+
+
+def plain_exposed(sizes: list[float], strategies: list[str], *, second_per_size: float, byte: float) -> float:
+    """Time that communication adds to computation, one event after the other."""
+    wire = clock = 0.0
+    forward = [second_per_size * size for size in sizes]
+    gather = [2 * size * byte for size in sizes]
+    split = [name != "NO_SHARD" for name in strategies]
+    again = [name in {"FULL_SHARD", "HYBRID_SHARD"} for name in strategies]
+    for layer, is_split in enumerate(split):
+        if is_split:
+            wire += gather[layer]
+            clock = max(clock, wire)
+        clock += forward[layer]
+    for layer in range(len(sizes) - 1, -1, -1):
+        if again[layer]:
+            wire += gather[layer]
+            clock = max(clock, wire)
+        clock += 2 * forward[layer]
+        wire = max(wire, clock) + gather[layer] * (1 if split[layer] else 2)
+    return max(wire, clock) - 3 * sum(forward)
+
+
+WORDS = ["FULL_SHARD", "SHARD_GRAD_OP", "NO_SHARD", "HYBRID_SHARD", "_HYBRID_SHARD_ZERO2"]
+
+
+def test_exposed_times_are_those_of_a_plain_simulation() -> None:
+    rng = np.random.default_rng(0)
+    trainings, expected = [], []
+    for _ in range(60):
+        n_layers = int(rng.integers(1, 7))
+        sizes = rng.integers(10**5, 4 * 10**8, n_layers).tolist()
+        strategies = rng.choice(WORDS, n_layers).tolist()
+        samples, ranks = 2 ** int(rng.integers(4, 12)), int(rng.choice([1, 2, 8, 9, 64]))
+        row = {**ROW, "layer_n_params": tuple(sizes), "sharding_strategy": tuple(strategies)}
+        found = Recommender.of({**row, "micro_batch_size": samples, "world_size": ranks})
+        assert found is not None
+        trainings.append(found)
+        bandwidth = 450e9 * DEFAULTS["link_dp"] if ranks <= 8 else 50e9 * DEFAULTS["network_dp"]
+        flops = 989.4e12 * DEFAULTS["gemm_efficiency"] * samples / (samples + DEFAULTS["half_tokens"])
+        byte = (ranks - 1) / ranks / bandwidth
+        expected.append(plain_exposed(sizes, strategies, second_per_size=2 * samples / flops, byte=byte))
+    together = step_seconds(trainings, DEFAULTS)
+    assert together["data_parallel"] == pytest.approx(expected, abs=1e-9)
+    for place, training in enumerate(trainings):  # padding changes nothing
+        alone = training.seconds()
+        assert {name: part[place] for name, part in together.items()} == pytest.approx(alone, abs=1e-12)
+
+
+def test_a_fast_network_is_no_faster_than_the_node() -> None:
+    constants = {**DEFAULTS, "link_dp": 0.5, "network_dp": 100.0}
+    found = Recommender.of({**ROW, "n_embedding_tables": 10, "embedding_dim": 16})
+    assert found is not None
+    assert found.seconds(constants)["embedding_exchange"] == pytest.approx(2 * 300 * 160 * 4 * 63 / 64 / 225e9)
+
+
+def test_the_optimizer_updates_what_is_held() -> None:
+    held = 100e6 / 64 + 300e6
+    assert seconds()["optimizer"] == pytest.approx(16 * held / (3352e9 * DEFAULTS["memory_bandwidth"]))
+    assert seconds()["overhead"] == DEFAULTS["step_s"]
+
+
+def test_facts_left_out_have_defaults() -> None:
+    row = {name: value for name, value in ROW.items() if name != "device"}
+    bare = Recommender.of(row)
+    assert bare is not None
+    assert (bare.tables, bare.table_width, bare.pooling, bare.table_rows, bare.reserved_share) == (0, 0, 1, 0, 1)
+    assert bare.hardware == REFERENCE
+    given = Recommender.of({**row, "n_embedding_rows": 7, "embedding_pooling": 3, "reserved_share": 0.5})
+    assert given is not None
+    assert (given.table_rows, given.pooling, given.reserved_share) == (7, 3, 0.5)
+    one = Recommender.of({**ROW, "sharding_strategy": "NO_SHARD", "world_size": 1, "micro_batch_size": 1})
+    assert one is not None
+    assert one.strategies == ("NO_SHARD", "NO_SHARD")
+    assert Recommender.of({**ROW, "world_size": 0.5}) is None
+    assert Recommender.of({**ROW, "layer_n_params": ()}) is None
+    assert Recommender.of({**ROW, "sharding_strategy": None}) is None
+
+
+@pytest.mark.parametrize(
+    ("strategy", "weights", "states", "gathered"),
+    [
+        ("FULL_SHARD", 1 / 64, 1 / 64, 63 / 64),
+        ("HYBRID_SHARD", 1 / 64, 1 / 64, 63 / 64),
+        ("SHARD_GRAD_OP", 1, 1 / 64, 0),
+        ("_HYBRID_SHARD_ZERO2", 1, 1 / 64, 0),
+        ("NO_SHARD", 1, 1, 0),
+    ],
+)
+def test_each_strategy_divides_its_states(strategy: str, weights: float, states: float, gathered: float) -> None:
+    """Of three layers, the two largest are whole at a time."""
+    sizes = (100e6, 300e6, 200e6)
+    found = memory(layer_n_params=sizes, sharding_strategy=strategy)
+    expected = {"weights": 2 * 600e6 * weights, "gradients": 4 * 600e6 * states, "optimizer": 12 * 600e6 * states}
+    assert found == pytest.approx({**expected, "gathered": 2 * 500e6 * gathered, "embeddings": 0.0})
+
+
+@pytest.mark.parametrize(
+    ("dense", "tables", "share", "fits"),
+    [
+        (40e9, 0.0, 0.5, True),
+        (40.1e9, 0.0, 0.5, False),
+        (10e9, 70e9, 0.5, True),  # what the dense part leaves of its share serves the tables
+        (10e9, 70.1e9, 0.5, False),
+        (40e9, 40e9, 0.5, True),
+        (40e9, 40.1e9, 0.9, False),
+    ],
+)
+def test_tables_have_the_rest_of_the_memory(dense: float, tables: float, share: float, fits: bool) -> None:
+    found = Recommender.of({**ROW, "reserved_share": share})
+    assert found is not None
+    found = replace(found, hardware=replace(found.hardware, memory=80e9))
+    assert found.fits({"weights": dense / 4, "optimizer": 3 * dense / 4, "embeddings": tables}) is fits
+
+
+def test_slow_trainings_calibrate_as_well() -> None:
+    row = {**ROW, "micro_batch_size": 1, "world_size": 1, "sharding_strategy": "NO_SHARD"}
+    trial = Trial.completed(workload={}, config=row, samples_per_second=0.5)
+    history = History.from_trials([trial], objective="samples_per_second")
+    found = Roofline().fit(history, rng=np.random.default_rng(0)).explain(row)
+    assert sum(seconds(**row).values()) < 0.5 < sum(found.values()) < 2.1

@@ -72,8 +72,8 @@ class CrossWorkloadSurrogate:
     predictor: FittedPredictor
     feasibility: CrossWorkloadFeasibility
     noise: float
-    others: tuple[str, ...] = ENSEMBLE[1:]
-    agreeing: bool = False
+    others: tuple[str, ...]
+    agreeing: bool
 
     @classmethod
     def of(cls, data: TrainingData, *, rng: np.random.Generator) -> Self:

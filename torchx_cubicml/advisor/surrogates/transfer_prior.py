@@ -34,7 +34,7 @@ def roofline_covers(trials: Iterable[Trial]) -> bool:
     if not measured or any(isinstance(value, tuple) for trial in measured for value in trial.config.values()):
         return False
     memory = next(iter(Roofline().memory([training_row(trial) for trial in measured]).values()))
-    return bool((memory > 0).all())
+    return bool(np.isfinite(memory).all())
 
 
 def calibrated_roofline(own: History, *, rng: np.random.Generator) -> Predictor:
@@ -53,7 +53,7 @@ def fit_cached_predictor(history: History, name: str) -> Predictor:
     """
     uncertainty = None if history.uncertainty is None else history.uncertainty.tolist()
     content = repr((name, history.columns, history.rows, uncertainty)).encode()
-    digest = blake2b(content + history.features.tobytes() + history.throughput.tobytes(), digest_size=16).digest()
+    digest = blake2b(content + history.features.tobytes() + history.throughput.tobytes()).digest()
     return _fitted(_FitKey(digest=digest, history=history, name=name))
 
 

@@ -20,7 +20,7 @@ _PRECISIONS = (
     ("bf16", ("bf16", "bfloat16")),
     ("fp16", ("fp16", "float16", "half", "16-mixed")),
     ("tf32", ("tf32",)),
-    ("fp32", ("fp32", "float32", "32-true", "32")),
+    ("fp32", ("32",)),  # fp32, float32, 32-true
 )
 PRECISIONS = tuple(word for word, _ in _PRECISIONS)
 _T = 1e12

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Facts that the formulas need; any name of a group is enough.
 _NEEDED = (
-    ("n_layers", "n_params"),
+    ("n_layers",),
     ("d_model", "n_params"),
     ("seq_len",),
     ("micro_batch_size",),

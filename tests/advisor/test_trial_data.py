@@ -297,24 +297,25 @@ OBSERVED_AS = parse_space(
 
 def of_two(batch: int, shards: str, *, seen: int, program: str = "train.py", **observed: Value) -> Trial:
     facts = {"program": program, "world_size": 2}
-    trial = Trial.completed(workload=facts, config={"batch": batch, "shards": shards}, tokens_per_second=1.0)
+    trial = Trial.completed(workload=facts, config={"micro_batch_size": batch, "shards": shards}, tokens_per_second=1.0)
     observed = {"micro_batch_size": seen, "sharding_strategy": "NO_SHARD", "n_params": 7, "device": "cpu", **observed}
     return replace(trial, observed=observed)
 
 
 def test_clean_trials_lack_what_a_launch_learns_too_late() -> None:
     """The batch is split over ranks, all shards run as none, and the peak is known after the run alone."""
-    own = [of_two(1, "FULL_SHARD", seen=2, peak=1.0), of_two(2, "NO_SHARD", seen=4, peak=2.0)]
+    own = [of_two(1, "FULL_SHARD", seen=2, peak=1.0), of_two(1, "NO_SHARD", seen=2, peak=2.0)]
+    own.append(of_two(2, "NO_SHARD", seen=4, peak=2.0))
     other = of_two(1, "FULL_SHARD", seen=2, peak=3.0, program="other.py")
     selected = SelectedTrials(
-        own=own, others=[other], trials=[own[0], other, own[1]], workload=own[0].workload, advice=()
+        own=own, others=[other], trials=[own[0], other, *own[1:]], workload=own[0].workload, advice=()
     )
     clean = drop_leaking_facts(selected, space=OBSERVED_AS)
-    assert clean.observe == {"batch": "micro_batch_size", "shards": "sharding_strategy"}
+    assert clean.observe == {"micro_batch_size": "micro_batch_size", "shards": "sharding_strategy"}
     assert clean.idle == {"shards"}
     facts = {"sharding_strategy": "NO_SHARD", "n_params": 7, "device": "cpu"}
-    assert [dict(trial.observed) for trial in clean.own] == [facts, facts]
-    assert [dict(trial.observed) for trial in clean.trials] == [facts, {"micro_batch_size": 2, **facts}, facts]
+    assert [dict(trial.observed) for trial in clean.own] == [facts, facts, facts]
+    assert [dict(trial.observed) for trial in clean.trials] == [facts, {"micro_batch_size": 2, **facts}, facts, facts]
     assert clean.known_facts == facts
 
 
@@ -324,31 +325,5 @@ def test_what_a_config_sets_is_no_known_fact() -> None:
     selected = SelectedTrials(own=trials, others=[], trials=trials, workload=trials[0].workload, advice=())
     clean = drop_leaking_facts(selected, space=OBSERVED_AS)
     assert clean.idle == set()
-    assert "batch" not in clean.known_facts
+    assert clean.known_facts.keys().isdisjoint({"shards", "micro_batch_size"})
     assert [trial.observed for trial in clean.own] == [trial.observed for trial in trials]
-
-
-def test_bare_launches_of_others_have_no_config() -> None:
-    other = replace(bare(4), workload={"program": "other.py", "world_size": 2})
-    more = replace(asked(1), observed={})
-    assert configs([asked(2), bare(8), other, more]) == [config(2), config(8), {}, config(1)]
-
-
-@pytest.mark.parametrize(
-    ("requested", "observed", "alike"),
-    [
-        ("NO_SHARD", ("NO_SHARD", "NO_SHARD"), True),
-        (("NO_SHARD",), "NO_SHARD", True),
-        (("NO_SHARD", "FULL_SHARD"), ("NO_SHARD", "FULL_SHARD"), True),
-        (("NO_SHARD", "FULL_SHARD"), "NO_SHARD", False),
-        ("NO_SHARD", ("FULL_SHARD", "FULL_SHARD"), False),
-    ],
-    ids=["word for layers", "one layer", "layers", "some of them", "others"],
-)
-def test_one_word_stands_for_equal_layers(requested: Value, observed: Value, alike: bool) -> None:
-    known = replace(
-        asked(2),
-        config={"micro_batch_size": 2, "sharding_strategy": requested},
-        observed={"micro_batch_size": 2, "sharding_strategy": observed, "n_layers": 2},
-    )
-    assert configs([known, bare(8)])[-1] == (config(8) if alike else {})

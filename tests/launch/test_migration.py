@@ -183,6 +183,24 @@ def test_a_default_is_not_assumed_against_what_was_observed(
     assert config == ({} if found is None else {"micro_batch_size": found})
 
 
+@pytest.mark.parametrize(
+    ("requested", "observed", "alike"),
+    [
+        ("NO_SHARD", ("NO_SHARD", "NO_SHARD"), True),
+        (("NO_SHARD",), "NO_SHARD", True),
+        (("NO_SHARD", "FULL_SHARD"), ("NO_SHARD", "FULL_SHARD"), True),
+        (("NO_SHARD", "FULL_SHARD"), "NO_SHARD", False),
+        ("NO_SHARD", ("FULL_SHARD", "FULL_SHARD"), False),
+    ],
+    ids=["word for layers", "one layer", "layers", "some of them", "others"],
+)
+def test_one_word_stands_for_equal_layers(requested: Value, observed: Value, alike: bool) -> None:
+    space = space_of(SHARDING + "per_layer = 2\n")
+    known = trial_of({"sharding_strategy": requested}, sharding_strategy=observed)
+    found = config_of(trial_of({}, sharding_strategy=("FULL_SHARD",) * 2), space, others=(known,))
+    assert found == ({"sharding_strategy": ("FULL_SHARD",) * 2} if alike else {})
+
+
 def test_what_the_arguments_state_precedes_what_was_observed() -> None:
     trial = trial_of({}, arguments="--batch 8", micro_batch_size=4)
     assert config_of(trial, space_of(MICRO), micro_batch_size=4) == {"micro_batch_size": 8}

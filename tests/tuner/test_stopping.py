@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.tune.cluster import SimulatedCluster
-from tests.tune.draws import Draws, go
+from tests.tune.cluster import SimulatedCluster, speed
+from tests.tune.draws import Draws, go, prepare_in
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.records.trial import Measurement, State, Trial
@@ -19,7 +19,10 @@ from torchx_cubicml.tuner.polling import SystemClock
 from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason, own_noise, with_last_lines
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from torchx_cubicml.advisor import Suggestion
+    from torchx_cubicml.records.trial import Config
     from torchx_cubicml.tuner.proposer import Snapshot
 
 NOW = SystemClock().now()
@@ -69,6 +72,22 @@ def test_a_row_of_chosen_configs_that_fail_ends_a_tune(prepared: Prepared, await
 def test_an_unmeasurable_objective_ends_a_tune(prepared: Prepared) -> None:
     with pytest.raises(LaunchError, match="samples_per_second cannot be measured"):
         refuse(prepared, State.COMPLETED, own=False)
+
+
+def test_a_tune_takes_the_objective_that_is_measured(tmp_path: Path) -> None:
+    prepared = prepare_in(tmp_path)
+    space = replace(prepared.space, objective="tokens_per_second", is_objective_stated=False)
+    asked = replace(prepared, space=space, request=replace(prepared.request, budget=Budget(launches=20), parallel=4))
+
+    def in_samples(config: Config) -> Measurement:
+        return Measurement(samples_per_second=speed(config))
+
+    steps = go(asked, SimulatedCluster(seed=4, fates=("done",), measure=in_samples))
+    assert {step.objective for step in steps if isinstance(step, Ended)} == {"samples_per_second"}
+    result = steps[-1]
+    assert isinstance(result, TuneResult)
+    assert result.comparison is not None
+    assert result.comparison.objective == "samples_per_second"
 
 
 def test_a_chosen_config_that_fails_first_ends_no_tune(prepared: Prepared) -> None:

@@ -16,7 +16,7 @@ from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designe
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.launch import migrated_trials
+from torchx_cubicml.launch import migrated_trials, with_measured_objective
 from torchx_cubicml.predictors import DEFAULT_PREDICTOR
 from torchx_cubicml.predictors.threads import one_thread
 from torchx_cubicml.records.trial import State, Trial, freeze_values
@@ -166,9 +166,10 @@ class Study:
         """
         workload, current = freeze_values(workload, where="workload"), freeze_values(current, where="current")
         rng = np.random.default_rng(seed)
+        migrated = migrated_trials(trials, space, workload=workload, current=current)
+        space, _ = with_measured_objective(space, migrated, workload=workload)
         bound = space.bind(workload=workload, current=current)
         current = _completed(bound, current)
-        migrated = migrated_trials(trials, space, workload=workload, current=current)
         with one_thread():
             posterior = Posterior.of(
                 bound, workload=workload, current=current, trials=migrated, rng=rng, predictor=predictor

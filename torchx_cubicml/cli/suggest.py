@@ -130,7 +130,8 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     workload, current = read_config(component.launch, space)
     url = absolute_url(store_url(args))
     trials, _ = read_trials(url, deadline_s=60.0)
-    return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    read = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
+    return read.migrated()
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

@@ -104,12 +104,14 @@ def run(args: argparse.Namespace) -> int:
 
 def _with_chosen_predictor(prepared: Prepared, console: Console) -> Prepared:
     """Return the request with the predictor that ranks the store's trials best; save that choice for launches."""
+    from torchx_cubicml.launch import with_measured_objective
     from torchx_cubicml.predictors.selection import choose_predictor, save_choice
     from torchx_cubicml.store import read_trials
 
     trials, _ = read_trials(prepared.store_url, deadline_s=60.0)
     trials = [trial.at(prepared.space.statistic) for trial in trials]
-    choice = choose_predictor(trials, objective=prepared.space.objective, seed=prepared.request.seed)
+    space, _ = with_measured_objective(prepared.space, trials, workload=prepared.workload)
+    choice = choose_predictor(trials, objective=space.objective, seed=prepared.request.seed)
     if choice is None:
         return prepared
     save_choice(prepared.store_url, choice)

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from torchx_cubicml.records.trial import Config
-    from torchx_cubicml.space import SearchSpace
     from torchx_cubicml.tuner import Prepared, Step
     from torchx_cubicml.tuner.comparison import Comparison, Repeats
 
@@ -127,19 +126,19 @@ class Live(Display):
     def show(self, step: Step) -> None:
         """Show one step of the tune."""
         if isinstance(step, Waiting):
-            self._live.update(waiting_table(step, self._prepared.space), refresh=True)
+            self._live.update(waiting_table(step, self._prepared.space.statistic), refresh=True)
         elif not isinstance(step, Launching):  # it appears in the table
             super().show(step)
 
 
-def waiting_table(step: Waiting, space: SearchSpace) -> Table:
+def waiting_table(step: Waiting, statistic: str) -> Table:
     """Return a table of the launches in flight; its caption holds the best throughput and the remaining budget."""
     from rich.table import Table
     from rich.text import Text
 
     from torchx_cubicml.cli.history import config_text
 
-    best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {_unit(space)}"
+    best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {_unit(step.objective, statistic)}"
     left = (
         [step.budget_left]
         if step.time_left_s is None
@@ -191,9 +190,12 @@ def _changes_text(config: Config, current: Config) -> str:
 
 
 def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
-    space = prepared.space
     doubt = interval_text(step.trial.measurement.uncertainty) if step.trial.measurement else ""
-    rate = "" if step.throughput is None else f"{step.throughput:,.0f} {_unit(space)} {doubt}".rstrip()
+    rate = (
+        ""
+        if step.throughput is None
+        else f"{step.throughput:,.0f} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
+    )
     found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
     predicted = (
         f" ({step.expected:,.0f} predicted)" if step.throughput is not None and step.expected is not None else ""
@@ -204,8 +206,8 @@ def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
     return f"{step.number:3d}   -> {named}{found}{predicted}{why}"
 
 
-def _unit(space: SearchSpace) -> str:
-    return f"{space.objective} {statistic_text(space.statistic)}".rstrip()
+def _unit(objective: str, statistic: str) -> str:
+    return f"{objective} {statistic_text(statistic)}".rstrip()
 
 
 def _throughput_text(value: float | None) -> str:

@@ -8,6 +8,7 @@ from torchx_cubicml.launch.component import ComponentLaunch, MaterializedCompone
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.launch import Launch, workload_of
 from torchx_cubicml.launch.migration import migrated_trials
+from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.torchrun_command import TorchrunLaunch
 
 __all__ = [
@@ -21,6 +22,7 @@ __all__ = [
     "patches_of",
     "read_config",
     "same_value",
+    "with_measured_objective",
     "workload_of",
     "write_config",
 ]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import migrated_trials, same_value
+from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
@@ -47,6 +47,7 @@ class DecisionContext:
         current: config of the command as typed.
         trials: trials of the store.
         predictor: name of the predictor chosen for the store; empty for the default.
+        lines: messages to the user on the trials.
     """
 
     space: SearchSpace
@@ -54,11 +55,16 @@ class DecisionContext:
     current: Config
     trials: Sequence[Trial] = ()
     predictor: str = ""
+    lines: tuple[str, ...] = ()
 
     def migrated(self) -> DecisionContext:
-        """Return this case with its trials in the terms of the space file; see ``migrated_trials``."""
+        """Return this case with its trials in the terms of the space file, and with the objective they have.
+
+        See ``migrated_trials`` and ``with_measured_objective``.
+        """
         trials = migrated_trials(self.trials, self.space, workload=self.workload, current=self.current)
-        return replace(self, trials=trials)
+        space, line = with_measured_objective(self.space, trials, workload=self.workload)
+        return replace(self, trials=trials, space=space, lines=(line,) if line else ())
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed has only its current value."""

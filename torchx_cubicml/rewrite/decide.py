@@ -119,7 +119,7 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
         n_trials=len(case.trials),
         n_launched=n_launched(case),
         predictor=case.predictor,
-        lines=(*comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
+        lines=(*case.lines, *comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
     )
     return _Chosen(cached=fresh, explored=explored, note=note)
 

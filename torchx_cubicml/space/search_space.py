@@ -95,6 +95,7 @@ class SearchSpace:
         constraints: predicates that every legal config meets.
         workload: facts that the file declares.
         objective: name of the throughput maximised.
+        is_objective_stated: whether the user chose it; else it follows from what launches were measured in.
         statistic: statistic over the steps of a launch that gives its throughput.
         tune: changes of a profiling launch besides its config.
         rewrite: conditions for rewriting an ordinary launch.
@@ -107,6 +108,7 @@ class SearchSpace:
     constraints: tuple[Expression, ...] = ()
     workload: tuple[WorkloadFact, ...] = ()
     objective: str = "tokens_per_second"
+    is_objective_stated: bool = True
     statistic: str = MEAN
     tune: TuneChanges = field(default_factory=TuneChanges)
     rewrite: RewriteRules = field(default_factory=RewriteRules)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError, StoreError
 from torchx_cubicml.launch.migration import migrated_trials
+from torchx_cubicml.launch.objective import with_measured_objective
 from torchx_cubicml.launch.place_config import place_config
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.trial import Origin, State
@@ -32,7 +33,7 @@ from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason
 from torchx_cubicml.tuner.trials import TrialLog
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator
+    from collections.abc import Generator, Iterable, Iterator
     from datetime import datetime
 
     from torchx_cubicml.advisor import Suggestion
@@ -117,6 +118,7 @@ class _Loop:
         try:
             self._jobs.image = self._tune_state.image()
             in_flight = adopt_all(self._pending, self._tune_state, self._jobs, self._clock) if resumed else 0
+            self._infer_objective()
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
@@ -205,9 +207,17 @@ class _Loop:
             for trial in found
             if trial is not None and trial.state in {State.INFRASTRUCTURE, State.UNKNOWN}
         }
-        trials = (replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials())
+        return self._migrated(replaced.get(trial.trial_id, trial) for trial in self._tune_state.trial_log.trials())
+
+    def _migrated(self, trials: Iterable[Trial]) -> list[Trial]:
         prepared = self._prepared
         return migrated_trials(trials, prepared.space, workload=prepared.workload, current=prepared.current)
+
+    def _infer_objective(self) -> None:
+        """Take the objective that the launches so far were measured in, if the space file states none."""
+        trials = self._tune_state.trial_log.trials()
+        space, _ = with_measured_objective(self._prepared.space, trials, workload=self._prepared.workload)
+        self._prepared = replace(self._prepared, space=space)
 
     def _prefetch_next(self) -> None:
         spent, parallel = self._spent(), self._prepared.request.parallel
@@ -268,10 +278,17 @@ class _Loop:
             self._tune_state.alive()
 
     def _ended(self, finished: FinishedLaunch) -> Ended:
+        self._infer_objective()
         pending, trial = finished.pending, finished.trial
         expected = pending.suggestion.throughput if pending.suggestion is not None else None
         self._note_best(trial)
-        return Ended(number=pending.number, trial=trial, throughput=self._throughput(trial), expected=expected)
+        return Ended(
+            number=pending.number,
+            trial=trial,
+            objective=self._prepared.space.objective,
+            throughput=self._throughput(trial),
+            expected=expected,
+        )
 
     def _note_best(self, trial: Trial) -> None:
         best, value = self._throughput(self._best), self._throughput(trial)
@@ -283,7 +300,7 @@ class _Loop:
 
     def _result(self) -> TuneResult:
         self._tune_state.trial_log.refresh()
-        trials = self._tune_state.trial_log.trials()
+        trials = self._migrated(self._tune_state.trial_log.trials())
         best, comparison = winner_of(self._prepared, trials, known=self._tune_state.others(), advisor=self._advisor)
         report = FinalReport()
         if best is not None:

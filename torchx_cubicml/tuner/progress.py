@@ -31,6 +31,7 @@ def progress_of(
             _in_flight(pending, now, tune_state.trial_log.of_launch(pending.launch_id), objective)
             for pending in pending_launches.under_way
         ),
+        objective=objective,
         best=throughput_of(best, objective),
         best_config=best.config if best is not None else None,
         budget_left=budget.describe_remaining(spent),
@@ -85,6 +86,7 @@ class Ended:
 
     number: int
     trial: Trial
+    objective: str
     throughput: float | None
     expected: float | None = None
 
@@ -108,6 +110,7 @@ class Waiting:
     """Step: the tune waits; the launches in flight, the best throughput so far, and the remaining budget and time."""
 
     in_flight: tuple[InFlight, ...]
+    objective: str
     best: float | None
     best_config: Config | None
     budget_left: str

@@ -31,7 +31,6 @@ HELP_TIMEOUT_S = 60.0  # a script may import torch before it parses its argument
 _PARSER = re.compile(r"argparse|ArgumentParser|click|typer|tyro|docopt|absl")
 _PATH_NAME = re.compile(r"(?:^|_)(?:dir|directory|folder|path|out|output|outdir|logdir)$")
 _RESUME = re.compile(r"(?:^|_)(?:resume|load)(?:_|$)")
-_TEXT = re.compile(r"token|seq_?len|block_?size|vocab|transformer|language|llm|gpt", re.IGNORECASE)
 _NEGATIONS = frozenset({"", "none", "null", "no", "off", "false", "/dev/null"})
 
 
@@ -58,13 +57,7 @@ def starter_space(launch: Launch, help_text: str) -> str:
         if text is not None:
             return text
     flags += keys_in_files(launch, lambda *found: _known_key(*found, used_meanings=meanings))
-    return starter_text(
-        flags,
-        program=launch.program,
-        world_size=launch.world_size,
-        uses_wandb=uses_wandb,
-        counts_tokens=not source or bool(_TEXT.search(source) or meanings & {"seq_len", "vocab_size", "n_heads"}),
-    )
+    return starter_text(flags, program=launch.program, world_size=launch.world_size, uses_wandb=uses_wandb)
 
 
 def script_help(launch: Launch, *, report: Callable[[str], object] = lambda reason: None) -> str:

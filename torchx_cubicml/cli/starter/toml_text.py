@@ -56,9 +56,7 @@ class ScriptFlag:
         return self.present if self.present is not None else self.default
 
 
-def starter_text(
-    flags: Sequence[ScriptFlag], *, program: str, world_size: int | None, uses_wandb: bool, counts_tokens: bool = True
-) -> str:
+def starter_text(flags: Sequence[ScriptFlag], *, program: str, world_size: int | None, uses_wandb: bool) -> str:
     """Return the starter space file: TOML with comments.
 
     Args:
@@ -66,7 +64,6 @@ def starter_text(
         program: program of the command, for the heading.
         world_size: processes of the job, where known.
         uses_wandb: whether the training logs to Weights & Biases, which profiling launches turn off.
-        counts_tokens: whether the training may be on text, with throughput in tokens.
     """
     meanings = {flag.meaning: flag for flag in flags if flag.meaning and flag.value is not None}
     facts = {name: flag for name, flag in meanings.items() if name in WORKLOAD_NAMES and _count(flag)}
@@ -84,26 +81,22 @@ def starter_text(
         tune_lines(destinations, uses_wandb=uses_wandb),
         _unchanged_flags(flag for flag in flags if flag.present is not None and flag not in used and not flag.file),
     ]
-    return with_heading(program, [], sections, counts_tokens=counts_tokens)
+    return with_heading(program, [], sections)
 
 
-def with_heading(
-    program: str, first: Sequence[str], sections: Iterable[Sequence[str]], *, counts_tokens: bool = True
-) -> str:
+def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence[str]]) -> str:
     """Return the text of a starter file, with its heading.
 
     Args:
         program: program of the command.
         first: lines before all tables.
         sections: lines of each further section; an empty section is left out.
-        counts_tokens: see ``starter_text``.
     """
     head = [
         f"# Search space for {one_line(program)}: the parameters to tune, and where the command sets them.",
         "# Written by `torchx cubicml init`: remove what must not change, and add values to try.",
     ]
-    units = ("tokens_per_second", "samples_per_second")
-    objective = 'objective = "{}" # of the whole job; or "{}"'.format(*(units if counts_tokens else reversed(units)))
+    objective = '# objective = "samples_per_second" # without this, tokens where launches count them, else samples'
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 

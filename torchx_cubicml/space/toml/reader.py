@@ -94,6 +94,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         constraints=_read_constraints(root, names),
         workload=tuple(read_fact(facts, name) for name in facts),
         objective=objective or OBJECTIVES[0],
+        is_objective_stated=objective is not None,
         statistic=statistic or MEAN,
         tune=read_tune(root.table("tune", legal=("args", "env", "files"))),
         rewrite=read_rewrite(root, list(parameters), names),

@@ -187,7 +187,7 @@ def test_a_launch_under_way_counts_once_it_has_observed(filled: Place) -> None:
     [
         replace(CASE, current=config(4, "a")),
         replace(CASE, workload={**WORKLOAD, "world_size": 4}),
-        replace(CASE, space=replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",)))),
+        replace(CASE, space=replace(SPACE, rewrite=RewriteRules(freeze=("micro_batch_size",), baseline_every=0))),
         replace(CASE, space=replace(SPACE, rewrite=RewriteRules(min_gain=50.0))),
         replace(CASE, space=replace(SPACE, objective="samples_per_second")),
     ],
@@ -569,3 +569,25 @@ def test_an_unreadable_choice_of_a_predictor_is_none(filled: Place, monkeypatch:
     kept = load(filled.kept(), CASE)
     assert kept is not None
     assert kept.predictor == ""
+
+
+def test_a_small_gain_over_a_single_launch_has_it_measured_again(place: Place) -> None:
+    place.add(*(ran(2, throughput=1000.0 + n) for n in (0,)), *(ran(4, throughput=1150.0 + n) for n in range(4)))
+    place.add(*(ran(8, throughput=900.0 + n) for n in range(2)))  # seven launches: the next one is due
+    choice = place.decide().choice
+    assert choice is not None
+    assert choice.config == config(4, "a")
+    assert choice.rejection_reason == (
+        "this launch measures your own config again, which was measured once: one launch in 4 does until there are 3 "
+        "(baseline_every = 0 switches this off)"
+    )
+    again = place.decide().choice
+    assert again == choice
+    off = replace(CASE, space=replace(SPACE, rewrite=RewriteRules(baseline_every=0)))
+    unhindered = place.decide(off).choice
+    assert unhindered is not None
+    assert unhindered.rejection_reason == ""
+    place.add(ran(2, throughput=1001.0))
+    later = place.decide().choice
+    assert later is not None
+    assert later.rejection_reason == ""

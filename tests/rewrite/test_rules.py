@@ -23,6 +23,7 @@ from torchx_cubicml.rewrite.rules import (
     explores,
     held,
     hold,
+    measures_baseline,
     not_permitted,
     rejection_reason,
     with_fixed_batch,
@@ -351,3 +352,37 @@ def test_a_flag_is_known_in_upper_case_and_in_a_section() -> None:
     in_file = Binding(kind=BindingKind.FILE, name="x in --c", file="--c", key=("train", "dtype"))
     assert changes_training(Parameter(name="knob", choices=(1, 2), binding=in_file))
     assert changes_training(replace(one("knob"), observe="precision"))
+
+
+@pytest.mark.parametrize(
+    ("n_launched", "n_baseline", "low", "every", "expected"),
+    [
+        (3, 1, 1.1, 4, True),
+        (4, 1, 1.1, 4, False),
+        (7, 2, 1.1, 4, True),
+        (7, 3, 1.1, 4, False),
+        (7, 0, 1.1, 4, True),
+        (7, 1, 1.25, 4, False),
+        (7, 1, 1.24, 4, True),
+        (7, 1, None, 4, False),
+        (7, 1, 1.1, 0, False),
+        (7, 1, 1.1, 2, True),
+        (6, 1, 1.1, 2, False),
+    ],
+)
+def test_one_launch_in_some_measures_the_own_config(
+    n_launched: int, n_baseline: int, low: float | None, every: int, expected: bool
+) -> None:
+    suggestion = Suggestion(
+        config={},
+        throughput=1.0,
+        low=1.0,
+        high=1.0,
+        probability_to_fit=1.0,
+        reason="",
+        n_trials=4,
+        gain=None if low is None else 1.3,
+        gain_low=low,
+        n_baseline=n_baseline,
+    )
+    assert measures_baseline(suggestion, RewriteRules(baseline_every=every), n_launched=n_launched) is expected

@@ -83,7 +83,7 @@ def build_suggestions(
     *predicted, baseline = estimates.intervals()
     *fits, _ = estimates.fits.tolist()
     gains = posterior.gains(configs, current).intervals()
-    own_doubt = _lowest_uncertainty(posterior, current)
+    own_doubt, own = _lowest_uncertainty(posterior, current), posterior.outcomes.get(identity(current))
     suggestions = []
     for (config, why), interval, gain, fit in zip(chosen, predicted, gains, fits, strict=True):
         low, throughput, high = interval or (None, None, None)
@@ -102,6 +102,7 @@ def build_suggestions(
             gain_low=gain_low,
             gain_high=gain_high,
             doubt=max(_lowest_uncertainty(posterior, config), own_doubt),
+            n_baseline=len(own.measured) if own is not None else 0,
             nearest=nearest,
         )
         suggestions.append(suggestion)

@@ -44,6 +44,7 @@ class Suggestion:
         gain_high: upper end of that interval.
         doubt: measurement uncertainty: standard deviation of the logarithm of throughput, as the runs report it. It is
             the lowest over the runs of this config or of the user's own, whichever is larger; 0.0 where unknown.
+        n_baseline: measurements of the user's own config, on which the gain rests.
         nearest: up to three trials of this workload for comparison, the most similar first; only set by ``suggest``.
     """
 
@@ -59,6 +60,7 @@ class Suggestion:
     gain_low: float | None = None
     gain_high: float | None = None
     doubt: float = 0.0
+    n_baseline: int = 0
     nearest: tuple[NearTrial, ...] = ()
 
     def to_json(self) -> dict[str, object]:

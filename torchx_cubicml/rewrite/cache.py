@@ -38,7 +38,13 @@ _MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
 _MOST_LINES = 16
-_NO_NUMBERS = {"config", "reason", "n_trials", "nearest"}  # ``nearest`` is only for lists of suggestions: not cached
+_NO_NUMBERS = {
+    "config",
+    "reason",
+    "n_trials",
+    "n_baseline",
+    "nearest",
+}  # ``nearest`` is only for lists of suggestions: not cached
 _NUMBERS = tuple(item.name for item in fields(Suggestion) if item.name not in _NO_NUMBERS)
 
 
@@ -150,8 +156,8 @@ def _count(payload: Mapping[str, object], name: str) -> int:
 
 def _suggestion_to_json(suggestion: Suggestion, case: DecisionContext) -> dict[str, object]:
     numbers = {name: getattr(suggestion, name) for name in _NUMBERS}
-    texts = {"n_trials": suggestion.n_trials, "reason": suggestion.reason[:_MOST_TEXT]}
-    return {**numbers, **texts, "choices": _choices(suggestion.config, case)}
+    counts = {"n_trials": suggestion.n_trials, "n_baseline": suggestion.n_baseline}
+    return {**numbers, **counts, "reason": suggestion.reason[:_MOST_TEXT], "choices": _choices(suggestion.config, case)}
 
 
 def _choices(config: Config, case: DecisionContext) -> list[int] | None:
@@ -177,6 +183,7 @@ def _suggestion(payload: object, case: DecisionContext) -> Suggestion:
         probability_to_fit=probability,
         doubt=doubt,
         n_trials=_count(payload, "n_trials"),
+        n_baseline=_count(payload, "n_baseline"),
         reason=_text(payload, "reason"),
         nearest=(),
         **numbers,

@@ -67,7 +67,11 @@ class DecisionContext:
         return replace(self, trials=trials, space=space, lines=(line,) if line else ())
 
     def frozen_space(self) -> SearchSpace:
-        """Return the space in which each parameter that stays as typed has only its current value."""
+        """Return the space in which each parameter that stays as typed by the user's rules has its current value."""
+        return hold(self.space, self.current, held(self.space))
+
+    def searched_space(self) -> SearchSpace:
+        """Return the frozen space in which what changes the global batch size, as trials show, stays as typed, too."""
         return hold(self.space, self.current, {*held(self.space), *self.batch_parameters()})
 
     def own_trials(self) -> list[Trial]:
@@ -110,7 +114,7 @@ def advise(case: DecisionContext) -> Suggestion | None:
         return None
     from torchx_cubicml.advisor import best_known
 
-    space = case.frozen_space()
+    space = case.searched_space()
     informative = filter(is_informative, case.trials)
     trials = comparable(informative, space, workload=case.workload, current=case.current)
 
@@ -181,7 +185,7 @@ def is_program_measured(case: DecisionContext) -> bool:
 def _untried(case: DecisionContext, *, seed: int) -> Choice | None:
     from torchx_cubicml.advisor import suggest
 
-    space = case.frozen_space()
+    space = case.searched_space()
     trials = comparable(case.trials, space, workload=case.workload, current=case.current)
     if can_change_batch(case.space, workload=case.workload, current=case.current):
         space = with_fixed_batch(space, workload=case.workload, current=case.current)

@@ -12,7 +12,7 @@ from torchx_cubicml.records.workload import comparable_trials, expire_lost_trial
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
 from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_informative, is_program_measured, n_launched
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
-from torchx_cubicml.rewrite.rules import explores
+from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
 from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.suggestion import Suggestion
     from torchx_cubicml.records.trial import Trial
     from torchx_cubicml.rewrite.choice import Choice, DecisionContext
+    from torchx_cubicml.space import RewriteRules
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -138,8 +139,21 @@ def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugges
 
 
 def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -> Decision:
-    choice = apply_rules(case, cached.suggestion) if cached.suggestion is not None else None
+    choice = None
+    if cached.suggestion is not None:
+        choice = apply_rules(case, cached.suggestion)
+        rules = case.space.rewrite
+        if not choice.rejection_reason and measures_baseline(cached.suggestion, rules, n_launched=cached.n_launched):
+            choice = replace(choice, rejection_reason=_baseline_reason(cached.suggestion, rules))
     return Decision(choice=choice, lines=(*first_few(cached.warnings), *cached.lines, *filter(None, [note])))
+
+
+def _baseline_reason(suggestion: Suggestion, rules: RewriteRules) -> str:
+    times = "once" if suggestion.n_baseline == 1 else f"{suggestion.n_baseline} times"
+    return (
+        f"this launch measures your own config again, which was measured {times}: one launch in "
+        f"{rules.baseline_every} does until there are {ENOUGH_OF_BASELINE} (baseline_every = 0 switches this off)"
+    )
 
 
 def _chosen_predictor(url: str, limits: DecisionLimits) -> str:

@@ -249,6 +249,7 @@ def _with_block(
             f"predicted gain {statistic_text(space.statistic)}".rstrip(),
             gain_text(gain) if suggestion.throughput is not None else "unknown; this launch measures it",
         ),
+        *_baseline_rows(choice),
         *([("measurement error", f"{doubt} for the most precise launch of each config")] if doubt else []),
         ("to switch this off", f"{options.flags}mode record"),
     ]
@@ -256,6 +257,15 @@ def _with_block(
     why = f"based on {known} of this workload" if choice.origin is Origin.REWRITE else f"to explore: {known} known"
     with_heading = changed.with_lines(f"arguments rewritten, {why}")
     return replace(with_heading, lines=(*with_heading.lines, *aligned(rows)))
+
+
+def _baseline_rows(choice: Choice) -> list[tuple[str, str]]:
+    n_baseline = choice.suggestion.n_baseline
+    if choice.suggestion.gain is None or n_baseline > 1:
+        return []
+    return [
+        ("your own config", "measured once, so the gain is uncertain" if n_baseline else "not measured, but predicted")
+    ]
 
 
 def _not_permitted_line(name: str) -> str:

@@ -32,6 +32,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.space import Parameter, RewriteRules, SearchSpace
     from torchx_cubicml.space.expression import Expression
 
+_PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
+ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
 IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
 
@@ -157,6 +159,23 @@ def explores(space: SearchSpace, *, workload: Workload, n_trials: int) -> bool:
     """
     drawn = hashlib.sha256(json.dumps([sorted(workload.items()), n_trials]).encode()).digest()
     return int.from_bytes(drawn[:8]) < space.rewrite.explore * 2**64
+
+
+def measures_baseline(suggestion: Suggestion, rules: RewriteRules, *, n_launched: int) -> bool:
+    """Return whether the next launch runs as typed, because the gain rests on few measurements of the own config.
+
+    A plain gain, whose 80 % interval begins at 1.25 or above, needs no further measurement: a slow node seldom costs a
+    fifth. An own config that runs out of memory, so that there is no gain, is not run again.
+
+    Args:
+        suggestion: what would run otherwise.
+        rules: the user's.
+        n_launched: known launches of the workload, so that a dry run shows what the launch will do.
+    """
+    low = suggestion.gain_low
+    if not rules.baseline_every or low is None or low >= _PLAIN_GAIN or suggestion.n_baseline >= ENOUGH_OF_BASELINE:
+        return False
+    return n_launched % rules.baseline_every == rules.baseline_every - 1
 
 
 def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetime) -> float:

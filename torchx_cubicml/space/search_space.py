@@ -62,6 +62,8 @@ class RewriteRules:
         freeze: parameters that stay as typed.
         explore: share of launches that explore an informative config, 0..1; none by default.
         explore_budget_device_hours: budget of all those launches together: wall hours times world size.
+        baseline_every: while a gain rests on few measurements of the user's own config, one in so many launches runs
+            it; 0 for none.
     """
 
     min_gain: float = 0.01
@@ -69,6 +71,7 @@ class RewriteRules:
     freeze: tuple[str, ...] = ()
     explore: float = 0.0
     explore_budget_device_hours: float = 0.0
+    baseline_every: int = 4
 
 
 @dataclass(frozen=True, slots=True)

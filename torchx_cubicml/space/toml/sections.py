@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.toml.schema import TomlTable
 
 
-REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours")
+REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours", "baseline_every")
 MAX_FROZEN = 1000
 
 
@@ -41,6 +41,7 @@ def read_rewrite(root: TomlTable, parameters: Collection[str], standard: Mapping
         freeze=tuple(standard.get(name, name) for name in _frozen(table, parameters)),
         explore=explore,
         explore_budget_device_hours=budget,
+        baseline_every=_baseline_every(table, defaults.baseline_every),
     )
 
 
@@ -51,6 +52,15 @@ def _number(table: TomlTable, key: str, default: float, *, most: float | None) -
     if value < 0 or (most is not None and value > most):
         raise table.error(key, "must be a number >= 0" if most is None else f"must be a number from 0 to {most}")
     return float(value)
+
+
+def _baseline_every(table: TomlTable, default: int) -> int:
+    value = table.number("baseline_every")
+    if value is None:
+        return default
+    if not isinstance(value, int) or value < 0 or value == 1:
+        raise table.error("baseline_every", "must be 0, or a whole number of at least 2")
+    return value
 
 
 def _frozen(table: TomlTable, parameters: Collection[str]) -> tuple[str, ...]:

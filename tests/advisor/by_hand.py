@@ -85,6 +85,9 @@ class Process(Trees):
         self.log.append(places)
         return np.stack([self.draws(place, np.arange(count)) for place in places], axis=1)
 
+    def without(self, row: Mapping[str, object]) -> Prediction:
+        return self.forecast([row])
+
     def ratios(self, rows: Sequence[Mapping[str, object]], over: Mapping[str, object]) -> Prediction:
         found = self.forecast([*rows, over]).logarithm
         return Prediction(logarithm=found[:-1] - found[-1], spread=np.full(len(rows), self.spread))

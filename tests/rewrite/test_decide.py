@@ -571,15 +571,15 @@ def test_an_unreadable_choice_of_a_predictor_is_none(filled: Place, monkeypatch:
     assert kept.predictor == ""
 
 
-def test_a_small_gain_over_a_single_launch_has_it_measured_again(place: Place) -> None:
-    place.add(*(ran(2, throughput=1000.0 + n) for n in (0,)), *(ran(4, throughput=1150.0 + n) for n in range(4)))
+def test_a_small_gain_over_few_launches_has_it_measured_again(place: Place) -> None:
+    place.add(*(ran(2, throughput=1000.0 + n) for n in range(2)), *(ran(4, throughput=1150.0 + n) for n in range(3)))
     place.add(*(ran(8, throughput=900.0 + n) for n in range(2)))  # seven launches: the next one is due
     choice = place.decide().choice
     assert choice is not None
     assert choice.config == config(4, "a")
     assert choice.rejection_reason == (
-        "this launch measures your own config again, which was measured once: one launch in 4 does until there are 3 "
-        "(baseline_every = 0 switches this off)"
+        "this launch measures your own config again, which was measured 2 times: one launch in 4 does until there are "
+        "3 (baseline_every = 0 switches this off)"
     )
     again = place.decide().choice
     assert again == choice

@@ -11,6 +11,7 @@ from torchx_cubicml.searchers.base import identity
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    from torchx_cubicml.advisor.claims import Claim
     from torchx_cubicml.advisor.posterior import Posterior
     from torchx_cubicml.records.trial import Config, Value
 
@@ -65,7 +66,12 @@ def _change(name: str, value: Value, other: Value) -> str:
 
 
 def build_suggestions(
-    posterior: Posterior, chosen: Sequence[tuple[Config, str]], current: Config, *, n_nearest: int = 0
+    posterior: Posterior,
+    chosen: Sequence[tuple[Config, str]],
+    current: Config,
+    *,
+    n_nearest: int = 0,
+    claims: Sequence[Claim | None] = (),
 ) -> list[Suggestion]:
     """Return a suggestion with prediction, gain and reason for each chosen config.
 
@@ -75,6 +81,7 @@ def build_suggestions(
         current: the user's own config.
         n_nearest: number of nearest measured trials listed with each suggestion. The nearest is described in the reason
             where none is given.
+        claims: gain of each chosen config; by default the posterior's.
     """
     if not chosen:
         return []
@@ -82,7 +89,7 @@ def build_suggestions(
     estimates = posterior.estimates([*configs, current])
     *predicted, baseline = estimates.intervals()
     *fits, _ = estimates.fits.tolist()
-    gains = posterior.gains(configs, current).intervals()
+    gains = [_interval(each) for each in claims] or posterior.gains(configs, current).intervals()
     own_doubt, own = _lowest_uncertainty(posterior, current), posterior.outcomes.get(identity(current))
     suggestions = []
     for (config, why), interval, gain, fit in zip(chosen, predicted, gains, fits, strict=True):
@@ -107,6 +114,10 @@ def build_suggestions(
         )
         suggestions.append(suggestion)
     return suggestions
+
+
+def _interval(claim: Claim | None) -> tuple[float, float, float] | None:
+    return None if claim is None else (claim.quantile(0.1), claim.quantile(0.5), claim.quantile(0.9))
 
 
 def _lowest_uncertainty(posterior: Posterior, config: Config) -> float:

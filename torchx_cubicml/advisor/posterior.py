@@ -227,6 +227,16 @@ class Posterior:
         same = np.array([identity(config) == identity(over) for config in configs], dtype=np.bool_)
         return Prediction(logarithm=np.where(same, 0.0, gains.logarithm), spread=np.where(same, 0.0, gains.spread))
 
+    def without(self, config: Config) -> Prediction:
+        """Return the prediction of a config's true throughput from the measurements of others alone.
+
+        Raises:
+            TypeError: the surrogate cannot leave a measurement out.
+        """
+        if not isinstance(self.surrogate, JointSurrogate):
+            raise TypeError("only a joint surrogate can leave a measurement out")
+        return self.surrogate.without(self._rows([config])[0])
+
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
         ran = [record for record in self.outcomes.values() if record.measured and not record.out_of_memory]

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from torchx_cubicml.advisor.batch import DEFAULT_METHOD, ProposalMethod, designed, searched
+from torchx_cubicml.advisor.claims import claims_of
 from torchx_cubicml.advisor.explain import build_suggestions
 from torchx_cubicml.advisor.posterior import Posterior, ranked
 from torchx_cubicml.errors import SpaceError
@@ -44,7 +45,7 @@ _MIN_TRIED = 8  # configs tried before an ordinary launch may run an untried one
 _UNTRIED_SDS = 2.33  # standard deviations from mean to lower bound of an untried config, as no run confirms it
 _MIN_GAIN = 1.01  # predicted gain below which the user's own config stays
 _N_NEAREST = 3  # measured trials listed with each suggestion
-_CONFIDENCE = 0.95  # least probability of being faster than the user's own config; nine of ten claims hold with margin
+_CONFIDENCE = 0.96  # least probability of being faster than the user's own config
 
 
 def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning of its own
@@ -104,7 +105,7 @@ def best_known(
     A measured config is judged by its posterior, from prediction and measurements; outliers are passed over. A config
     that was never run is returned only if its whole 98 % interval is above the best measured one and it almost surely
     fits. The user's own config stays unless another has a predicted gain of a per cent, and is faster at all with a
-    probability of 95 %.
+    probability of 96 %: see ``claims``.
 
     Args:
         space: bound or not.
@@ -209,13 +210,18 @@ def _best(posterior: Posterior, current: Config, rng: np.random.Generator) -> Su
         candidates.insert(
             0, (untried, "not run yet; even the low end of its prediction is faster than every measured config")
         )
-    gains = posterior.gains([config for config, _ in candidates], current)
+    claims = claims_of(posterior, [config for config, _ in candidates], current)
     # A gain is claimed where it is large enough to matter and surely more than noise.
-    claimed = (gains.throughput >= _MIN_GAIN) & (gains.quantile(1.0 - _CONFIDENCE) > 1.0) | np.isnan(gains.logarithm)
-    sure = [each for each, is_claimed in zip(candidates, claimed, strict=True) if is_claimed]
-    unchanged = current, "your config: no known config is reliably at least 1 % faster"
-    (suggestion,) = build_suggestions(posterior, [sure[0] if sure else unchanged], current)
-    return suggestion
+    sure = [
+        (each, claim)
+        for each, claim in zip(candidates, claims, strict=True)
+        if claim is None or (claim.quantile(0.5) >= _MIN_GAIN and claim.probability_above(0.0) > _CONFIDENCE)
+    ]
+    if not sure:
+        unchanged = current, "your config: no known config is reliably at least 1 % faster"
+        return build_suggestions(posterior, [unchanged], current)[0]
+    chosen, claim = sure[0]
+    return build_suggestions(posterior, [chosen], current, claims=[claim])[0]
 
 
 def _completed(space: SearchSpace, current: Config) -> Config:

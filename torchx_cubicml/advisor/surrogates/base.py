@@ -110,5 +110,8 @@ class JointSurrogate(Surrogate, Protocol):
     ) -> NDArray[np.float64]:
         """Return joint posterior samples of the logarithms of true throughput of few ``rows``, ``[count, n]``."""
 
+    def without(self, row: Mapping[str, Value]) -> Prediction:
+        """Return the prediction of ``row`` from the measurements of other configs alone (leave-one-out)."""
+
     def ratios(self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]) -> Prediction:
         """Return the posterior of the ratio of true throughput of ``rows`` to ``over``."""

@@ -105,6 +105,13 @@ class PerWorkloadSurrogate:
         ]
         return np.vstack(samples) + prior_mean
 
+    def without(self, row: Mapping[str, Value]) -> Prediction:
+        """Return the leave-one-out prediction of ``row``; see ``JointSurrogate``."""
+        features = encode_rows(self.history.columns, [row])
+        prior_mean = self.prior.logarithms([row]) if self.prior is not None else 0.0
+        latent = self.process.without(features).latent(features)
+        return replace(latent, logarithm=latent.logarithm + prior_mean)
+
     def ratios(self, rows: Sequence[Mapping[str, Value]], over: Mapping[str, Value]) -> Prediction:
         """Return the posterior of ratios over all likely shares of noise; see ``JointSurrogate``."""
         features = encode_rows(self.history.columns, [*rows, over])

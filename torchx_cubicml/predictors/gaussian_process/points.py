@@ -119,6 +119,12 @@ class EncodedConfigs:
     def __len__(self) -> int:
         return len(self.numbers)
 
+    def equal(self, other: EncodedConfigs) -> NDArray[np.bool_]:
+        """Return whether each of these rows equals the one row of ``other``, ``[n]``."""
+        pairs = [(self.numbers, other.numbers), (self.categories, other.categories)]
+        pairs += zip(self.members, other.members, strict=True)
+        return np.asarray(np.all([(a == b).reshape(len(self), -1).all(axis=1) for a, b in pairs], axis=0))
+
     def concatenate(self, other: EncodedConfigs) -> EncodedConfigs:
         """Return these rows followed by those of ``other``."""
         return EncodedConfigs(

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.predictors.gaussian_process.points import EncodedConfigs
     from torchx_cubicml.records.trial import Scalar
 
+_NOTHING_KNOWN = 1e8  # variance of a measurement that is left out
 _MOST_ROWS = 400  # beyond, a random subset is used: a fit is cubic in their number
 _NOISE = 0.015  # of one measurement, before there are repeats
 _CENTRE_QUANTILE = 0.7  # quantile of the logarithms that is the constant mean: slow configs are outliers, not the rule
@@ -38,7 +39,7 @@ _PRIOR_SPREAD, _PRIOR_SPREAD_OF_PLAIN = (0.3, 2), (0.6, 4)
 
 # Shares of signal and noise that claims are averaged over: factors on the kernel's variances, and on the prior noise.
 _SIZES, _NOISES = (1.0, 0.3, 0.1, 0.03, 0.01, 0.001), (0.25, 0.5, 1.0, 2.0, 3.0, 4.0, 6.0, 8.0)
-_WIDE_SIZE_SD, _WIDE_NOISE_SD = 3.0, 1.2
+_WIDE_SIZE_SD, _USUAL_NOISE, _WIDE_NOISE_SD = 3.0, 2.0, 0.9  # median noise of 3 %, as in ``advisor.noise``
 _LEAST_PROBABILITY = 0.01  # shares of lower posterior probability are dropped
 # The same where a few repeats determine the noise roughly.
 _NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS = (0.35, 0.5, 0.7, 1.0, 1.4, 2.0, 3.0, 4.0), 0.7
@@ -189,6 +190,14 @@ class GaussianProcess:
         mean = self.centre_ + self._prior_mean_at(points) + self.scale_ * (across @ self.weights_)
         return mean, self.scale_**2 * covariance
 
+    def without(self, features: NDArray[np.float64]) -> Self:
+        """Return the process as if the config of one row had not been measured (leave-one-out)."""
+        left_out = self.points_.equal(self._points(features))
+        found = copy(self)
+        found.own_noise_ = np.where(left_out, _NOTHING_KNOWN, self.own_noise_)
+        found._condition()
+        return found
+
     def fantasize(self, features: NDArray[np.float64]) -> Self:
         """Return the process conditioned on fantasy observations at the posterior means (kriging believer).
 
@@ -229,8 +238,10 @@ class GaussianProcess:
 
     def _shares_of_noise(self, gram: NDArray[np.float64]) -> list[tuple[float, _Share]]:
         """Return posterior probabilities of pairs: factor on the signal's variances, noise variances ``[n]``."""
-        ratios, ratio_sd = (
-            (_NOISES, _WIDE_NOISE_SD) if self.noise is None else (_NOISES_OF_REPEATS, _NOISE_SD_OF_REPEATS)
+        ratios, usual, ratio_sd = (
+            (_NOISES, _USUAL_NOISE, _WIDE_NOISE_SD)
+            if self.noise is None
+            else (_NOISES_OF_REPEATS, 1.0, _NOISE_SD_OF_REPEATS)
         )
         shares, logs = [], []
         for ratio in ratios:
@@ -241,7 +252,7 @@ class GaussianProcess:
             values, projections = np.maximum(values, 0.0), (vectors.T @ (scale * self.rest_)) ** 2
             for size in _SIZES:
                 total = size * values + 1.0
-                prior = -0.5 * (math.log(ratio) / ratio_sd) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
+                prior = -0.5 * (math.log(ratio / usual) / ratio_sd) ** 2 - 0.5 * (math.log(size) / _WIDE_SIZE_SD) ** 2
                 logs.append(
                     prior - 0.5 * float((projections / total).sum() + np.log(total).sum() + np.log(noise).sum())
                 )

@@ -3,7 +3,7 @@
 python benchmarks/claims.py [--histories 1000] [--workers 2] [--output benchmarks/results/claims.txt]
 
 A history is a workload of one of five kinds: simulated plain trainings (``llm``, ``vision``), a simulated training with
-a strategy per layer (``layers``), and two public tables (``hash``-named configs that failed there are never launched).
+a strategy per layer (``layers``), and two public tables (configs that failed there are never launched).
 The user's own config is the best of all (``best``), within one per cent of it (``near``), or one that two in three
 configs are slower than (``usual``). It is launched once, and other configs around it: half drawn at random, half one
 step away from the fastest so far. Launches differ by 2, 5 or 10 per cent (log-normal), and one in twenty, or one in
@@ -11,10 +11,10 @@ ten, or none, is slowed down to 50 to 95 per cent by its node. Each history is a
 run after 10, 25 and 50 launches.
 
 A claim is made where that is another config than the user's own; it is false where the true gain is not above 0.
-``False``: share of histories, and of claims, with the upper end of the 95 % interval (of histories: by Wilson; of
-claims: of the mean over histories). ``Held``: share of claims whose 80 % interval holds the true gain, with its 95 %
-interval, errors clustered by history. ``Gain``: mean logarithm of the true gain of what runs, zero where nothing is
-claimed, over ``usual`` histories.
+False: share of histories, and of claims, with the upper end of the 95 % interval (of histories: Wilson's; of claims:
+errors clustered by history). Held: share of claims whose 80 % interval holds the true gain, with its 95 % interval,
+clustered likewise. Gain and promised: mean logarithms of the claims' true and promised gains. Of all: mean logarithm of
+the true gain of what runs, 0 where nothing is claimed.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ def own_config(ground: Ground, space: SearchSpace, own: str, rng: np.random.Gene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What the next ordinary launch of a history would run.
+    """Gain of the config that the next ordinary launch of a history would run.
 
     Args:
         gain: logarithm of the true gain; 0.0 where the launch stays as typed.

@@ -12,7 +12,14 @@ PREDICTED = {
     "reason": "fastest of 3 trials",
     "n_trials": 3,
 }
-UNKNOWN = {"baseline_throughput": None, "gain": None, "gain_low": None, "gain_high": None, "doubt": 0.0}
+UNKNOWN = {
+    "baseline_throughput": None,
+    "gain": None,
+    "gain_low": None,
+    "gain_high": None,
+    "doubt": 0.0,
+    "n_baseline": 0,
+}
 NEAR = NearTrial(trial_id="a", differs="tp_degree 1", throughput=110.0)
 SUGGESTION = Suggestion(config={"tp_degree": 2, "sharding": ("A", "B")}, nearest=(NEAR,), **PREDICTED)
 

@@ -73,7 +73,9 @@ class _Migration:
         self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
         self._names = {item.name for item in space.parameters} | self._facts.keys()
+        self._former = {name for item in space.parameters for name in item.was}
         self._sizes = _SIZES & workload.keys()
+        self._present: dict[tuple[int, int], tuple[bool, Trial]] = {}  # keeps a trial alive, as ids are the keys
         self._stated: dict[tuple[object, ...], Mapping[str, Value | None]] = {}
 
     def concerns(self, trial: Trial) -> bool:
@@ -82,15 +84,29 @@ class _Migration:
 
     def of(self, trial: Trial) -> Trial:
         """Return the trial with the facts and the config that the present space file asks for, as far as known."""
+        pair = id(trial.workload), id(trial.config)  # trials of a store share them
+        if pair not in self._present:
+            self._present[pair] = self._is_present(trial), trial
+        if self._present[pair][0]:
+            return trial
         lacks = self._names - trial.config.keys() - trial.workload.keys()
         stated = self._stated_by(trial) if lacks else {}
+        workload = self._workload_of(trial, stated)
+        config = self._config_of(trial, stated, workload)
+        if config == trial.config and workload == trial.workload:
+            return trial
+        return replace(trial, workload=workload, config=config)
+
+    def _workload_of(self, trial: Trial, stated: Mapping[str, Value | None]) -> dict[str, Value]:
         workload = {**trial.workload, **{name: size for name, size in _sizes(trial).items() if name in self._sizes}}
         for name, fact in self._facts.items():
             value = stated.get(name) if fact.binding is not None else fact.value
             if name not in workload and name not in trial.config and value is not None:
                 workload[name] = value
-        former = {name for item in self._space.parameters for name in item.was}
-        config = {name: value for name, value in trial.config.items() if name not in former}
+        return workload
+
+    def _config_of(self, trial: Trial, stated: Mapping[str, Value | None], workload: Workload) -> dict[str, Value]:
+        config = {name: value for name, value in trial.config.items() if name not in self._former}
         for item in self._space.parameters:
             value = _recorded(item, trial)
             if value is None:
@@ -99,9 +115,17 @@ class _Migration:
                 value = _sizes(trial).get(item.binding.name)
             if value is not None:
                 config[item.name] = _in_form(item, value, {**trial.observed, **workload, **config})
-        if config == trial.config and workload == trial.workload:
-            return trial
-        return replace(trial, workload=workload, config=config)
+        return config
+
+    def _is_present(self, trial: Trial) -> bool:
+        """Return whether nothing is missing, renamed or of another form."""
+        parameters, config = self._space.parameters, trial.config
+        if not (trial.workload.keys() >= self._facts.keys() | self._sizes and self._former.isdisjoint(config)):
+            return False
+        return all(
+            item.name in config and isinstance(config[item.name], tuple) == (item.per_layer is not None)
+            for item in parameters
+        )
 
     def _stated_by(self, trial: Trial) -> Mapping[str, Value | None]:
         if trial.arguments is None:

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from torchx_cubicml.predictors.features.history import collapsed, config_key
-from torchx_cubicml.records.workload import value_key
+from torchx_cubicml.predictors.features.history import config_key
+from torchx_cubicml.records.workload import collapsed, value_key
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence

@@ -68,7 +68,7 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
 
 
 def stated_values(launch: Launch, space: SearchSpace, known: Mapping[str, Value]) -> dict[str, Value | None]:
-    """Return what the program's arguments state of the parameters and workload facts that are bound to flags.
+    """Return the values of parameters and workload facts bound to flags, as the program's arguments state them.
 
     Config files are not read: they may have changed since.
 

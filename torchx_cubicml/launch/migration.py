@@ -15,7 +15,7 @@ from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.trial import MAX_ITEMS
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.workload import collapsed, is_same_workload
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.constraints import is_count
 
@@ -204,14 +204,9 @@ def _default(parameter: Parameter, trial: Trial) -> Value | None:
 def _in_form(parameter: Parameter, value: Value, facts: Mapping[str, Value]) -> Value:
     """Return a value per layer for a per-layer parameter, and a single one for another, where that is possible."""
     if parameter.per_layer is None:
-        return _scalar_if_uniform(value)
+        return collapsed(value)
     count = facts.get(parameter.per_layer) if isinstance(parameter.per_layer, str) else parameter.per_layer
     return (value,) * count if not isinstance(value, tuple) and is_count(count) and count <= MAX_ITEMS else value
-
-
-def _scalar_if_uniform(value: Value) -> Value:
-    """Return the common entry of a uniform tuple, else the value; both request the same for every layer."""
-    return value[0] if isinstance(value, tuple) and len(set(value)) == 1 else value
 
 
 def _is_reliable(name: str, fact: str, own: Sequence[Trial], current: Config) -> bool:
@@ -223,4 +218,4 @@ def _is_reliable(name: str, fact: str, own: Sequence[Trial], current: Config) ->
 
 
 def _is_alike(one: Value, other: Value) -> bool:
-    return same_value(_scalar_if_uniform(one), _scalar_if_uniform(other))
+    return same_value(collapsed(one), collapsed(other))

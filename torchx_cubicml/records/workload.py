@@ -42,6 +42,13 @@ def value_key(value: Value) -> Hashable:
     return value if isinstance(value, str) else (isinstance(value, bool), value)
 
 
+def collapsed(value: Value) -> Value:
+    """Return one value for a tuple whose entries are all equal: requesting it per layer requests the same."""
+    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
+        return value[0]
+    return value
+
+
 _SHARED_FACTS = {
     "device": "",
     "n_params": "; declare the flag that changed it under [workload] in the space file",

@@ -126,7 +126,7 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
 
 
 def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Suggestion | None) -> list[str]:
-    """Return what keeps the global batch size: parameters left alone, and faster launches of another batch."""
+    """Return messages on the global batch size: parameters that keep it, and faster launches of another one."""
     lines = [
         f"keeping {name}: launches that differ in it alone had different global batch sizes "
         "(set changes_training = true in the space file to allow it)"

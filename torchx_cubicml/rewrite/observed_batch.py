@@ -7,8 +7,8 @@ from statistics import fmean
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.workload import value_key
-from torchx_cubicml.rewrite.rules import IN_BATCH
 from torchx_cubicml.space import computed_global_batch_size
+from torchx_cubicml.space.constraints import IN_BATCH
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Iterable

@@ -19,7 +19,7 @@ from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
-from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
+from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
 from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
 
@@ -35,7 +35,6 @@ if TYPE_CHECKING:
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
-IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
 
 
 def changes_training(parameter: Parameter) -> bool:

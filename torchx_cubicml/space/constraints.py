@@ -124,6 +124,9 @@ PREDEFINED_NAMES = ("world_size", "nnodes", "nproc_per_node", "dp_degree", "glob
 NOT_DATA_PARALLEL = ("tp_degree", "pp_degree", "cp_degree")
 """Mesh axes whose ranks share their samples; 1 if absent."""
 
+IN_BATCH = frozenset({"micro_batch_size", "gradient_accumulation_steps", "global_batch_size", *NOT_DATA_PARALLEL})
+"""Parameters on which the global batch size depends."""
+
 MAX_DERIVED = 2**63 - 1  # a script could not read a larger value
 
 

@@ -12,7 +12,6 @@ import numpy as np
 from torchx_cubicml.errors import RecordError
 from torchx_cubicml.predictors.features.columns import Columns
 from torchx_cubicml.records.trial import OBJECTIVES, State
-from torchx_cubicml.records.workload import value_key
 from torchx_cubicml.space.trainers import STANDARD_PARAMETERS, STANDARD_WORDS
 
 if TYPE_CHECKING:
@@ -206,13 +205,6 @@ def config_key(config: Config) -> str:
     True
     """
     return json.dumps({name: _canonical(value) for name, value in config.items()}, sort_keys=True)
-
-
-def collapsed(value: Value) -> Value:
-    """Return one value for a tuple whose entries are all equal: requesting it per layer requests the same."""
-    if isinstance(value, tuple) and value and all(value_key(item) == value_key(value[0]) for item in value):
-        return value[0]
-    return value
 
 
 def _throughput(trial: Trial, objective: str) -> float | None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.standard_names import FLAG_ALIASES, standard_name
-from torchx_cubicml.space.constraints import NOT_DATA_PARALLEL
+from torchx_cubicml.space.constraints import IN_BATCH, NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.toml.schema import TomlTable
 
 MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH = "micro_batch_size", "gradient_accumulation_steps", "global_batch_size"
-IN_BATCH = frozenset({MICRO_BATCH, ACCUMULATION, GLOBAL_BATCH, *NOT_DATA_PARALLEL})
 _SAMPLES = ((5040, 3, 4), (27720, 5, 2))  # global batch, one factor, data-parallel degree
 
 
@@ -52,7 +51,7 @@ def standard_names_of(parameters: TomlTable, facts: Collection[str]) -> dict[str
 
 
 def _told(name: str, table: TomlTable) -> str:
-    """Return what ``observe``, the flag, the variable or the name itself tells; empty if nothing does."""
+    """Return the standard name told by ``observe``, the flag, the variable or the name itself; empty without one."""
     observe = table.raw("observe")
     words = [observe, *(str(table.raw(key) or "") for key in ("flag", "env", "key")), name]
     for word in words:

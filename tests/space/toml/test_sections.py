@@ -49,3 +49,14 @@ def test_a_parameter_may_permit_a_changed_training() -> None:
     assert parameter.changes_training
     with pytest.raises(SpaceError, match=r"parameters.tp_degree.changes_training: must be true or false, got 1"):
         parse_space(f"{PARAMETER}changes_training = 1", where="space.toml")
+
+
+@pytest.mark.parametrize(("line", "expected"), [("", 4), ("baseline_every = 0", 0), ("baseline_every = 10", 10)])
+def test_how_often_the_own_config_runs_can_be_set(line: str, expected: int) -> None:
+    assert rules(line).baseline_every == expected
+
+
+@pytest.mark.parametrize("value", ["1", "-1", "2.5", "true", "'4'"])
+def test_other_values_are_refused(value: str) -> None:
+    with pytest.raises(SpaceError, match=r"^space.toml: rewrite.baseline_every: must be "):
+        rules(f"baseline_every = {value}")

@@ -5,16 +5,22 @@ python benchmarks/claims.py [--histories 1000] [--workers 2] [--output benchmark
 A history is a workload of one of five kinds: simulated plain trainings (``llm``, ``vision``), a simulated training with
 a strategy per layer (``layers``), and two public tables (configs that failed there are never launched).
 The user's own config is the best of all (``best``), within one per cent of it (``near``), or one that two in three
-configs are slower than (``usual``). It is launched once, and other configs around it: half drawn at random, half one
-step away from the fastest so far. Launches differ by 2, 5 or 10 per cent (log-normal), and one in twenty, or one in
-ten, or none, is slowed down to 50 to 95 per cent by its node. Each history is asked what the next ordinary launch would
-run after 10, 25 and 50 launches.
+configs are slower than (``usual``). Launches differ by 2, 5 or 10 per cent (log-normal), and one in twenty, or one in
+ten, or none, is slowed down to 50 to 95 per cent by its node.
+
+A history has 50 launches. The own config is among the first ten. All others but ordinary launches run configs that
+somebody tries: half drawn at random, half one step away from the fastest so far. In half of the histories (``once``)
+there is no other ordinary launch, so that the own config is measured once. In the others (``again``) one launch in four
+is an ordinary one of the own config: it runs what it is rewritten to, or stays as typed, by the rules of a space file
+that sets none (``baseline_every``). A history is asked what an ordinary launch would run: after 10, 25 and 50 launches,
+and besides at each ordinary launch from the tenth on.
 
 A claim is made where that is another config than the user's own; it is false where the true gain is not above 0.
 False: share of histories, and of claims, with the upper end of the 95 % interval (of histories: Wilson's; of claims:
 errors clustered by history). Held: share of claims whose 80 % interval holds the true gain, with its 95 % interval,
 clustered likewise. Gain and promised: mean logarithms of the claims' true and promised gains. Of all: mean logarithm of
-the true gain of what runs, 0 where nothing is claimed.
+the true gain of what runs, 0 where nothing is claimed. A second table is of the same histories by the engine without
+its caution: the posterior of the gain alone decides, at 95 per cent, and the own config is never run for its own sake.
 """
 
 from __future__ import annotations
@@ -22,7 +28,7 @@ from __future__ import annotations
 import argparse
 import math
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -33,17 +39,25 @@ from lib.plain_spaces import PlainModel
 from lib.simulator import Simulator
 from lib.tables import PLAIN_TABLES, plain_rows
 
-from torchx_cubicml.advisor import best_known
+from torchx_cubicml.advisor import best_known, study
+from torchx_cubicml.advisor.claims import Claim
 from torchx_cubicml.records.trial import Config, Measurement, State, Trial
+from torchx_cubicml.rewrite.rules import measures_baseline
 from torchx_cubicml.space import Parameter, SearchSpace
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from torchx_cubicml.advisor.posterior import Posterior
+    from torchx_cubicml.records.suggestion import Suggestion
+
 MARKS = (10, 25, 50)
 OWN = ("best", "near", "usual")
 NOISE, SLOWED = (0.02, 0.05, 0.10), (0.0, 0.05, 0.10)
+BASELINE = ("once", "again")
+ORDINARY = 0.25  # share of ordinary launches, where there are any
 KINDS = ("llm", "vision", "layers", *PLAIN_TABLES[:2])
+LEVELS = {"own": OWN, "noise": NOISE, "slowed": SLOWED, "kind": KINDS, "baseline": BASELINE}
 NEAR, USUAL = 0.99, 2 / 3
 WITHIN = 0.004  # error of one run, as it tells of itself
 DRAWN = 400  # legal configs drawn at random, from which a history starts
@@ -169,34 +183,78 @@ def own_config(ground: Ground, space: SearchSpace, own: str, rng: np.random.Gene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Gain of the config that the next ordinary launch of a history would run.
+    """What an ordinary launch of a history would run.
 
     Args:
-        gain: logarithm of the true gain; 0.0 where the launch stays as typed.
+        after: number of launches before it.
+        gain: logarithm of the true gain over the own config; 0.0 where the launch stays as typed.
         promised: logarithm of the promised gain; ``None`` where nothing is claimed.
         held: whether the 80 % interval holds the true gain.
     """
 
-    gain: float
+    after: int
+    gain: float = 0.0
     promised: float | None = None
     held: bool = False
 
 
-def answers(seed: int, *, own: str, noise: float, slowed: float, kind: str) -> tuple[Answer, ...]:
-    """Return the answers of one history after each mark."""
-    rng = np.random.default_rng([seed, OWN.index(own), KINDS.index(kind), int(1000 * noise), int(1000 * slowed)])
-    ground = ground_of(kind, seed)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Design:
+    """Design of a history; the fields are those of the table's lines."""
+
+    own: str
+    noise: float
+    slowed: float
+    kind: str
+    baseline: str
+
+
+def answers(seed: int, design: Design, *, is_cautious: bool) -> tuple[Answer, ...]:
+    """Return the answers of one history."""
+    places = OWN.index(design.own), KINDS.index(design.kind), BASELINE.index(design.baseline)
+    rng = np.random.default_rng([seed, *places, int(1000 * design.noise), int(1000 * design.slowed)])
+    ground = ground_of(design.kind, seed)
     space = ground.space.bind(workload=ground.workload, current={})
-    current = own_config(ground, space, own, rng)
+    current = own_config(ground, space, design.own, rng)
     first = int(rng.integers(MARKS[0]))
     trials: list[Trial] = []
     found = []
-    while len(trials) < MARKS[-1]:
-        config = current if len(trials) == first else _next(ground, space, trials, rng)
-        trials.append(_launched(ground, config, rng, noise=noise, slowed=slowed, number=len(trials)))
-        if len(trials) in MARKS:
-            found.append(_answer(ground, current, trials, seed))
-    return tuple(found)
+    while True:
+        count = len(trials)
+        is_ordinary = design.baseline == "again" and first < count and rng.random() < ORDINARY
+        chosen = None
+        if is_ordinary or count in MARKS:
+            chosen = claimed(ground, current, trials, seed, is_cautious=is_cautious)
+            if count >= MARKS[0]:
+                found.append(_answer(ground, current, chosen, after=count))
+        if count >= MARKS[-1]:
+            return tuple(found)
+        if is_ordinary:
+            config = current if chosen is None else {name: chosen.config[name] for name in current}
+        else:
+            config = current if count == first else _next(ground, space, trials, rng)
+        trials.append(_launched(ground, config, rng, design))
+
+
+def claimed(
+    ground: Ground, current: Config, trials: Sequence[Trial], seed: int, *, is_cautious: bool
+) -> Suggestion | None:
+    """Return what the next ordinary launch is rewritten to; ``None`` where it stays as typed."""
+    if not is_cautious:
+        study.claims_of, study._CONFIDENCE = _plain_claims, 0.95
+    best = best_known(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)
+    if best is None or all(best.config[name] == value for name, value in current.items()):
+        return None
+    if is_cautious and measures_baseline(best, ground.space.rewrite, n_launched=len(trials)):
+        return None
+    return best
+
+
+def _plain_claims(posterior: Posterior, configs: Sequence[Config], current: Config) -> list[Claim | None]:
+    gains = posterior.gains(configs, current)
+    pairs = zip(gains.logarithm.tolist(), gains.spread.tolist(), strict=True)
+    claims = [Claim(np.ones(1), np.array([mean]), np.array([max(spread, 1e-9)])) for mean, spread in pairs]
+    return [None if math.isnan(claim.means[0]) else claim for claim in claims]
 
 
 def _next(ground: Ground, space: SearchSpace, trials: Sequence[Trial], rng: np.random.Generator) -> Config:
@@ -208,15 +266,13 @@ def _next(ground: Ground, space: SearchSpace, trials: Sequence[Trial], rng: np.r
     return ground.sample(space, 1, rng)[0]
 
 
-def _launched(
-    ground: Ground, config: Config, rng: np.random.Generator, *, noise: float, slowed: float, number: int
-) -> Trial:
-    speed = ground.true(config) * math.exp(rng.normal(0.0, noise) + rng.normal(0.0, WITHIN))
-    if rng.random() < slowed:
+def _launched(ground: Ground, config: Config, rng: np.random.Generator, design: Design) -> Trial:
+    speed = ground.true(config) * math.exp(rng.normal(0.0, design.noise) + rng.normal(0.0, WITHIN))
+    if rng.random() < design.slowed:
         speed *= rng.uniform(0.5, 0.95)
-    measurement = Measurement(samples_per_second=speed, statistic="mean", relative_error=WITHIN)
+    measurement = Measurement(samples_per_second=max(speed, 1e-3), statistic="mean", relative_error=WITHIN)
     return Trial(
-        trial_id=f"t{number}",
+        trial_id=f"t{rng.integers(2**62)}",
         workload=dict(ground.workload),
         config=config,
         state=State.COMPLETED,
@@ -224,16 +280,15 @@ def _launched(
     )
 
 
-def _answer(ground: Ground, current: Config, trials: Sequence[Trial], seed: int) -> Answer:
-    best = best_known(ground.space, workload=ground.workload, current=current, trials=trials, seed=seed)
-    if best is None or all(best.config[name] == value for name, value in current.items()):
-        return Answer(gain=0.0)
-    true = ground.true({name: best.config[name] for name in current})
+def _answer(ground: Ground, current: Config, chosen: Suggestion | None, *, after: int) -> Answer:
+    if chosen is None:
+        return Answer(after=after)
+    true = ground.true({name: chosen.config[name] for name in current})
     gain = math.log(true / ground.true(current)) if true > 0.0 else -math.inf
-    if best.gain is None or best.gain_low is None or best.gain_high is None:
-        raise ValueError(f"no gain of {best.config} in history {seed}")
-    held = math.log(best.gain_low) <= gain <= math.log(best.gain_high)
-    return Answer(gain=max(gain, -1.0), promised=math.log(best.gain), held=held)
+    if chosen.gain is None or chosen.gain_low is None or chosen.gain_high is None:
+        raise ValueError(f"no gain of {chosen.config}")
+    held = math.log(chosen.gain_low) <= gain <= math.log(chosen.gain_high)
+    return Answer(after=after, gain=max(gain, -1.0), promised=math.log(chosen.gain), held=held)
 
 
 def wilson(count: int, total: int) -> tuple[float, float]:
@@ -264,7 +319,7 @@ def line(name: str, histories: Sequence[Sequence[Answer]]) -> str:
     every = [each for of in claims for each in of]
     true = np.mean([each.gain for each in every]) if every else math.nan
     promised = np.mean([each.promised for each in every]) if every else math.nan
-    gain = np.mean([each.gain for of in histories for each in of])
+    gain = np.mean([each.gain for of in histories for each in of] or [math.nan])
     of_history, of_claim = wilson(n_false, len(histories))[1], share + half
     return (
         f"{name:22s} {len(histories):9d} {len(every):6d} {n_false / len(histories):6.3f} to "
@@ -273,40 +328,51 @@ def line(name: str, histories: Sequence[Sequence[Answer]]) -> str:
     )
 
 
+def table(found: Sequence[Sequence[Answer]], designs: Sequence[Design]) -> list[str]:
+    """Return the lines of a table, of the answers of histories and their designs."""
+    lines = [
+        f"{'histories':22s} {'histories':>9s} {'claims':>6s} {'false/history':>15s} {'false/claim':>16s} "
+        f"{'held':>15s} {'gain':>6s} {'promised':>8s} {'of all':>6s}",
+        line("all", found),
+    ]
+    for each in fields(Design):
+        for value in LEVELS[each.name]:
+            of = [one for one, design in zip(found, designs, strict=True) if getattr(design, each.name) == value]
+            lines += [line(f"{each.name} {value}", of)] if of else []
+    for low, high in zip(MARKS, (*MARKS[1:], math.inf), strict=True):
+        lines.append(line(f"after {low}", [[one for one in of if low <= one.after < high] for of in found]))
+    for low, high in zip(MARKS, (*MARKS[1:], math.inf), strict=True):
+        usual = [of for of, design in zip(found, designs, strict=True) if design.own == "usual"]
+        lines.append(line(f"usual, after {low}", [[one for one in of if low <= one.after < high] for of in usual]))
+    return lines
+
+
 def main() -> None:
-    """Print the table, and write it besides where a file is named."""
+    """Print the tables, and write them besides where a file is named."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--histories", type=int, default=1000, help="of all designs together")
+    parser.add_argument("--histories", type=int, default=1080, help="of all designs together")
     parser.add_argument("--first-seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="processes at once")
+    parser.add_argument("--cautious-only", action="store_true", help="leave the second table out")
     parser.add_argument("--output", type=Path, default=None, help="file to write besides")
     args = parser.parse_args()
     rng = np.random.default_rng(args.first_seed)
-    designs = [*product(OWN, NOISE, SLOWED, KINDS)]
-    order = [
-        designs[index] for _ in range(-(-args.histories // len(designs))) for index in rng.permutation(len(designs))
-    ]
-    drawn = order[: args.histories]
-    with ProcessPoolExecutor(args.workers) as executor:
-        jobs = [
-            executor.submit(partial(answers, args.first_seed + seed, own=own, noise=noise, slowed=slowed, kind=kind))
-            for seed, (own, noise, slowed, kind) in enumerate(drawn)
-        ]
-        found = [job.result() for job in jobs]
-    printed = [
-        f"{'histories':22s} {'histories':>9s} {'claims':>6s} {'false/history':>15s} {'false/claim':>16s} "
-        f"{'held':>15s} {'gain':>6s} {'promised':>8s} {'of all':>6s}"
-    ]
-    groups: list[tuple[str, list[Sequence[Answer]]]] = [("all", list(found))]
-    for place, (label, values) in enumerate([("own", OWN), ("noise", NOISE), ("slowed", SLOWED), ("kind", KINDS)]):
-        for value in values:
-            of = [each for each, design in zip(found, drawn, strict=True) if design[place] == value]
-            groups.append((f"{label} {value}", of))
-    groups += [(f"after {mark}", [(of[index],) for of in found]) for index, mark in enumerate(MARKS)]
-    printed += [line(name, of) for name, of in groups if of]
-    print("\n".join(printed))
+    designs = [Design(**dict(zip(LEVELS, values, strict=True))) for values in product(*LEVELS.values())]
+    rounds = -(-args.histories // len(designs))
+    drawn = [designs[index] for _ in range(rounds) for index in rng.permutation(len(designs))][: args.histories]
+    printed: list[str] = []
+    for is_cautious in (True,) if args.cautious_only else (True, False):
+        with ProcessPoolExecutor(args.workers) as executor:
+            jobs = [
+                executor.submit(partial(answers, args.first_seed + seed, design, is_cautious=is_cautious))
+                for seed, design in enumerate(drawn)
+            ]
+            found = [job.result() for job in jobs]
+        printed += ["" if is_cautious else "\nWithout caution", *table(found, drawn)]
+    text = "\n".join(printed).strip()
+    print(text)
     if args.output is not None:
-        args.output.write_text("\n".join(printed) + "\n", encoding="utf-8")
+        args.output.write_text(text + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -94,7 +94,7 @@ def test_statistics_have_their_words() -> None:
         "",
     ]
     assert rate_text(1234.5, "tokens_per_second") == "1,234 tokens/s"
-    assert rate_text(1234.56, "samples_per_second") == "1,234.6 samples/s"
+    assert rate_text(1234.56, "samples_per_second") == "1,235 samples/s"
 
 
 def test_as_many_lines_as_the_limit_are_shown() -> None:

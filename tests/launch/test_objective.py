@@ -5,11 +5,14 @@ from dataclasses import replace
 import pytest
 
 from torchx_cubicml.advisor import Study, best_known
+from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import with_measured_objective
-from torchx_cubicml.records.trial import Trial
+from torchx_cubicml.launch.objective import COUNT_WORK
+from torchx_cubicml.records.trial import Measurement, Trial
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.space.toml import parse_space
 
+SAMPLES_TAKEN = "samples_per_second is compared, as no launch of this workload counted tokens"
 TEXT = "[parameters.knob]\nchoices = [1, 2]\nflag = '--knob'\n"
 SPACE = parse_space(TEXT, where="space.toml")
 WORKLOAD = {"program": "train.py"}
@@ -19,6 +22,14 @@ def trial_of(knob: int = 1, **speeds: float) -> Trial:
     return Trial.completed(workload=WORKLOAD, config={"knob": knob}, **speeds)
 
 
+def paced(**observed: int) -> Trial:
+    """Return a trial of which nothing but the steps could be counted."""
+    measurement = Measurement(mean_step_time_s=0.1, statistic="mean")
+    return replace(trial_of(tokens_per_second=1.0), measurement=measurement, observed=observed)
+
+
+PACED = paced(micro_batch_size=4)
+NONE_COUNTED = "no launch counted tokens or samples"
 TOKENS, SAMPLES = trial_of(tokens_per_second=1.0), trial_of(samples_per_second=1.0)
 BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
 
@@ -31,7 +42,7 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
         (
             [SAMPLES],
             "samples_per_second",
-            "samples_per_second is compared, as no launch of this workload counted tokens",
+            SAMPLES_TAKEN,
         ),
         (
             [SAMPLES, SAMPLES, BOTH],
@@ -39,16 +50,60 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
             "tokens_per_second is compared, which 2 of 3 launches of this workload do not have; "
             "set objective in the space file to choose",
         ),
+        (
+            [PACED, PACED],
+            "steps_per_second",
+            f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",
+        ),
+        ([PACED, SAMPLES], "samples_per_second", SAMPLES_TAKEN),
+        (
+            [PACED, paced(micro_batch_size=8)],
+            "tokens_per_second",
+            f"{NONE_COUNTED}, and steps per second do not compare as launches differ in micro_batch_size; {COUNT_WORK}",
+        ),
         ([replace(SAMPLES, workload={"program": "other.py"})], "tokens_per_second", ""),
         ([replace(SAMPLES, measurement=None)], "tokens_per_second", ""),
     ],
-    ids=["nothing", "tokens", "samples", "both", "another workload", "not measured"],
+    ids=[
+        *("nothing", "tokens", "samples", "both", "steps", "steps and samples", "steps of two batches"),
+        *("another workload", "not measured"),
+    ],
 )
 def test_the_objective_is_the_one_that_was_measured(trials: list[Trial], objective: str, line: str) -> None:
     space, found = with_measured_objective(SPACE, trials, workload=WORKLOAD)
     assert (space.objective, found) == (objective, line)
     back, _ = with_measured_objective(space, [TOKENS], workload=WORKLOAD)
     assert back.objective == "tokens_per_second"
+
+
+@pytest.mark.parametrize(
+    ("text", "changers"),
+    [
+        ("[parameters.bs]\nchoices = [1, 2]\nflag = '--batch_size'\n", "bs"),
+        (f"{TEXT}changes_training = true\n", "knob"),
+        (f"{TEXT}[parameters.nnodes]\nchoices = [1, 2]\ntorchrun = 'nnodes'\n", "nnodes"),
+        (f"{TEXT}[parameters.tp_degree]\nchoices = [1]\nflag = '--tp'\n", ""),
+        (
+            f"{TEXT}[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = '--b'\n[parameters.accumulate]\n"
+            "derive = 'global_batch_size / (micro_batch_size * dp_degree)'\nflag = '--a'\n",
+            "",
+        ),
+    ],
+    ids=["the batch", "declared", "the processes", "one choice", "a batch that is kept"],
+)
+def test_steps_are_compared_only_where_all_do_the_same_work(text: str, changers: str) -> None:
+    space, line = with_measured_objective(parse_space(text, where="space.toml"), [PACED], workload=WORKLOAD)
+    why = f", and steps per second do not compare as {changers} may change the work of a step; {COUNT_WORK}"
+    assert space.objective == ("tokens_per_second" if changers else "steps_per_second")
+    assert line == (
+        NONE_COUNTED + why if changers else f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}"
+    )
+    stated = f"objective = 'steps_per_second'\n{text}"
+    if changers:
+        with pytest.raises(SpaceError, match=f"space.toml: objective steps_per_second .* but {changers} may change it"):
+            parse_space(stated, where="space.toml")
+    else:
+        assert parse_space(stated, where="space.toml").objective == "steps_per_second"
 
 
 @pytest.mark.parametrize("stated", ["tokens_per_second", "samples_per_second"])

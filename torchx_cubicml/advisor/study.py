@@ -45,7 +45,7 @@ _MIN_TRIED = 8  # configs tried before an ordinary launch may run an untried one
 _UNTRIED_SDS = 2.33  # standard deviations from mean to lower bound of an untried config, as no run confirms it
 _MIN_GAIN = 1.01  # predicted gain below which the user's own config stays
 _N_NEAREST = 3  # measured trials listed with each suggestion
-_CONFIDENCE = 0.96  # least probability of being faster than the user's own config
+_CONFIDENCE = 0.97  # least probability of being faster than the user's own config
 
 
 def suggest(  # noqa: PLR0913 - the one entry of the library: each has a meaning of its own

@@ -85,10 +85,10 @@ def _warn_impossible(trials: Sequence[Trial]) -> None:
 
 
 def _most_measured_objective(trials: Sequence[Trial]) -> str:
-    from torchx_cubicml.records.trial import OBJECTIVES
+    from torchx_cubicml.records.trial import RATES
 
     measured = [trial.measurement for trial in trials if trial.measurement is not None]
-    return max(OBJECTIVES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
+    return max(RATES, key=lambda name: sum(item.throughput(name) is not None for item in measured))
 
 
 def _print_cards(

@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from torchx_cubicml.cli.history import value_text
-from torchx_cubicml.launch.messages import interval_text, statistic_text
+from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
@@ -56,11 +56,11 @@ def comparison_table(comparison: Comparison, *, statistic: str = MEAN) -> Table:
 
 
 def _median_text(repeats: Repeats) -> str:
-    return f"{repeats.middle:,.0f}"
+    return number_text(repeats.middle)
 
 
 def _range_text(repeats: Repeats) -> str:
-    return f"{min(repeats.throughputs):,.0f} to {max(repeats.throughputs):,.0f}"
+    return f"{number_text(min(repeats.throughputs))} to {number_text(max(repeats.throughputs))}"
 
 
 def _uncertainty_text(repeats: Repeats) -> str:
@@ -138,7 +138,9 @@ def waiting_table(step: Waiting, statistic: str) -> Table:
 
     from torchx_cubicml.cli.history import config_text
 
-    best = "nothing measured yet" if step.best is None else f"best {step.best:,.0f} {_unit(step.objective, statistic)}"
+    best = "nothing measured yet"
+    if step.best is not None:
+        best = f"best {number_text(step.best)} {_unit(step.objective, statistic)}"
     left = (
         [step.budget_left]
         if step.time_left_s is None
@@ -173,7 +175,7 @@ def _begun_line(step: Begun, prepared: Prepared) -> str:
 
 def _launching_line(step: Launching, prepared: Prepared) -> str:
     predicted = step.suggestion.throughput
-    expected = "" if predicted is None else f" ({predicted:,.0f} predicted)"
+    expected = "" if predicted is None else f" ({number_text(predicted)} predicted)"
     return f"{step.number:3d} {step.purpose:8s} {_changes_text(step.suggestion.config, prepared.current)}{expected}"
 
 
@@ -194,11 +196,13 @@ def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
     rate = (
         ""
         if step.throughput is None
-        else f"{step.throughput:,.0f} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
+        else f"{number_text(step.throughput)} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
     )
     found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
     predicted = (
-        f" ({step.expected:,.0f} predicted)" if step.throughput is not None and step.expected is not None else ""
+        f" ({number_text(step.expected)} predicted)"
+        if step.throughput is not None and step.expected is not None
+        else ""
     )
     reason = step.trial.reason if step.throughput is None else ""
     why = f" ({reason})" if reason and found else reason
@@ -211,7 +215,7 @@ def _unit(objective: str, statistic: str) -> str:
 
 
 def _throughput_text(value: float | None) -> str:
-    return "" if value is None else f"{value:,.0f}"
+    return "" if value is None else number_text(value)
 
 
 def _duration_text(seconds: float) -> str:

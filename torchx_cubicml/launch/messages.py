@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.launch.bindings.spelling import spell
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import MEDIAN, OBJECTIVES
+from torchx_cubicml.records.trial import MEDIAN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -101,13 +101,22 @@ def gain_text(prediction: Mapping[str, float | None]) -> str:
     return f"{expected} (80 % interval: {least} to {most})"
 
 
+def number_text(value: float) -> str:
+    """Return a throughput as a number: whole from a hundred on, else with three digits.
+
+    >>> number_text(41_000.4), number_text(12.34), number_text(0.0123)
+    ('41,000', '12.3', '0.0123')
+    """
+    return f"{value:,.0f}" if value >= 100.0 else f"{value:.3g}"
+
+
 def rate_text(value: float, objective: str) -> str:
     """Return the throughput of a whole job with its unit.
 
     >>> rate_text(41_000.0, "tokens_per_second"), rate_text(12.34, "samples_per_second")
     ('41,000 tokens/s', '12.3 samples/s')
     """
-    return f"{value:,.0f} tokens/s" if objective == OBJECTIVES[0] else f"{value:,.1f} samples/s"
+    return f"{number_text(value)} {objective.removesuffix('_per_second')}/s"
 
 
 def interval_text(uncertainty: float) -> str:

@@ -20,7 +20,8 @@ Value: TypeAlias = Scalar | tuple[Scalar, ...]
 Config: TypeAlias = Mapping[str, Value]
 Workload: TypeAlias = Mapping[str, Value]
 
-OBJECTIVES = ("tokens_per_second", "samples_per_second")
+RATES = ("tokens_per_second", "samples_per_second")  # of work; recorded
+OBJECTIVES = (*RATES, "steps_per_second")
 MAX_TEXT = 4096  # characters of one value; a longer one is an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple; well above the layers of the deepest models
 MAX_NAMES = 512  # facts of one trial
@@ -233,13 +234,25 @@ class Measurement:
             return self
         if self.statistic != MEAN:
             return self  # a percentile is of one step with its own batch: the total work is unknown
-        rates = {name: rate * before / after for name in OBJECTIVES if (rate := getattr(self, name)) is not None}
+        rates = {name: rate * before / after for name in RATES if (rate := getattr(self, name)) is not None}
         return replace(self, **rates, statistic=statistic, relative_error=self.uncertainty)
 
     def _step_time(self, statistic: str) -> float | None:
         if statistic == MEAN:
             return self.mean_step_time_s
         return self.step_time_s[_STEP_TIME_INDEX[statistic]] if self.step_time_s and statistic else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Optimizer steps per second, at the statistic of the throughput; ``None`` where unknown.
+
+        Of no use to compare launches whose steps do different work.
+
+        >>> Measurement(mean_step_time_s=0.25, statistic="mean").steps_per_second
+        4.0
+        """
+        seconds = self._step_time(self.statistic)
+        return 1.0 / seconds if seconds is not None else None
 
     def throughput(self, objective: str) -> float | None:
         """Return the throughput named ``objective``; ``None`` where it is unknown or impossible.
@@ -269,7 +282,7 @@ class Measurement:
         >>> Measurement(samples_per_second=1e-300).impossible()
         '1e-300 samples/s'
         """
-        for name in OBJECTIVES:
+        for name in RATES:
             value = getattr(self, name)
             if value is not None and self.throughput(name) is None:
                 return f"{value:g} {name.removesuffix('_per_second')}/s"
@@ -339,7 +352,7 @@ class Trial:
         <State.COMPLETED: 'completed'>
         """
         if tokens_per_second is None and samples_per_second is None:
-            raise RecordError(f"a completed trial needs a throughput: {' or '.join(OBJECTIVES)}")
+            raise RecordError(f"a completed trial needs a throughput: {' or '.join(RATES)}")
         return cls(
             trial_id=new_id("import"),
             workload=freeze_values(workload, where="workload"),

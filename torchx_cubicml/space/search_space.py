@@ -15,6 +15,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
+    IN_BATCH,
     NOT_DATA_PARALLEL,
     Conditional,
     data_parallel_degree,
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.constraints import Derivation
     from torchx_cubicml.space.expression import Expression
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
+
+_OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -191,6 +194,19 @@ class SearchSpace:
 
     def __contains__(self, config: Config) -> bool:
         return self.why_illegal(config) is None
+
+    def changers_of_work(self) -> tuple[str, ...]:
+        """Return the parameters that may change the work of one optimizer step, as the user calls them.
+
+        Those of the batch, unless one of them is derived so that the global batch size stays; the number of processes;
+        and those that the user marks with ``changes_training``.
+        """
+        keeps_batch = any(
+            item.derive is not None and "global_batch_size" in item.derive.names for item in self.parameters
+        )
+        of_batch = _OF_WORLD if keeps_batch else IN_BATCH | _OF_WORLD
+        free = [item for item in self.parameters if item.derive is None and len(item.choices) > 1]
+        return tuple(item.label or item.name for item in free if item.changes_training or item.name in of_batch)
 
     def configs(self) -> Iterator[Config]:
         """Stream every legal config of a bound space, always in the same order."""

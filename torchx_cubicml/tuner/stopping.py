@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.messages import number_text
+from torchx_cubicml.launch.objective import COUNT_WORK
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.trial import OBJECTIVES, State
+from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
 from torchx_cubicml.tuner.launch_state import NO_REPORT
 
 if TYPE_CHECKING:
@@ -96,9 +98,15 @@ def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_ow
     if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
         return
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
-    if others:
+    if others and (others[0] in RATES or not prepared.space.changers_of_work()):
         wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
         raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
+    if others:
+        changers = " and ".join(prepared.space.changers_of_work())
+        raise LaunchError(
+            f"neither tokens nor samples can be counted in this training, and steps per second do not compare as "
+            f"{changers} may change the work of a step; {COUNT_WORK}"
+        )
     raise LaunchError(
         "the first launch completed, but no steady state was measured: it makes too few optimizer steps, or none that "
         "can be observed (report them with torchx_cubicml.measure)"
@@ -155,7 +163,7 @@ def early_stop_reason(trial: Trial, others: Sequence[Trial], *, objective: str) 
     if behind < max(_LEAST_SIGMAS * noise, _LEAST_LOG_GAP):
         return ""
     return (
-        f"ended early: {own:,.0f} {objective} after {trial.measurement.steps_counted} steps, "
+        f"ended early: {number_text(own)} {objective} after {trial.measurement.steps_counted} steps, "
         f"{1 - own / best:.0%} below the best ({behind / noise:.0f} times the noise)"
     )
 

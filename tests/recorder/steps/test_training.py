@@ -265,6 +265,30 @@ def test_generated_samples_are_no_batch(training: Training) -> None:
     time_s = measured.steps_counted * measured.mean_step_time_s
     assert measured.samples_per_second == pytest.approx(sum(consumed) / time_s)
     assert facts["gradient_accumulation_steps"] == 1
+    sizes = [sum(each.numel() for each in model.parameters()) for model in (generator, discriminator)]
+    assert facts["n_params"] == facts["n_trainable_params"] == sum(sizes)
+
+
+def test_an_actor_and_a_critic_have_the_parameters_of_both_and_a_pace(training: Training) -> None:
+    """The actor steps three times in turn; the critic sees unequal batches, so that no sample can be counted."""
+    actor, critic = nn.Linear(8, 2), nn.Linear(10, 1)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (critic, actor)]
+    for step in range(40):
+        for size in (4, 4, 2):
+            critic(torch.randn(size, 10)).mean().backward()
+        optimizers[0].step()
+        training.step(optimizers[0])
+        for _ in range(3):
+            states = torch.randn(4, 8)
+            critic(torch.cat([states, actor(states)], 1)).mean().backward()
+            optimizers[1].step()
+            training.step(optimizers[1])
+        if step == 1:
+            assert training.facts()["n_params"] == 11  # two turns may be a warm-up of something else
+    assert training.facts()["n_params"] == 11 + 18
+    measured = training.measurement()
+    assert measured.throughput("samples_per_second") is None
+    assert measured.throughput("steps_per_second") == pytest.approx(1 / measured.mean_step_time_s)
 
 
 def test_alternating_optimizers_of_one_model_count_all_batches(training: Training) -> None:
@@ -465,7 +489,7 @@ def test_parallel_optimizers_may_be_recreated(training: Training) -> None:
             for each, optimizer in zip((model, other), optimizers, strict=True):
                 take_step(training, each, optimizer)
     assert training.steps == 20
-    assert training._inspection.facts["n_params"] == 18
+    assert training._inspection.facts["n_params"] == 36  # of both
 
 
 @pytest.mark.parametrize("is_kept", [True, False], ids=["kept", "gone"])

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.logs.formats import WHOLE_RUN_FORMATS, over
 from torchx_cubicml.recorder.steps.rate_error import relative_error
 from torchx_cubicml.recorder.steps.steady_state import count_warmup, quantile
-from torchx_cubicml.records.trial import MEAN, OBJECTIVES, Measurement
+from torchx_cubicml.records.trial import MEAN, RATES, Measurement
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -152,7 +152,7 @@ def disagreement(measured: Measurement | None, logged: Measurement | None) -> st
     Lines of the whole run may report any lower throughput, as they include warm-up, evaluation and saving.
     """
     least = 0.0 if logged is not None and logged.source in WHOLE_RUN_FORMATS else 1 / _TOLERANCE
-    for unit in OBJECTIVES:
+    for unit in RATES:
         pair = [getattr(source, unit) for source in (measured, logged) if source is not None]
         if len(pair) == 2 and all(pair) and not least < pair[1] / pair[0] < _TOLERANCE:
             return f"log lines give {pair[1]:.4g} {unit} for the whole job, {STEPS} give {pair[0]:.4g}"

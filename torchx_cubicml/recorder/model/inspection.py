@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import weakref
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from torchx_cubicml.recorder.model.layers import contains_all, modules_around, o
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import STAGE_FACTS, encode_stage, read_pipeline
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
+from torchx_cubicml.recorder.model.size import count_parameters
 
 if TYPE_CHECKING:
     from torch import nn
@@ -23,6 +25,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
+_COUNTS = frozenset({"n_params", "n_trainable_params"})
 _WRAPPING_FACTS = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
 
 
@@ -49,6 +52,7 @@ class ModelInspection:
         self._probe: PrecisionProbe | None = None
         self._autocast_type = ""
         self._attention_kernel = ""
+        self._networks: list[weakref.ref[nn.Module]] = []  # the model, and others that are trained in turn with it
 
     def install_probe(self) -> None:
         """Inspect the model within a training forward, and put hooks on its layers until the facts are read."""
@@ -72,6 +76,19 @@ class ModelInspection:
         with survey.as_source():
             self._read(leading, work)
 
+    def add_network(self, optimizer: Optimizer) -> None:
+        """Add the parameters of a network that another optimizer trains in turn, as a critic besides an actor."""
+        trained, networks = parameters_of(optimizer), [network for each in self._networks if (network := each())]
+        if "n_params" not in self.facts or self.n_stages or any(contains_all(each, trained) for each in networks):
+            return
+        network = _smallest_module_with(trained)
+        if network is None:
+            return
+        self._networks.append(weakref.ref(network))
+        counts = zip(("n_params", "n_trainable_params"), count_parameters(*networks, network), strict=True)
+        others = {name: value for name, value in self.facts.items() if name not in _COUNTS}
+        self.facts = others | {name: count for name, count in counts if count is not None}
+
     def release(self) -> None:
         """Remove all hooks from the layers."""
         if self._probe is not None:
@@ -84,6 +101,7 @@ class ModelInspection:
         seen = self._observations(work)
         if model is None:
             return
+        self._networks = [weakref.ref(model)]
         pipeline = read_pipeline()
         facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
         if leading is None and facts.get("sharding_strategy") == "NONE":  # the model may be wrapped later

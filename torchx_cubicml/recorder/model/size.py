@@ -27,14 +27,16 @@ _SHORT = {
 }
 
 
-def count_parameters(root: nn.Module) -> tuple[int | None, int | None]:
-    """Return the number of parameters of a model and the number of trainable ones; ``None`` if FSDP hides them.
+def count_parameters(*roots: nn.Module) -> tuple[int | None, int | None]:
+    """Return the number of parameters of models and the number of trainable ones; ``None`` if FSDP hides them.
+
+    Parameters that models share count once.
 
     The size of a DTensor is global. FSDP1 leaves a rank only its shards, so its flattened parameters are counted by
     their original shapes.
     """
     total, trained, flattened = 0, 0, set()
-    for flat in _flat_parameters(root):
+    for flat in _distinct(flat for root in roots for flat in _flat_parameters(root)):
         shapes, originals = getattr(flat, "_shapes", None), getattr(flat, "_params", None)
         if shapes is None:
             return None, None
@@ -43,11 +45,15 @@ def count_parameters(root: nn.Module) -> tuple[int | None, int | None]:
         total += sum(sizes)
         flags = [parameter.requires_grad for parameter in originals or [flat] * len(sizes)]
         trained += sum(size for size, is_trained in zip(sizes, flags, strict=True) if is_trained)
-    for parameter in root.parameters():
+    for parameter in _distinct(parameter for root in roots for parameter in root.parameters()):
         if id(parameter) not in flattened:
             total += parameter.numel()
             trained += parameter.numel() if parameter.requires_grad else 0
     return total, trained
+
+
+def _distinct(parameters: Iterable[nn.Parameter]) -> Iterable[nn.Parameter]:
+    return {id(each): each for each in parameters}.values()
 
 
 def parameter_format(root: nn.Module) -> str:

@@ -74,7 +74,24 @@ def _trained_parameters(optimizer: Optimizer) -> list[nn.Parameter]:
 
 
 _STEPS_TO_REPLACE = 8  # of another optimizer, without one of the leading optimizer in between
+_TURNS = 3  # after which a second optimizer belongs to the training
 _STEPS_UNTIL_INSPECTION = 64  # steps of a count-only training until it is inspected; doubles each time
+
+
+class _Turns:
+    """Turns of one optimizer: its steps between two of the leading one are one turn."""
+
+    def __init__(self, optimizer: weakref.ref[Optimizer]) -> None:
+        self.optimizer = optimizer
+        self._count, self._latest, self._steps = 0, -1, 0
+
+    def note(self, turn: int) -> None:
+        self._steps = self._steps + 1 if turn == self._latest else 1
+        self._count += turn != self._latest
+        self._latest = turn
+
+    def has_just_begun(self, count: int) -> bool:
+        return self._count == count and self._steps == 1
 
 
 class OtherOptimizers:
@@ -84,16 +101,31 @@ class OtherOptimizers:
         self.steps = 0
         self._candidate: weakref.ref[Optimizer] | None = None
         self._candidate_steps = 0
+        self._turn = 0
+        self._turns: dict[int, _Turns] = {}
 
     def saw(self, optimizer: Optimizer) -> bool:
         """Note a step; return whether this optimizer has replaced the leading one."""
         self.steps += 1
+        self._note_turn(optimizer)
         if self._candidate is None or self._candidate() is None:
             self._candidate, self._candidate_steps = weakref.ref(optimizer), 0
         if self._candidate() is not optimizer:
             return False
         self._candidate_steps += 1
         return self._candidate_steps >= _STEPS_TO_REPLACE
+
+    def takes_turns(self, optimizer: Optimizer) -> bool:
+        """Return whether an optimizer has just begun the third of its turns, each after a step of the leading one."""
+        known = self._turns.get(id(optimizer))
+        return known is not None and known.optimizer() is optimizer and known.has_just_begun(_TURNS)
+
+    def _note_turn(self, optimizer: Optimizer) -> None:
+        known = self._turns.get(id(optimizer))
+        if known is None or known.optimizer() is not optimizer:
+            living = {key: each for key, each in self._turns.items() if each.optimizer() is not None}
+            self._turns = {**living, id(optimizer): _Turns(weakref.ref(optimizer))}
+        self._turns[id(optimizer)].note(self._turn)
 
     def forget(self) -> None:
         """Reset the candidate: another optimizer leads."""
@@ -102,6 +134,7 @@ class OtherOptimizers:
     def end(self) -> int:
         """Note a step of the leading optimizer; return the number of other steps since the last one."""
         steps, self.steps = self.steps, 0
+        self._turn += 1
         self.forget()
         return steps
 

@@ -142,6 +142,8 @@ class Training:
             self._restore_hooks_within_step()
             self._forwards.note_other_optimizer(optimizer)
             self._follow_if_replaced(optimizer)
+            if self._others.takes_turns(optimizer):
+                self._inspection.add_network(optimizer)
             return False
         if self._count_only.is_on:
             return self._count_uninspected(optimizer)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.trial import MEAN, OBJECTIVES, STATISTICS
+from torchx_cubicml.records.trial import MEAN, OBJECTIVES, RATES, STATISTICS
 from torchx_cubicml.space import BindingKind, SearchSpace
 from torchx_cubicml.space.constraints import PREDEFINED_NAMES, Conditional, in_dependency_order
 from torchx_cubicml.space.expression import is_name, parse_expression
@@ -103,6 +103,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
     space = with_derived_world_size(space)
     if trainer is not None:
         space = with_trainer(space, trainer, accumulates=len(declared) < len(parameters))
+    _check_objective(space, where)
     _check_expressions(space, where)
     _check_bindings(space, where)
     _check_former_names(space, where)
@@ -146,6 +147,14 @@ def _read_constraints(root: TomlTable, names: Mapping[str, str]) -> tuple[Expres
             raise SpaceError(f"{table.place}: missing key 'require'")
         constraints.append(parse_expression(source, where=f"{table.place}.require", names=names))
     return tuple(constraints)
+
+
+def _check_objective(space: SearchSpace, where: str) -> None:
+    if space.objective not in RATES and (changers := space.changers_of_work()):
+        raise SpaceError(
+            f"{where}: objective {space.objective} compares configs whose steps do the same work, but "
+            f"{' and '.join(changers)} may change it; choose from {', '.join(RATES)}"
+        )
 
 
 def _check_expressions(space: SearchSpace, where: str) -> None:

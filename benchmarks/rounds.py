@@ -99,7 +99,7 @@ def main() -> int:
         print(lines[-1], flush=True)
     lines += [
         f"a space of 100 layers holds {3.0**100 * len(BATCH_SIZES) * len(RESERVES):.0e} configs",
-        f"each round within {BOUND_S:.0f} s: {'held' if most < BOUND_S else 'BROKEN'}",
+        f"each round of each size within {BOUND_S:.0f} s: {'held' if most < BOUND_S else 'BROKEN'}",
         f"{os.cpu_count()} cores; load before {load:.1f}, after {os.getloadavg()[0]:.1f}",
     ]
     text = "\n".join(lines)

@@ -1,7 +1,8 @@
-"""Scores of a perfect model: the same numbers with the truth itself as the prediction, under the noise.
+"""Scores of a table that is measured again: the same numbers with the first measurements as the prediction.
 
 The noise is that of the table's own twins, jobs that differ in ``zero_stage`` alone: half of the square of their log
-ratio each. A job's measurement stands for its truth, and is measured once more with a twin's deviation drawn by chance.
+ratio each. Each job is measured once more with a twin's deviation drawn by chance. This is no upper bound: a table is
+its own truth here, so a model that predicts it, noise included, is better than a second measurement.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ def deviations(trials: Sequence[Trial]) -> NDArray[np.float64]:
     return np.array([sign * gap for gap in pairs for sign in (1.0, -1.0)] or [0.0], dtype=np.float64)
 
 
-def tau_ceiling(throughput: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
-    """Return Kendall's tau of a perfect model on measured jobs, float64 ``[n]``."""
+def tau_of_repeat(throughput: NDArray[np.float64], noise: NDArray[np.float64]) -> float:
+    """Return Kendall's tau between measured jobs, float64 ``[n]``, and the same measured again."""
     from scipy.stats import kendalltau
 
     rng = np.random.default_rng(0)
@@ -42,8 +43,8 @@ def tau_ceiling(throughput: NDArray[np.float64], noise: NDArray[np.float64]) -> 
     return float(np.mean([kendalltau(throughput, values)[0] for values in again]))
 
 
-def share_ceiling(reached: NDArray[np.float64], noise: NDArray[np.float64], k: int) -> float:
-    """Return what the best of a perfect model's first ``k`` proposals reaches of the best measured."""
+def share_of_repeat(reached: NDArray[np.float64], noise: NDArray[np.float64], k: int) -> float:
+    """Return what the best of the first ``k`` of the measured order reaches of the best, measured again."""
     rng = np.random.default_rng(0)
     first = np.argsort(-reached)[:k]
     shares = []

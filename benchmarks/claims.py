@@ -183,7 +183,7 @@ def own_config(ground: Ground, space: SearchSpace, own: str, rng: np.random.Gene
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What an ordinary launch of a history would run.
+    """Config that an ordinary launch of a history would run, and its gain.
 
     Args:
         after: number of launches before it.

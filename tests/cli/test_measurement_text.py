@@ -23,7 +23,7 @@ FULL = Measurement(
 
 def test_a_throughput_is_shown_with_error_and_statistic() -> None:
     old = Measurement(samples_per_second=100.0, statistic="p50", step_time_s=(0.49, 0.7, 0.94), drift=-0.49)
-    assert throughput_text(old) == "100.0 samples/s within a factor of 3.5 at the median step"
+    assert throughput_text(old) == "100 samples/s within a factor of 3.5 at the median step"
     assert throughput_text(Measurement(tokens_per_second=5.0, statistic="mean", relative_error=0.001)) == "5 tokens/s"
     assert throughput_text(Measurement(peak_memory_gib=1.0)) == throughput_text(None) == "-"
 

@@ -3,6 +3,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Study, best_known
 from torchx_cubicml.errors import SpaceError
@@ -74,6 +76,22 @@ def test_the_objective_is_the_one_that_was_measured(trials: list[Trial], objecti
     assert (space.objective, found) == (objective, line)
     back, _ = with_measured_objective(space, [TOKENS], workload=WORKLOAD)
     assert back.objective == "tokens_per_second"
+
+
+@given(st.lists(st.sampled_from(["tokens", "samples", "steps of 4", "steps of 8", "other", "unmeasured"]), max_size=6))
+def test_every_history_is_compared_in_the_first_unit_that_it_has(kinds: list[str]) -> None:
+    made = {"tokens": BOTH, "samples": SAMPLES, "steps of 4": PACED, "steps of 8": paced(micro_batch_size=8)}
+    made |= {
+        "other": replace(TOKENS, workload={"program": "other.py"}),
+        "unmeasured": replace(TOKENS, measurement=None),
+    }
+    space, line = with_measured_objective(SPACE, [made[kind] for kind in kinds], workload=WORKLOAD)
+    paces = {kind for kind in kinds if kind.startswith("steps")}
+    only_steps = "tokens" not in kinds and "samples" not in kinds and len(paces) == 1
+    unit = "samples" if "samples" in kinds and "tokens" not in kinds else "steps" if only_steps else "tokens"
+    assert space.objective == f"{unit}_per_second"
+    assert bool(line) == ("samples" in kinds or (bool(paces) and "tokens" not in kinds))
+    assert (COUNT_WORK in line) == (bool(paces) and "tokens" not in kinds and "samples" not in kinds)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,15 @@ somebody tries: half drawn at random, half one step away from the fastest so far
 there is no other ordinary launch, so that the own config is measured once. In the others (``again``) one launch in four
 is an ordinary one of the own config: it runs what it is rewritten to, or stays as typed, by the rules of a space file
 that sets none (``baseline_every``). A history is asked what an ordinary launch would run: after 10, 25 and 50 launches,
-and besides at each ordinary launch from the tenth on.
+and besides at each ordinary launch after the tenth.
 
 A claim is made where that is another config than the user's own; it is false where the true gain is not above 0.
 False: share of histories, and of claims, with the upper end of the 95 % interval (of histories: Wilson's; of claims:
 errors clustered by history). Held: share of claims whose 80 % interval holds the true gain, with its 95 % interval,
 clustered likewise. Gain and promised: mean logarithms of the claims' true and promised gains. Of all: mean logarithm of
-the true gain of what runs, 0 where nothing is claimed. A second table is of the same histories by the engine without
-its caution: the posterior of the gain alone decides, at 95 per cent, and the own config is never run for its own sake.
+the true gain of what runs, 0 where nothing is claimed. The second table repeats the same designs and seeds without
+caution; `again` histories then differ. There the posterior of the gain alone decides, at 95 per cent, and the own
+config is never run for its own sake.
 """
 
 from __future__ import annotations

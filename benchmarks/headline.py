@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from lib.cases import Case, Figures
 
-_LEFT_OUT = "300 jobs, 80 % known"  # nearest to the best possible of all lines
+_LEFT_OUT = "300 jobs, 80 % known"  # of all lines, the nearest to the best possible score
 SEEDS = {"order": 4, "proposals": 1, "replay": 2, "layers": 6, "plain": 5, "tables": 5}
 FIGURES = {
     "order": ("tau",),

@@ -363,7 +363,7 @@ def measured(extent: Extent) -> str:
         "job apart from the others. AUC: of the probability to run, mean",
         "within workloads with both outcomes. Coverage: of 80 % intervals. Repeat: the table as a prediction of",
         "itself, measured once more with the noise of repeats (jobs that differ in ZeRO stage only); no upper bound.",
-        "Both tables were in view while settings were chosen.\n",
+        "Both tables were also used to choose settings.\n",
         table(scores, seeds=seeds, aims=AIMS),
         "",
         *(_paired_sections(scores, paired_seeds) if set(LIBRARIES) & set(extent.methods) else []),

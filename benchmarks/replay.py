@@ -169,9 +169,9 @@ def propose_paper(cell: Cell, known: Sequence[Trial], seed: int) -> list[Config]
     return found
 
 
-def propose_ours(cell: Cell, known: Sequence[Trial], seed: int, others: Sequence[Trial] = ()) -> Config:
-    """Return the advisor's next row; warm, the user's own config is left for later."""
-    return _proposed(cell, _study(cell, known, seed, others), known, seed)
+def propose_ours(cell: Cell, known: Sequence[Trial], seed: int) -> Config:
+    """Return the advisor's next row in a cold search."""
+    return _proposed(cell, _study(cell, known, seed, ()), known, seed)
 
 
 def _study(cell: Cell, known: Sequence[Trial], seed: int, others: Sequence[Trial]) -> Study:
@@ -400,7 +400,7 @@ def main() -> None:
 _HEAD = """\
 {n} workloads of {fewest} to {most} rows; share of the fastest row that is handed over after so many jobs, one at a
 time, mean over workloads and seeds, with the standard error over seeds. Workloads: of as many rows.
-The table was in view while settings were chosen. True order: the best of so many jobs in the order of the table, all
+These runs were also used to choose settings. True order: the best of so many jobs in the order of the table, all
 measured once more with the noise of repeats (jobs that differ in ZeRO stage alone). It is no upper bound: searches are
 judged by the table itself. First: the first five jobs are those of ours, cold. A failed row costs a job. Optuna's
 samplers are told of failures as broken constraints. Paper, scaled: 17 random jobs, then three rounds of 11 by ranking

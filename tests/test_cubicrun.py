@@ -19,7 +19,12 @@ from torch.distributed.run import get_args_parser
 
 from tests.spaces import BATCH_SIZES
 from torchx_cubicml.cubicrun import FLAGS, Plan, main, plan_launch, split_options
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.contract import (
+    CONTRACT_VARIABLE,
+    SECOND_ATTEMPT_VARIABLE,
+    TypedCommand,
+    decode_contract,
+)
 from torchx_cubicml.records.trial import Origin, State, Trial, Value
 from torchx_cubicml.settings import default_store_url
 from torchx_cubicml.store import TrialStore
@@ -105,6 +110,27 @@ def test_a_command_is_recorded_and_rewritten(folder: Path) -> None:
     assert contract.origin is Origin.REWRITE
     assert contract.trial_id.startswith("trial-")
     assert "    to switch this off           --cubicml-mode record" in plan.lines
+    assert plan.second_args == ("--nproc_per_node", "2", "-m", "torchx_cubicml.recorder", "--", *COMMAND)
+    second = decode_contract(plan.env[SECOND_ATTEMPT_VARIABLE])
+    assert (second.is_second_attempt, second.trial_id) == (True, contract.trial_id)
+    assert (second.origin, second.suggestion) == (Origin.USER, None)
+    assert second.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
+
+
+def test_a_command_that_is_not_rewritten_has_no_second_attempt(folder: Path) -> None:
+    fastest = ["--batch_size", "8", "--accumulate", "2"]
+    Path("once.toml").write_text(f"{BATCH_SIZES}\n[rewrite]\nretry_as_typed = false\n")
+    for line in (["--cubicml-space", "space.toml", "show.py", *fastest], ["--cubicml-space", "once.toml", *COMMAND]):
+        plan = planned(*line)
+        assert plan.second_args == ()
+        assert set(plan.env) == {CONTRACT_VARIABLE}
+
+
+def test_a_command_whose_output_is_remote_stays_as_typed(folder: Path) -> None:
+    plan = planned("--cubicml-space", "space.toml", *COMMAND, "--save-dir", "s3://bucket/run")
+    assert plan.args[-2:] == ("--save-dir", "s3://bucket/run")
+    assert plan.second_args == ()
+    assert "what it left in s3:// (--save-dir) could not be moved aside" in plan.lines[-1]
 
 
 @pytest.mark.parametrize(
@@ -143,8 +169,10 @@ def test_variables_that_the_space_names_are_set(folder: Path, monkeypatch: pytes
         trial = Trial.completed(workload=workload, config={"proto": name}, tokens_per_second=speed)
         TrialStore(str(folder / "env-store")).add(trial)
     plan = planned("--cubicml-space=env.toml", "--cubicml-store=env-store", *COMMAND)
-    assert set(plan.env) == {"PROTO", CONTRACT_VARIABLE}
+    assert set(plan.env) == {"PROTO", CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE}
     assert plan.env["PROTO"] == "b"
+    second = decode_contract(plan.env[SECOND_ATTEMPT_VARIABLE])
+    assert second.as_typed == TypedCommand(env={"PROTO": "a"})
 
 
 @pytest.mark.parametrize("line", ["--help", "--cubicml-mode off t.py"])

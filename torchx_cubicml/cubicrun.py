@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, NoReturn, TextIO
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import NOT_RECORDED, message_line
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 from torchx_cubicml.records.trial import new_id
 from torchx_cubicml.settings import PREFIX, child_environment
 
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.launch import TorchrunLaunch
     from torchx_cubicml.rewrite.rewriter import Options
 
+_TORCHRUN = "torch.distributed.run"
+_TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
 _IN_JOB_MODULE = "torchx_cubicml.rewrite.in_job"
 FLAGS = "--cubicml-"  # prefix: no torchrun option begins so, and ours cannot pass for an abbreviation of one of its own
 USAGE = """\
@@ -48,11 +50,13 @@ class Plan:
 
     Args:
         args: arguments of torchrun.
+        second_args: arguments of torchrun for a second attempt, if the first one fails early; empty without.
         env: environment variables to set in addition.
         lines: lines to print on stderr first.
     """
 
     args: tuple[str, ...]
+    second_args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
@@ -132,14 +136,18 @@ def _plan_here(command: TorchrunLaunch, options: Options) -> Plan:
     trial_id = new_id("trial") if command.parts.nnodes == 1 else ""
     contract = encode_contract(replace(rewritten.contract, trial_id=trial_id))
     changes = {name: value for name, value in rewritten.launch.env.items() if command.env.get(name) != value}
-    return Plan(
-        args=tuple(
-            command.wrapped(
-                rewritten.launch.script_args, recorder=RECORDER, nproc_per_node=rewritten.launch.nproc_per_node
-            )
-        ),
+    launch, second = rewritten.launch, rewritten.second_attempt
+    plan = Plan(
+        args=tuple(command.wrapped(launch.script_args, recorder=RECORDER, nproc_per_node=launch.nproc_per_node)),
         env={**changes, CONTRACT_VARIABLE: contract},
         lines=rewritten.lines,
+    )
+    if second is None:
+        return plan
+    return replace(
+        plan,
+        second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
+        env={**plan.env, SECOND_ATTEMPT_VARIABLE: encode_contract(replace(second, trial_id=trial_id))},
     )
 
 
@@ -151,6 +159,7 @@ def _needs_job(command: TorchrunLaunch, options: Options) -> bool:
 
 
 def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
+    from torchx_cubicml.launch.torchrun_command import RECORDER
     from torchx_cubicml.settings import default_store_url
     from torchx_cubicml.store import absolute_url
 
@@ -162,6 +171,7 @@ def _plan_in_job(command: TorchrunLaunch, options: Options) -> Plan:
     variables = {f"{PREFIX}{name.upper()}": value for name, value in options_in_job.items()}
     return Plan(
         args=tuple(command.wrapped(command.launch.script_args, recorder=_IN_JOB_MODULE)),
+        second_args=tuple(command.wrapped(command.launch.script_args, recorder=RECORDER)),
         env={**variables, CONTRACT_VARIABLE: ""},
         lines=(message_line("rank 0 will choose the config once all ranks have joined"),),
     )
@@ -203,7 +213,10 @@ def _write(stream: TextIO, text: str) -> None:
 
 def _execute(plan: Plan) -> NoReturn:
     # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
-    argv = [sys.executable, "-P", "-m", "torch.distributed.run", *plan.args]
+    words = [_TORCHRUN, *plan.args]
+    if plan.second_args:
+        words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(plan.second_args)), *plan.second_args, *plan.args]
+    argv = [sys.executable, "-P", "-m", *words]
     os.execve(sys.executable, argv, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
 
 

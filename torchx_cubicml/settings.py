@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
 PREFIX = "TORCHX_CUBICML_"
+ATTEMPT_VARIABLE = f"{PREFIX}ATTEMPT_FOLDER"
 DEFAULT_STORE = "~/.torchx-cubicml"
 
 
@@ -27,6 +28,7 @@ class JobEnvironment:
         local_rank: rank on this node.
         world_size: processes of the job.
         nnodes: nodes of the job.
+        node: index of this node.
         torchx_job_id: ``<scheduler>://<session>/<app id>`` as TorchX sets it; empty without TorchX.
         scheduler_job_id: the scheduler's name of the job, such as ``slurm-1234``; empty where unknown.
         attempt: scheduler restart count, torchelastic restart count.
@@ -39,6 +41,8 @@ class JobEnvironment:
             torchrun.
         ends_at: end of the job by the scheduler's time limit, as set at its start, in seconds since 1970; 0 where
             unknown.
+        attempt_folder: folder for notes of a rewritten launch, which is started as typed if it fails early; empty for
+            other launches.
     """
 
     contract: str
@@ -55,6 +59,8 @@ class JobEnvironment:
     run_folder: str = ""
     stderr_file: str = ""
     ends_at: int = 0
+    attempt_folder: str = ""
+    node: int = 0
 
 
 def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnvironment:
@@ -84,6 +90,8 @@ def read_job_environment(environment: Mapping[str, str] | None = None) -> JobEnv
         run_folder=_run_folder(error_file),
         stderr_file=f"{error_file.rpartition('/')[0]}/stderr.log" if "/" in error_file else "",
         ends_at=_count(source, "SLURM_JOB_END_TIME", 0),
+        attempt_folder=source.get(ATTEMPT_VARIABLE, ""),
+        node=_count(source, "GROUP_RANK", 0),
     )
 
 

@@ -1,4 +1,4 @@
-"""Scores of a table that is measured again: the same numbers with the first measurements as the prediction.
+"""Scores of a table's first measurements as predictions of a simulated second measurement.
 
 The noise is that of the table's own twins, jobs that differ in ``zero_stage`` alone: half of the square of their log
 ratio each. Each job is measured once more with a twin's deviation drawn by chance. This is no upper bound: a table is

@@ -11,7 +11,7 @@ from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.launch import with_measured_objective
 from torchx_cubicml.launch.objective import COUNT_WORK
 from torchx_cubicml.records.trial import Measurement, Trial
-from torchx_cubicml.rewrite.choice import DecisionContext
+from torchx_cubicml.rewrite.choice import DecisionContext, advise
 from torchx_cubicml.space.toml import parse_space
 
 SAMPLES_TAKEN = "samples_per_second is compared, as no launch of this workload counted tokens"
@@ -31,7 +31,7 @@ def paced(**observed: int) -> Trial:
 
 
 PACED = paced(micro_batch_size=4)
-NONE_COUNTED = "no launch counted tokens or samples"
+NONE_COUNTED = "no launch of this workload counted tokens or samples"
 TOKENS, SAMPLES = trial_of(tokens_per_second=1.0), trial_of(samples_per_second=1.0)
 BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
 
@@ -57,7 +57,23 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
             "steps_per_second",
             f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",
         ),
-        ([PACED, SAMPLES], "samples_per_second", SAMPLES_TAKEN),
+        (
+            [PACED, SAMPLES],
+            "samples_per_second",
+            "samples_per_second is compared, which 1 of 2 launches of this workload do not have; "
+            "set objective in the space file to choose",
+        ),
+        (
+            [PACED, BOTH, PACED],
+            "tokens_per_second",
+            "tokens_per_second is compared, which 2 of 3 launches of this workload do not have; "
+            "set objective in the space file to choose",
+        ),
+        (
+            [PACED, paced()],
+            "steps_per_second",
+            f"steps_per_second is compared, as {NONE_COUNTED}; {COUNT_WORK}",
+        ),
         (
             [PACED, paced(micro_batch_size=8)],
             "tokens_per_second",
@@ -67,7 +83,8 @@ BOTH = trial_of(tokens_per_second=1.0, samples_per_second=1.0)
         ([replace(SAMPLES, measurement=None)], "tokens_per_second", ""),
     ],
     ids=[
-        *("nothing", "tokens", "samples", "both", "steps", "steps and samples", "steps of two batches"),
+        *("nothing", "tokens", "samples", "both", "steps", "steps and samples"),
+        *("steps and tokens", "a batch that is unknown", "steps of two batches"),
         *("another workload", "not measured"),
     ],
 )
@@ -90,8 +107,104 @@ def test_every_history_is_compared_in_the_first_unit_that_it_has(kinds: list[str
     only_steps = "tokens" not in kinds and "samples" not in kinds and len(paces) == 1
     unit = "samples" if "samples" in kinds and "tokens" not in kinds else "steps" if only_steps else "tokens"
     assert space.objective == f"{unit}_per_second"
-    assert bool(line) == ("samples" in kinds or (bool(paces) and "tokens" not in kinds))
+    assert bool(line) == ("samples" in kinds or bool(paces))
     assert (COUNT_WORK in line) == (bool(paces) and "tokens" not in kinds and "samples" not in kinds)
+
+
+KEPT = parse_space(
+    f"{TEXT}[parameters.micro_batch_size]\nchoices = [1, 2, 4]\nflag = '--b'\n"
+    "[parameters.gradient_accumulation_steps]\nderive = 'global_batch_size / (micro_batch_size * dp_degree)'\n"
+    "flag = '--a'\n",
+    where="space.toml",
+)
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from([1, 2, 4]), st.sampled_from([4, 4, 8]), st.sampled_from(["all", "micro", "none"])),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_steps_of_one_global_batch_compare_however_it_is_split(launches: list[tuple[int, int, str]]) -> None:
+    trials = []
+    for micro, batch, known in launches:
+        observed = {"micro_batch_size": micro, "gradient_accumulation_steps": batch // micro, "seq_len": 8}
+        names = {"all": [*observed], "micro": ["micro_batch_size"], "none": []}[known]
+        trials.append(paced(**{name: observed[name] for name in names}))
+    space, line = with_measured_objective(KEPT, trials, workload=WORKLOAD)
+    batches = {batch for _, batch, known in launches if known == "all"}
+    assert space.objective == ("steps_per_second" if len(batches) < 2 else "tokens_per_second")
+    assert ("launches differ in" in line) == (len(batches) > 1)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "differing"),
+    [
+        ({"micro_batch_size": 4, "gradient_accumulation_steps": 1}, {"micro_batch_size": 2}, ""),
+        ({"seq_len": 8}, {"seq_len": 16}, "seq_len"),
+        ({"global_batch_size": 8}, {"global_batch_size": 8, "micro_batch_size": 2}, ""),
+        ({"global_batch_size": 8}, {"global_batch_size": 16}, "global_batch_size"),
+        (
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 1},
+            {"micro_batch_size": 2, "gradient_accumulation_steps": 2},
+            "",
+        ),
+        (
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 2, "world_size": 4, "tp_degree": 2},
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 1, "world_size": 4},
+            "",
+        ),
+        (
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 2, "dp_degree": 2},
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 2, "dp_degree": 1},
+            "dp_degree",
+        ),
+        (
+            {"micro_batch_size": 4, "gradient_accumulation_steps": 2},
+            {"micro_batch_size": 2, "gradient_accumulation_steps": 1},
+            "micro_batch_size and gradient_accumulation_steps",
+        ),
+    ],
+    ids=["unknown", "seq_len", "global", "globals", "another split", "another mesh", "another degree", "both"],
+)
+def test_the_work_of_a_step_is_compared(first: dict[str, int], second: dict[str, int], differing: str) -> None:
+    space, line = with_measured_objective(SPACE, [paced(**first), paced(**second)], workload=WORKLOAD)
+    assert (space.objective == "steps_per_second") == (not differing)
+    assert (f"as launches differ in {differing};" in line) == bool(differing)
+
+
+@pytest.mark.parametrize(
+    ("freeze", "tried", "why"),
+    [
+        (["micro_batch_size"], [1], ""),
+        (["micro_batch_size"], [1, 2], "launches differ in micro_batch_size"),
+        ([], [1], "micro_batch_size may change the work of a step"),
+    ],
+    ids=["frozen", "frozen after another", "free"],
+)
+def test_a_decision_and_its_message_take_one_objective(freeze: list[str], tried: list[int], why: str) -> None:
+    batch = "[parameters.micro_batch_size]\nchoices = [1, 2]\nflag = '--b'\n"
+    space = parse_space(f"{TEXT}{batch}[rewrite]\nfreeze = {freeze}\n", where="space.toml")
+    trials = [
+        replace(
+            paced(),
+            config={"knob": knob, "micro_batch_size": micro},
+            measurement=Measurement(mean_step_time_s=(0.1 + 0.001 * number) / knob, statistic="mean"),
+        )
+        for micro in tried
+        for knob in (1, 2)
+        for number in range(3)
+    ]
+    current = {"knob": 1, "micro_batch_size": 1}
+    case = DecisionContext(space=space, workload=WORKLOAD, current=current, trials=trials).migrated()
+    assert case.space.objective == ("tokens_per_second" if why else "steps_per_second")
+    assert len(case.lines) == 1
+    assert (f"steps per second do not compare as {why};" in case.lines[0]) == bool(why)
+    suggestion = advise(case)
+    assert (suggestion is None) == bool(why)
+    if suggestion is not None:
+        assert (suggestion.config["knob"], suggestion.gain) == (2, pytest.approx(2.0, rel=0.05))
 
 
 @pytest.mark.parametrize(
@@ -106,8 +219,21 @@ def test_every_history_is_compared_in_the_first_unit_that_it_has(kinds: list[str
             "derive = 'global_batch_size / (micro_batch_size * dp_degree)'\nflag = '--a'\n",
             "",
         ),
+        (
+            f"{TEXT}[parameters.global_batch_size]\nchoices = [8, 16]\nflag = '--gbs'\n[parameters.accumulate]\n"
+            "derive = 'global_batch_size / (micro_batch_size * dp_degree)'\nflag = '--a'\n"
+            "[workload.micro_batch_size]\nflag = '--b'\n",
+            "global_batch_size",
+        ),
+        ("trainer = 'megatron-lm'\n[parameters]\nglobal_batch_size = [8, 16]\n", "global_batch_size"),
+        ("trainer = 'megatron-lm'\n[parameters]\nmicro_batch_size = [1, 2]\ntp_degree = [1, 2]\n", ""),
+        ("trainer = 'nanogpt'\n[parameters]\nmicro_batch_size = [1, 2]\n", ""),
+        (f"{TEXT}[parameters.x]\nchoices = [1, 2]\nflag = '--train_batch_size'\n", "x"),
     ],
-    ids=["the batch", "declared", "the processes", "one choice", "a batch that is kept"],
+    ids=[
+        *("the batch", "declared", "the processes", "one choice", "a batch that is kept", "the global batch"),
+        *("the global batch of a trainer", "an implied accumulation", "an accumulation of the job", "by its flag"),
+    ],
 )
 def test_steps_are_compared_only_where_all_do_the_same_work(text: str, changers: str) -> None:
     space, line = with_measured_objective(parse_space(text, where="space.toml"), [PACED], workload=WORKLOAD)

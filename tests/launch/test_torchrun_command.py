@@ -107,7 +107,7 @@ def torchrun(program: str, head_stop: int, args_start: int, **more: object) -> L
             torchrun("p.q", 4, 6, is_module=True, picks_python=False, python=slice(2, 4)),
         ),
         ("torchrun --no-python -- python t.py", torchrun("t.py", 4, 5, picks_python=False, python=slice(3, 4))),
-        ("python3 -E -m torch.distributed.run t.py x", torchrun("t.py", 4, 5, python=slice(0, 2))),
+        ("python3 -E -m torch.distributed.run t.py x", torchrun("t.py", 4, 5, python=slice(0, 2), options_start=4)),
         (
             "python3 -m torch.distributed.run --nnodes 1:2 --nproc-per-node auto -- t.py",
             torchrun(
@@ -115,6 +115,7 @@ def torchrun(program: str, head_stop: int, args_start: int, **more: object) -> L
                 7,
                 9,
                 python=slice(0, 1),
+                options_start=3,
                 nnodes=None,
                 nproc_per_node=None,
                 left_open="the number of nodes (1:2) and the number of processes per node (auto)",

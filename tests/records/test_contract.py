@@ -68,6 +68,7 @@ WRITTEN = {
     "as_typed": {"args": ["--a", "b c"], "env": {"A": None, "B": "x"}, "config": {"micro_batch_size": 2}},
     "log": None,
     "refused": "",
+    "is_second_attempt": False,
 }
 
 
@@ -105,6 +106,7 @@ def test_all_fields_but_the_store_can_be_missing() -> None:
     [
         {"trial_id": "slurm://torchx/7"},
         {"refused": "the file changed"},
+        {"is_second_attempt": True},
         {"step_limit": 1},
         {"log": LogPattern(pattern="speed (.)", groups={"step_time_s": 1})},
         {"files": (FilePatch(path="a", argument=0),)},

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from torchx_cubicml.records.standard_names import (
+    BATCH_FLAGS,
     CHANGES_TRAINING,
     FLAG_ALIASES,
     HOOKS,
@@ -14,6 +15,8 @@ from torchx_cubicml.records.standard_names import (
     STANDARD_PARAMETERS,
     STANDARD_WORDS,
     WORKLOAD_NAMES,
+    WORKLOAD_SIZES,
+    standard_flag_name,
     standard_name,
 )
 
@@ -121,6 +124,31 @@ def test_what_changes_the_result_of_a_training_is_listed() -> None:
         "grad_clip head_dim intermediate_size learning_rate lr max_grad_norm max_iters max_steps min_lr "
         "mixed_precision momentum n_kv_heads optimizer precision seed tf32 warmup_steps weight_decay"
     )
+
+
+def test_what_changes_the_work_of_a_step_is_listed() -> None:
+    assert " ".join(sorted(WORKLOAD_SIZES - WORKLOAD_NAMES)) == "d_ff ffn_dim head_dim intermediate_size n_kv_heads"
+    assert " ".join(sorted(BATCH_FLAGS)) == (
+        "batch batchsize bs bsz device_batch_size effective_batch_size global_train_batch_size local_batch_size "
+        "mini_batch_size minibatch_size per_gpu_batch_size per_gpu_train_batch_size samples_per_gpu total_batch_size "
+        "train_batch_size"
+    )
+    assert BATCH_FLAGS.isdisjoint(FLAG_ALIASES)
+
+
+@pytest.mark.parametrize(
+    ("flag", "name"),
+    [
+        ("--batch-size=", "micro_batch_size"),
+        ("BATCH_SIZE", "micro_batch_size"),
+        ("model.Hidden-Size", "d_model"),
+        ("--gbs", "global_batch_size"),
+        ("--Learning-Rate", "learning_rate"),
+        ("", ""),
+    ],
+)
+def test_the_last_part_of_a_flag_tells_its_name(flag: str, name: str) -> None:
+    assert standard_flag_name(flag) == name
 
 
 def test_the_words_of_an_output_are_these() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from itertools import product
 from math import prod
 from typing import TYPE_CHECKING
@@ -12,7 +13,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.space import Parameter, SearchSpace, WorkloadFact, computed_global_batch_size
+from torchx_cubicml.space import Binding, BindingKind, Parameter, SearchSpace, WorkloadFact, computed_global_batch_size
 from torchx_cubicml.space.expression import parse_expression
 
 if TYPE_CHECKING:
@@ -421,3 +422,71 @@ def test_groups_share_all_layers(layers: int, groups: int) -> None:
     positions = [item.positions for item in space(free("s", "x", per_layer=layers, groups=groups)).dimensions]
     assert [entry for block in positions for entry in block] == list(range(layers))
     assert max(map(len, positions)) - min(map(len, positions)) <= 1
+
+
+REST = "global_batch_size / (micro_batch_size * dp_degree)"
+X = free("x", 1, 2)
+
+
+def flagged(name: str, flag: str) -> Parameter:
+    return free(name, 8, 16, binding=Binding(kind=BindingKind.FLAG, name=flag))
+
+
+@pytest.mark.parametrize(
+    ("parameters", "changers"),
+    [
+        ([X], ""),
+        ([flagged("precision", "--dtype")], ""),
+        ([free("micro_batch_size", 8, 16), derived("warmup", "102400 / global_batch_size")], "micro_batch_size"),
+        ([free("global_batch_size", 8, 16), derived("gradient_accumulation_steps", REST)], "global_batch_size"),
+        ([free("micro_batch_size", 1, 2), derived("gradient_accumulation_steps", REST)], ""),
+        ([X, derived("micro_batch_size", "4 * x"), derived("gradient_accumulation_steps", REST)], ""),
+        ([X, derived("micro_batch_size", "4 * x")], "x"),
+        ([X, derived("y", "4 * x"), derived("micro_batch_size", "2 * y")], "x"),
+        ([X, derived("seq_len", "1024 * x")], "x"),
+        ([X, free("micro_batch_size", 8, default=4, when=expression("x == 1"))], "x micro_batch_size"),
+        (
+            [
+                free("micro_batch_size", 1, 2),
+                free("tp_degree", 1, 2),
+                derived("gradient_accumulation_steps", "global_batch_size / (micro_batch_size * world_size)"),
+            ],
+            "micro_batch_size tp_degree",
+        ),
+        ([free("micro_batch_size", 1, 2), derived("gradient_accumulation_steps", "x"), X], "micro_batch_size x"),
+        ([derived("micro_batch_size", "y"), derived("y", "micro_batch_size"), X], ""),  # refused elsewhere
+        ([free("seq_len", 8, 16)], "seq_len"),
+        ([free("n_layers", 8, 16)], "n_layers"),
+        ([flagged("n", "--nproc_per_node")], "n"),
+        *(
+            ([flagged("knob", flag)], "knob")
+            for flag in ("--block_size", "--bs", "--train_batch_size", "--local-batch-size", "--model.hidden-size=")
+        ),
+    ],
+)
+def test_parameters_that_may_change_the_work_of_a_step(parameters: list[Parameter], changers: str) -> None:
+    assert " ".join(space(*parameters).changers_of_work()) == changers
+
+
+@settings(deadline=None)
+@given(
+    micro=st.sampled_from(
+        [free("micro_batch_size", 1, 2), derived("micro_batch_size", "2 * x"), free("micro_batch_size", 2)]
+    ),
+    accumulation=st.sampled_from(
+        [
+            *map(partial(derived, "gradient_accumulation_steps"), (REST, f"{REST} * 2 / 2", "x", "24 / world_size")),
+            *(free("gradient_accumulation_steps", 4, *more) for more in ((), (2,))),
+        ]
+    ),
+    mesh=st.sampled_from([free("tp_degree", 1), free("tp_degree", 1, 2)]),
+    batch=st.sampled_from([free("global_batch_size", 96), free("global_batch_size", 48, 96), None]),
+)
+def test_the_batch_stays_where_nothing_may_change_it(
+    micro: Parameter, accumulation: Parameter, mesh: Parameter, batch: Parameter | None
+) -> None:
+    drawn = space(X, micro, accumulation, mesh, *([batch] if batch is not None else []))
+    assume(not drawn.changers_of_work())
+    bound = drawn.bind(workload={"world_size": 4, "global_batch_size": 96}, current={})
+    batches = {computed_global_batch_size(workload={"world_size": 4}, current=config) for config in bound.configs()}
+    assert len(batches) == 1

@@ -35,7 +35,7 @@ def refuse(prepared: Prepared, state: State, *, own: bool, awaits_own: bool = Fa
     trial = Trial(trial_id="t", workload={}, config=config, state=state, reason="why", measurement=measured)
     pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=config, submitted_at=NOW)
     finished = FinishedLaunch(pending=pending, trial=trial, last_lines=("its last line",))
-    check_abort(prepared, finished, [trial] * row, measured_before=False, awaits_own=awaits_own)
+    check_abort(prepared, finished, [trial] * row, known=[trial], measured_before=False, awaits_own=awaits_own)
 
 
 @pytest.mark.parametrize(
@@ -72,6 +72,29 @@ def test_a_row_of_chosen_configs_that_fail_ends_a_tune(prepared: Prepared, await
 def test_an_unmeasurable_objective_ends_a_tune(prepared: Prepared) -> None:
     with pytest.raises(LaunchError, match="samples_per_second cannot be measured"):
         refuse(prepared, State.COMPLETED, own=False)
+
+
+@pytest.mark.parametrize(
+    ("tuned", "others", "words"),
+    [
+        (["width"], [], 'samples_per_second cannot be measured in this training; set objective = "steps_per_second"'),
+        (["width"], [4], "steps per second do not compare as launches differ in micro_batch_size; count samples with"),
+        (["width", "micro_batch_size"], [], "do not compare as micro_batch_size may change the work of a step; count"),
+    ],
+    ids=["alike", "launches differ", "configs differ"],
+)
+def test_steps_are_advised_only_where_they_compare(
+    prepared: Prepared, tuned: list[str], others: list[int], words: str
+) -> None:
+    kept = tuple(item for item in prepared.space.parameters if item.name in tuned)
+    asked = replace(prepared, space=replace(prepared.space, parameters=kept))
+    steps = Measurement(mean_step_time_s=0.1, statistic="mean", steps_counted=20)
+    own = replace(ended(State.COMPLETED, steps), workload=asked.workload, config={}, observed={"micro_batch_size": 8})
+    known = [own, *(replace(own, observed={"micro_batch_size": each}) for each in others)]
+    pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=CHOSEN, submitted_at=NOW)
+    finished = FinishedLaunch(pending=pending, trial=own)
+    with pytest.raises(LaunchError, match=words):
+        check_abort(asked, finished, [own], known=known, measured_before=False, awaits_own=False)
 
 
 def test_a_tune_takes_the_objective_that_is_measured(tmp_path: Path) -> None:
@@ -112,7 +135,7 @@ def check(
     pending = PendingLaunch(launch_id="l", number=1, purpose="search", config=CHOSEN, submitted_at=NOW)
     asked = replace(prepared, request=replace(prepared.request, parallel=parallel))
     finished = FinishedLaunch(pending=pending, trial=own[-1], refused=refused)
-    check_abort(asked, finished, own, measured_before=measured_before, awaits_own=False)
+    check_abort(asked, finished, own, known=own, measured_before=measured_before, awaits_own=False)
 
 
 @pytest.mark.parametrize(

@@ -239,13 +239,13 @@ class Posterior:
 
     def fastest(self, count: int) -> list[Config]:
         """Return the ``count`` configs of ``measured`` with the highest measurements, the highest first."""
-        ran = [record for record in self.outcomes.values() if record.measured and not record.out_of_memory]
+        ran = [record for record in self.outcomes.values() if record.measured and record.can_run]
         ran.sort(key=lambda record: (-max(record.measured), record.row))
         return [record.config for record in ran[:count]]
 
     def measured(self) -> list[Config]:
-        """Return the configs of the space that were measured and never ran out of memory."""
-        return [record.config for record in self.outcomes.values() if record.measured and not record.out_of_memory]
+        """Return the configs of the space that were measured and can run."""
+        return [record.config for record in self.outcomes.values() if record.measured and record.can_run]
 
     def outliers(self, configs: Sequence[Config]) -> NDArray[np.bool_]:
         """Return whether configs are outliers, slowed down by something else in each measurement, ``[n]``."""

@@ -12,12 +12,12 @@ from torchx_cubicml.advisor.ineffective import ineffective_parameters
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import SpaceError
 from torchx_cubicml.predictors.features.history import training_row
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import SECOND_ATTEMPT_SUFFIX, State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
 from torchx_cubicml.searchers.base import identity
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable, Iterable, Mapping, Sequence
+    from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 
     from torchx_cubicml.records.trial import Config, Scalar, Trial, Value, Workload
     from torchx_cubicml.space import SearchSpace
@@ -246,6 +246,8 @@ class ConfigOutcome:
         trial_ids: of the trials that measured it, in the order of ``measured``.
         uncertainties: of the logarithms, as each run reported them, in the same order.
         had_error: whether it ever ended with an error or in an unknown state, so that it may do so again.
+        refuted: whether the last launch that ran it as a rewritten command failed early, and the same job then ran as
+            typed.
     """
 
     config: Config
@@ -257,16 +259,22 @@ class ConfigOutcome:
     trial_ids: tuple[str, ...] = ()
     uncertainties: tuple[float, ...] = ()
     had_error: bool = False
+    refuted: bool = False
 
     @property
     def is_decided(self) -> bool:
         """True if the config is decided: another launch of it would add nothing."""
-        return bool(self.measured) or self.out_of_memory or self.open or self.failed
+        return bool(self.measured) or self.out_of_memory or self.open or self.failed or self.refuted
+
+    @property
+    def can_run(self) -> bool:
+        """True if no launch of it shows that it fails."""
+        return not (self.out_of_memory or self.refuted)
 
     @property
     def tried(self) -> bool:
         """True if a launch of it ended in any way but by being broken off."""
-        return bool(self.measured) or self.out_of_memory or self.failed or self.had_error
+        return bool(self.measured) or self.out_of_memory or self.failed or self.had_error or self.refuted
 
 
 def pinned_choices(space: SearchSpace, current: Config, idle: set[str]) -> dict[str, Scalar]:
@@ -309,7 +317,8 @@ def outcomes_by_config(
             key = identity(entry[0])
             configs[key] = entry
             trials_of[key].append(trial)
-    return {key: _outcome(*configs[key], group, space.objective) for key, group in trials_of.items()}
+    refuted = _refuted(own)
+    return {key: _outcome(*configs[key], group, space.objective, refuted) for key, group in trials_of.items()}
 
 
 def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
@@ -321,7 +330,19 @@ def with_choices(config: Config, pinned: Mapping[str, Scalar]) -> Config:
     return {**config, **changed}
 
 
-def _outcome(config: Config, row: bytes, trials: Sequence[Trial], objective: str) -> ConfigOutcome:
+def _refuted(trials: Iterable[Trial]) -> frozenset[str]:
+    """Return the ids of trials that failed early, and whose job then ran as typed."""
+    return frozenset(
+        trial.trial_id.removesuffix(SECOND_ATTEMPT_SUFFIX)
+        for trial in trials
+        if trial.trial_id.endswith(SECOND_ATTEMPT_SUFFIX)
+        and (trial.state is State.COMPLETED or trial.measurement is not None)
+    )
+
+
+def _outcome(
+    config: Config, row: bytes, trials: Sequence[Trial], objective: str, refuted: Collection[str]
+) -> ConfigOutcome:
     values = [trial.measurement.throughput(objective) if trial.measurement else None for trial in trials]
     unmeasured = [trial for trial, value in zip(trials, values, strict=True) if trial.state.ended and value is None]
     measured = sorted(
@@ -339,7 +360,15 @@ def _outcome(config: Config, row: bytes, trials: Sequence[Trial], objective: str
         open=any(not trial.state.ended for trial in trials),
         failed=_is_given_up(unmeasured),
         had_error=any(trial.state in _CONCLUSIVE_IF_REPEATED for trial in unmeasured),
+        refuted=_last_good(trials, refuted)
+        < max((trial.started_at for trial in trials if trial.trial_id in refuted), default=""),
     )
+
+
+def _last_good(trials: Iterable[Trial], refuted: Collection[str]) -> str:
+    """Return the start of the last measured launch that did not fail early; empty without one."""
+    good = (trial for trial in trials if trial.measurement is not None and trial.trial_id not in refuted)
+    return max((trial.started_at for trial in good), default="")
 
 
 def _is_given_up(unmeasured: Sequence[Trial]) -> bool:

@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="compare all predictors and save the best one for launches (default: without --predictor)",
     )
     parser.add_argument("--curve", action="store_true", help="also print Kendall's tau by number of known jobs")
-    text = "tokens_per_second or samples_per_second (default: the unit of most trials)"
+    text = "tokens_per_second, samples_per_second or steps_per_second (default: the unit of most trials)"
     parser.add_argument("--objective", default="", help=text)
     add_seed(parser)
     add_json(parser)

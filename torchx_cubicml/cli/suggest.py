@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.cli.base import (
@@ -59,6 +59,7 @@ def run(args: argparse.Namespace) -> int:
     component = ComponentLaunch.parse(name, component_args)
     context = _read_context(component, args)
     study = _study(context, args.seed)
+    context = replace(context, space=replace(context.space, objective=study.posterior.space.objective))
     proposals = _with_commands(component, context, study.suggest(count=args.count, method=method), args)
     sensitivities = sensitivity(study)
     rewritten = rewrite(component.launch, Options(space=args.space, store=store_url(args), mode="rewrite"))
@@ -130,8 +131,7 @@ def _read_context(component: ComponentLaunch, args: argparse.Namespace) -> Decis
     workload, current = read_config(component.launch, space)
     url = absolute_url(store_url(args))
     trials, _ = read_trials(url, deadline_s=60.0)
-    read = DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
-    return read.migrated()
+    return DecisionContext(space=space, workload=workload, current=current, trials=trials, predictor=latest_choice(url))
 
 
 def _study(context: DecisionContext, seed: int) -> Study:

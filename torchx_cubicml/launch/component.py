@@ -13,7 +13,7 @@ from torchx_cubicml.launch.bindings.argv import replace as replace_words
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.launch.role import RoleCommand, read_role
 from torchx_cubicml.launch.shell import ShellWord, respell, without_macro_escape
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, encode_contract
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, encode_contract
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,10 +91,17 @@ class ComponentLaunch:
         launch = replace(launch, mounted=_mounted(source.app.roles[role]))
         return cls(launch=launch, why_not_recorded="", source=source, role=role, command=commands[role])
 
-    def build(self, launch: Launch | None = None, contract: Contract | None = None) -> AppDef:
+    def build(
+        self, launch: Launch | None = None, contract: Contract | None = None, second_attempt: Contract | None = None
+    ) -> AppDef:
         """Return the app: recorded with the arguments and variables of ``launch``, or as typed without a contract.
 
         Every call returns a new app.
+
+        Args:
+            launch: the command that runs; ``None`` for the one as typed.
+            contract: its contract.
+            second_attempt: contract of the command as typed, which runs if ``launch`` fails early.
 
         Raises:
             LaunchError: the recorded command does not fit into one argument.
@@ -113,8 +120,14 @@ class ComponentLaunch:
         app = copy.deepcopy(made.source.app)
         role = app.roles[made.role]
         variables = made._changed_variables(target)
-        role.entrypoint, role.args = command.wrapped(target.script_args, variables, fallback=fallback)
+        retries = second_attempt is not None and self.command.can_have_second_attempt
+        retries = retries and target.nnodes == self.launch.nnodes
+        role.entrypoint, role.args = command.wrapped(
+            target.script_args, variables, fallback=fallback, second_attempt=self.command if retries else None
+        )
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
+        if second_attempt is not None and retries:
+            role.env[SECOND_ATTEMPT_VARIABLE] = encode_contract(second_attempt)
         return app
 
     def arguments(self, launch: Launch) -> tuple[str, ...]:

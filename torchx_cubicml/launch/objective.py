@@ -2,20 +2,28 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import replace
+from math import prod
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.trial import OBJECTIVES
 from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.space.constraints import data_parallel_degree, is_count
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping
 
     from torchx_cubicml.records.trial import Trial, Workload
     from torchx_cubicml.space import SearchSpace
 
-COUNT_WORK = "report them with torchx_cubicml.measure.step(samples=...), or describe your log lines in [log]"
-_OF_BATCH = ("micro_batch_size", "gradient_accumulation_steps", "seq_len")
+COUNT_WORK = "count samples with torchx_cubicml.measure.step(samples=...), or declare your log lines in [log]"
+# Sizes whose product is the work of a step, or a part of it.
+_SIZES = (
+    ("global_batch_size",),
+    ("micro_batch_size", "gradient_accumulation_steps", "dp_degree"),
+    ("seq_len",),
+)
 
 
 def with_measured_objective(
@@ -24,8 +32,8 @@ def with_measured_objective(
     """Return the space with the objective that launches of the workload were measured in: tokens before samples.
 
     Optimizer steps per second serve where neither could be counted, and all steps do the same work. A stated objective
-    stays. The second value is a message where tokens were not taken, or where launches disagree, so that some do not
-    count; it is empty otherwise.
+    stays. The second value is a message where tokens were not taken, or where launches lack the objective, so that they
+    do not count; it is empty otherwise.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
@@ -36,23 +44,52 @@ def with_measured_objective(
     """
     if space.is_objective_stated:
         return space, ""
-    tokens, samples, steps = OBJECTIVES
-    own = [trial for trial in trials if trial.measurement is not None and is_same_workload(trial, workload)]
-    measured = [next((name for name in OBJECTIVES if _has(trial, name)), "") for trial in own]
-    n_tokens, n_samples = measured.count(tokens), measured.count(samples)
-    if n_tokens and n_samples:
-        share = f"{n_samples} of {n_samples + n_tokens} launches of this workload"
-        line = f"{tokens} is compared, which {share} do not have; set objective in the space file to choose"
-        return _with(space, tokens), line
-    if n_samples:
-        return _with(space, samples), f"{samples} is compared, as no launch of this workload counted tokens"
-    if n_tokens or steps not in measured:
-        return _with(space, tokens), ""
-    changer = _changer_of_work(space, [trial for trial in own if _has(trial, steps)])
-    if changer:
-        line = f"no launch counted tokens or samples, and steps per second do not compare as {changer}; {COUNT_WORK}"
-        return _with(space, tokens), line
-    return _with(space, steps), f"{steps} is compared, as no launch counted tokens or samples; {COUNT_WORK}"
+    tokens, _, steps = OBJECTIVES
+    own = [trial for trial in trials if is_same_workload(trial, workload)]
+    measured = [trial for trial in own if any(_has(trial, name) for name in OBJECTIVES)]
+    unit = next((name for name in OBJECTIVES if any(_has(trial, name) for trial in measured)), tokens)
+    others = [name.removesuffix("_per_second") for name in OBJECTIVES[: OBJECTIVES.index(unit)]]
+    uncounted = f"no launch of this workload counted {' or '.join(others)}"
+    cure = f"; {COUNT_WORK}" if unit == steps else ""
+    why = changer_of_work(space, measured, workload=workload) if unit == steps else ""
+    if why:
+        return _with(space, tokens), f"{uncounted}, and steps per second do not compare as {why}{cure}"
+    n_lacking = sum(not _has(trial, unit) for trial in measured)
+    if n_lacking:
+        share = f"{n_lacking} of {len(measured)} launches of this workload"
+        line = f"{unit} is compared, which {share} do not have; set objective in the space file to choose"
+        return _with(space, unit), line
+    return _with(space, unit), f"{unit} is compared, as {uncounted}{cure}" if others else ""
+
+
+def changer_of_work(space: SearchSpace, trials: Iterable[Trial], *, workload: Workload) -> str:
+    """Return the cause, in words, by which the work of a step differs between configs or launches measured in steps.
+
+    Empty if there is none.
+    """
+    changers = space.changers_of_work()
+    if changers:
+        return f"{' and '.join(changers)} may change the work of a step"
+    own = [trial for trial in trials if _has(trial, OBJECTIVES[-1]) and is_same_workload(trial, workload)]
+    tuned = {item.name for item in space.parameters}
+    differing = [name for names in _SIZES for name in _differing(names, own, tuned)]
+    return f"launches differ in {' and '.join(differing)}" if differing else ""
+
+
+def _differing(names: tuple[str, ...], trials: Iterable[Trial], tuned: set[str]) -> list[str]:
+    """Return the sizes that launches differ in, if their product differs between launches that know the same ones.
+
+    A launch of which a tuned size is unknown does not count.
+    """
+    known: defaultdict[tuple[str, ...], list[Mapping[str, int]]] = defaultdict(list)
+    for trial in trials:
+        values = {**trial.workload, **trial.config, **trial.observed}
+        values.setdefault("dp_degree", data_parallel_degree(values) or 0)
+        sizes = {name: value for name in names if is_count(value := values.get(name))}
+        if tuned.isdisjoint(set(names) - sizes.keys()):
+            known[tuple(sizes)].append(sizes)
+    unequal = [group for group in known.values() if len({prod(sizes.values()) for sizes in group}) > 1]
+    return [name for name in names if any(len({sizes.get(name) for sizes in group}) > 1 for group in unequal)]
 
 
 def _has(trial: Trial, objective: str) -> bool:
@@ -61,12 +98,3 @@ def _has(trial: Trial, objective: str) -> bool:
 
 def _with(space: SearchSpace, objective: str) -> SearchSpace:
     return space if space.objective == objective else replace(space, objective=objective)
-
-
-def _changer_of_work(space: SearchSpace, own: Sequence[Trial]) -> str:
-    """Return what makes the work of a step differ between configs or launches, in words; empty if nothing does."""
-    changers = space.changers_of_work()
-    if changers:
-        return f"{' and '.join(changers)} may change the work of a step"
-    differing = [name for name in _OF_BATCH if len({trial.observed.get(name) for trial in own}) > 1]
-    return f"launches differ in {' and '.join(differing)}" if differing else ""

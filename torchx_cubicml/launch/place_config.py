@@ -29,12 +29,15 @@ class RewrittenLaunch:
         launch: the command.
         contract: contract with the job; ``None`` if the launch is not recorded.
         suggestion: suggestion behind the config; ``None`` if the launch runs as typed.
+        second_attempt: contract of the launch as typed, which runs if the rewritten one fails early; ``None`` if it
+            does not.
         lines: message lines for stderr.
     """
 
     launch: Launch
     contract: Contract | None = None
     suggestion: Suggestion | None = None
+    second_attempt: Contract | None = None
     lines: tuple[str, ...] = ()
 
     def with_lines(self, *texts: str) -> Self:
@@ -96,13 +99,29 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)
 
 
+def second_attempt(contract: Contract, *, typed: Launch, wanted: Launch) -> Contract:
+    """Return the contract of a launch that runs as typed after its rewritten command has failed.
+
+    Args:
+        contract: contract of the launch as typed.
+        typed: the user's command.
+        wanted: the rewritten command.
+    """
+    command = TypedCommand(env=_typed_variables(typed, wanted))
+    return replace(contract, as_typed=command, is_second_attempt=True)
+
+
 def with_files(contract: Contract, *, typed: Launch, wanted: Launch, own: Config) -> Contract:
     """Return the contract with the job's patches of config files, and the typed command as fallback."""
     patches = patches_of(wanted)
     if not patches:
         return contract
-    changed = {name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name)}
     sizes = {name: getattr(wanted, name) for name in ("nnodes", "nproc_per_node", "world_size") if name in own}
-    env = {name: typed.env.get(name) for name in changed}
-    fallback = TypedCommand(args=typed.script_args, env=env, config={**own, **sizes})
+    fallback = TypedCommand(args=typed.script_args, env=_typed_variables(typed, wanted), config={**own, **sizes})
     return replace(contract, files=patches, as_typed=fallback)
+
+
+def _typed_variables(typed: Launch, wanted: Launch) -> dict[str, str | None]:
+    """Return the changed variables with their values as typed; ``None`` where a variable was unset."""
+    changed = sorted(name for name in {*typed.env, *wanted.env} if typed.env.get(name) != wanted.env.get(name))
+    return {name: typed.env.get(name) for name in changed}

@@ -24,7 +24,10 @@ def some():
     return [next(words) for _ in range(int(next(words)))]
 changes, probe, wrapped, typed = some(), some(), some(), some()
 picked = os.environ.get("PYTHON_EXEC") if next(words) == "picked" else None
-probe = [picked, *probe[-2:]] if picked else probe
+if picked:
+    probe = [picked, *probe[-2:]]
+    if "torchx_cubicml.recorder.torchrun" in wrapped:
+        wrapped = [picked, *wrapped[wrapped.index("-m"):]]
 def ask():
     out, into = os.pipe()
     child = os.fork()

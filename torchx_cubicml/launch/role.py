@@ -20,7 +20,12 @@ from torchx_cubicml.launch.shell import (
     without_macro_escape,
     word_of_argument,
 )
-from torchx_cubicml.launch.torchrun_command import RECORDER, LaunchCommand, parse_command
+from torchx_cubicml.launch.torchrun_command import (
+    RECORDER,
+    TORCHRUN_WITH_SECOND_ATTEMPT,
+    LaunchCommand,
+    parse_command,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,6 +58,11 @@ class RoleCommand:
     def is_torchrun(self) -> bool:
         """Return whether torchrun starts the program."""
         return self.parts.is_torchrun
+
+    @property
+    def can_have_second_attempt(self) -> bool:
+        """Return whether the command can be started again as typed in the same job: torchrun of a known size."""
+        return self.parts.picks_python and self.parts.nnodes == self.replicas
 
     @property
     def script_words(self) -> tuple[ShellWord, ...]:
@@ -99,7 +109,12 @@ class RoleCommand:
         )
 
     def wrapped(
-        self, script_args: Sequence[str], variables: Mapping[str, str], *, fallback: str = ""
+        self,
+        script_args: Sequence[str],
+        variables: Mapping[str, str],
+        *,
+        fallback: str = "",
+        second_attempt: RoleCommand | None = None,
     ) -> tuple[str, list[str]]:
         """Return entrypoint and arguments of the recorded role, with a fallback for a job without the recorder.
 
@@ -107,22 +122,27 @@ class RoleCommand:
             script_args: arguments of the program.
             variables: environment variables that differ from the user's own.
             fallback: shell text that runs if the job cannot record; empty for this command as typed.
+            second_attempt: command as typed, which runs if the recorded one fails early; ``None`` for none.
 
         Raises:
             LaunchError: the command does not fit into one argument.
         """
         parts, words = self.parts, self.words
         if self.shell is None and parts.python is not None and not self._starts_torchrun:
-            return self._wrapped_without_shell(parts.python, script_args, variables)
+            return self._wrapped_without_shell(parts.python, script_args, variables, second_attempt)
         python = join(words[parts.python]) if parts.python is not None else None
         probe = probe_condition(
             torchrun=words[0].text if python is None else None, python=python, honours_override=parts.is_torchrun
         )
-        program = [*(word.text for word in words[: parts.head_stop]), *self._recorder(), quote(parts.program)]
-        arguments = respell(self.script_words, script_args, spell=self._quote)
+        head, recorded = [word.text for word in words[: parts.options_start]], self._recorded(script_args)
+        if second_attempt is not None:
+            # As torchrun does, its Python leaves the working directory out of the module search path.
+            first = '"$cubicml_python" -P' if python is None else f"${{PYTHON_EXEC:-{python}}}"
+            head = [first, *second_attempt._first_words(in_shell=True)]
+        wrapped = [*head, *recorded]
         line = fallback_line(
             probe=probe,
-            wrapped=" ".join([*program, *arguments]),
+            wrapped=" ".join(wrapped),
             typed=fallback or join(words),
             variables=variables,
         )
@@ -135,19 +155,45 @@ class RoleCommand:
         return posixpath.basename(self.words[0].value) == "torchrun"
 
     def _wrapped_without_shell(
-        self, python: slice, script_args: Sequence[str], variables: Mapping[str, str]
+        self,
+        python: slice,
+        script_args: Sequence[str],
+        variables: Mapping[str, str],
+        second_attempt: RoleCommand | None,
     ) -> tuple[str, list[str]]:
         parts, texts = self.parts, [_argument(word) for word in self.words]
-        argument_words = [replace(word, text=_argument(word)) for word in self.script_words]
-        arguments = respell(argument_words, script_args, spell=self.as_typed)
+        head, recorded = texts[: parts.options_start], self._recorded(script_args, in_shell=False)
+        if second_attempt is not None:
+            head = [*texts[python], *second_attempt._first_words(in_shell=False)]
         guard = fallback_arguments(
             python=texts[python],
             picks_python=parts.picks_python,
-            wrapped=[*texts[: parts.head_stop], *self._recorder(), with_macro_escape(parts.program), *arguments],
+            wrapped=[*head, *recorded],
             typed=texts,
             variables=variables,
         )
         return self.words[0].value, [*texts[1 : python.stop], *guard]
+
+    def _first_words(self, *, in_shell: bool) -> list[str]:
+        """Return the words that start a first attempt, with this command as the second one."""
+        typed = self._recorded([word.value for word in self.script_words], in_shell=in_shell)
+        return ["-m", TORCHRUN_WITH_SECOND_ATTEMPT, str(len(typed)), *typed]
+
+    def _recorded(self, script_args: Sequence[str], *, in_shell: bool = True) -> list[str]:
+        """Return the words of the recorded command behind those that start torchrun or Python.
+
+        Args:
+            script_args: arguments of the program.
+            in_shell: whether a shell reads the words.
+        """
+        parts = self.parts
+        options, arguments = self.words[parts.options_start : parts.head_stop], self.script_words
+        if in_shell:
+            words, program = [word.text for word in options], quote(parts.program)
+            return [*words, *self._recorder(), program, *respell(arguments, script_args, spell=self._quote)]
+        argument_words = [replace(word, text=_argument(word)) for word in arguments]
+        texts = respell(argument_words, script_args, spell=self.as_typed)
+        return [*map(_argument, options), *self._recorder(), with_macro_escape(parts.program), *texts]
 
     def _recorder(self) -> list[str]:
         """Return the words between those of the launcher and the program."""

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 
 RECORDER = "torchx_cubicml.recorder"
+TORCHRUN_WITH_SECOND_ATTEMPT = "torchx_cubicml.recorder.torchrun"
+"""Module that runs torchrun, and runs it again as typed if a rewritten launch fails early."""
 
 TORCHRUN_WITH_VALUE = frozenset(
     {
@@ -54,6 +56,7 @@ class LaunchCommand:
         nnodes: number of nodes; ``None`` if the command leaves it open.
         nproc_per_node: processes per node, likewise.
         left_open: description of what the command leaves open; empty if nothing.
+        options_start: index of torchrun's first option.
     """
 
     program: str
@@ -67,6 +70,7 @@ class LaunchCommand:
     nnodes: int | None = None
     nproc_per_node: int | None = 1
     left_open: str = ""
+    options_start: int = 1
 
 
 def parse_command(words: Sequence[str]) -> LaunchCommand:
@@ -158,6 +162,7 @@ def _parse_torchrun(words: Sequence[str], *, start: int, python: slice | None) -
             picks_python=True,
             takes_module=is_module,
         )
+    command = replace(command, options_start=start)
     return _with_size(command, nnodes=options.get("nnodes", "1"), nproc=options.get("nproc_per_node", "1"))
 
 

@@ -10,6 +10,8 @@ import time
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import CubicMLError
+from torchx_cubicml.recorder.attempt.new_paths import watch_new_paths
+from torchx_cubicml.recorder.attempt.notes import AttemptNotes
 from torchx_cubicml.recorder.events.failures import reason_of, state_of, state_of_exit
 from torchx_cubicml.recorder.events.reporter import Reporter
 from torchx_cubicml.recorder.host.memory import peak_memory_gib
@@ -27,7 +29,7 @@ from torchx_cubicml.recorder.process.assignment import known_at_start, read_assi
 from torchx_cubicml.recorder.process.console import notice, warn
 from torchx_cubicml.recorder.steps.measure_api import measure
 from torchx_cubicml.recorder.steps.torch_hooks import on_every_step, once_imported, once_torch_is_imported
-from torchx_cubicml.records.trial import State
+from torchx_cubicml.records.trial import Origin, State
 from torchx_cubicml.settings import read_job_environment
 
 if TYPE_CHECKING:
@@ -89,6 +91,9 @@ class Session:
         self._lines: LogLines | None = None
         self._hooks: dict[str, Hook] = {}
         self._hook_facts: dict[str, Value] = {}
+        job = assignment.job
+        is_rewritten = assignment.contract.origin in {Origin.REWRITE, Origin.EXPLORE}
+        self._attempt = AttemptNotes(job.attempt_folder, job.rank) if job.attempt_folder and is_rewritten else None
 
     def begin(self) -> None:
         """Report the start of the program, and install the hooks as soon as it imports torch."""
@@ -97,6 +102,9 @@ class Session:
             self._reporter.started(known_at_start(self._assignment))
             if not self._assignment.declared:
                 notice(f"recording to {self._assignment.contract.store}")
+        if self._attempt is not None:
+            self._attempt.began(self._assignment.job)
+            watch_new_paths(self._attempt.new_paths_file)
         os.register_at_fork(after_in_child=self._disable_in_fork)
         atexit.register(self._close)
         measure.listen(self.guarded(self._on_record_step))
@@ -140,6 +148,8 @@ class Session:
         if self._lines is None or (self._training is not None and self._training.steps):
             return  # once there are steps, log lines are read together with them
         measurement = self._measure_log({})
+        if self._attempt is not None and has_throughput(measurement):
+            self._attempt.stepped()
         if self._reporter is not None:
             self._reporter.learn({}, measurement)
             self._reporter.measured()
@@ -163,12 +173,20 @@ class Session:
         self._training.on_unhooked_step = self._on_unhooked_step
         on_every_mode_switch(self.guarded(self._training.switched))
         on_every_no_grad(self._training.on_no_grad)
-        watch_saving(self._training.pauses.saving, self.guarded)
+        watch_saving(self._save, self.guarded)
         once_imported("torch._dynamo.callback", self.guarded(self._on_compiler))
         hook = make_step_hook(self._training.notes, self._on_step, self.guarded)
         self._unhook = on_every_step(hook).remove
         if self._assignment.leads and not trial_id_of(self._assignment.job):
             self._peers.post("trial_id", self._assignment.trial_id)
+
+    def _save(self, save: Callable[[], object]) -> object:
+        training = self._training
+        if training is None:
+            return save()
+        if self._attempt is not None and training.steps:
+            self._attempt.saved()
+        return training.pauses.saving(save)
 
     def _on_compiler(self) -> None:
         from torchx_cubicml.recorder.steps.optimizer_changes import on_every_compilation
@@ -231,6 +249,8 @@ class Session:
             self._leave(training)
 
     def _report_progress(self, training: Training) -> None:
+        if self._attempt is not None:
+            self._attempt.stepped()
         facts = self._facts(training)
         if self._reporter is not None:
             measured = training.measurement()
@@ -334,6 +354,8 @@ class Session:
 
     def _report_end(self, describe: Callable[[], tuple[State, str]]) -> None:
         state, reason = describe()
+        if self._attempt is not None:
+            self._attempt.ended(state)
         if self._reporter is None and state is not State.COMPLETED:
             self._reporter = self._failure_reporter()
         if self._reporter is not None:
@@ -383,6 +405,8 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self._is_disabled = True
+        if self._attempt is not None:  # a checkpoint would no longer be seen
+            self._attempt.saved()
         if self._assignment.leads:
             warn(f"recording stopped, the training continues: {type(error).__name__}: {error}")
         measure.listen(None)

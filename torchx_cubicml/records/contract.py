@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Config, Value, Workload
 
 CONTRACT_VARIABLE = "TORCHX_CUBICML_LAUNCH"
+SECOND_ATTEMPT_VARIABLE = "TORCHX_CUBICML_SECOND_ATTEMPT"
+"""Variable with the contract of the user's own command, for a rewritten launch that fails early."""
 CONTRACT_VERSION = 1
 MAX_BYTES = 6 * 1024
 _MAX_JSON_BYTES = 1024 * 1024  # a hostile value must not inflate without bound
@@ -82,6 +84,7 @@ class Contract:
         log: user-defined log format of the program; ``None`` where none is declared.
         as_typed: fallback where ``files`` cannot be applied; ``None`` without ``files``.
         refused: reason why the job runs as typed although another config was requested; empty otherwise.
+        is_second_attempt: whether the job runs as typed after its rewritten command has failed.
     """
 
     store: str
@@ -99,6 +102,7 @@ class Contract:
     as_typed: TypedCommand | None = None
     log: LogPattern | None = None
     refused: str = ""
+    is_second_attempt: bool = False
 
     def typed(self) -> Contract:
         """Return the contract of this launch with the user's original command."""
@@ -156,6 +160,7 @@ def decode_contract(value: str) -> Contract:
             files=tuple(map(_patch, items_of(payload.get("files") or [], "files"))),
             as_typed=_as_typed(payload.get("as_typed")),
             refused=text_of(payload.get("refused", ""), "refused"),
+            is_second_attempt=payload.get("is_second_attempt") is True,
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

@@ -111,10 +111,31 @@ OUTPUT_WORDS = (
 NOT_OUTPUT_WORDS = ("every", "format", "freq", "frequency", "interval", "iters", "level", "period", "steps", "total")
 """Words that make such a flag a rate or a format instead of a destination."""
 
+WORKLOAD_SIZES = WORKLOAD_NAMES | {"n_kv_heads", "head_dim", "ffn_dim", "d_ff", "intermediate_size"}
+"""Sizes of the model and of a sample: they change what is trained, and the work of an optimizer step."""
+
+BATCH_FLAGS = frozenset(
+    {
+        *(
+            "bs",
+            "bsz",
+            "batch",
+            "batchsize",
+            "mini_batch_size",
+            "minibatch_size",
+            "train_batch_size",
+            "samples_per_gpu",
+        ),
+        *("device_batch_size", "local_batch_size", "per_gpu_batch_size", "per_gpu_train_batch_size"),
+        *("effective_batch_size", "global_train_batch_size", "total_batch_size"),
+    }
+)
+"""Flags of a batch size without a standard name: of a forward pass or of a whole step, as each script defines it."""
+
 CHANGES_TRAINING = frozenset(
     {
-        *WORKLOAD_NAMES,
-        *("n_kv_heads", "head_dim", "ffn_dim", "d_ff", "intermediate_size", "dropout", "activation"),
+        *WORKLOAD_SIZES,
+        *("dropout", "activation"),
         *("precision", "dtype", "bf16", "fp16", "fp8", "tf32", "allow_tf32", "amp", "mixed_precision"),
         *("global_batch_size", "optimizer", "lr", "learning_rate", "min_lr", "weight_decay", "momentum"),
         *(
@@ -179,3 +200,13 @@ def standard_name(column: str) -> str:
     """
     word = re.sub(r"[^a-z0-9]+", "_", column.lower()).strip("_")
     return _STANDARD_BY_ALIAS.get(word, column)
+
+
+def standard_flag_name(flag: str) -> str:
+    """Return the standard name of a flag, a variable or a key in a config file; its last part if it has none.
+
+    >>> [standard_flag_name(flag) for flag in ("--Model.Hidden-Size=", "BATCH_SIZE", "--lr")]
+    ['d_model', 'micro_batch_size', 'lr']
+    """
+    name = flag.strip("-=").rpartition(".")[2].replace("-", "_").lower()
+    return FLAG_ALIASES.get(name) or standard_name(name)

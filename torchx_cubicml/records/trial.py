@@ -20,8 +20,9 @@ Value: TypeAlias = Scalar | tuple[Scalar, ...]
 Config: TypeAlias = Mapping[str, Value]
 Workload: TypeAlias = Mapping[str, Value]
 
-RATES = ("tokens_per_second", "samples_per_second")  # of work; recorded
+RATES = ("tokens_per_second", "samples_per_second")  # units of work that trials record
 OBJECTIVES = (*RATES, "steps_per_second")
+SECOND_ATTEMPT_SUFFIX = "-as-typed"  # of the trial id of a job that runs as typed after its rewritten command failed
 MAX_TEXT = 4096  # characters of one value; a longer one is an accident or an attack
 MAX_ITEMS = 4096  # entries of one tuple; well above the layers of the deepest models
 MAX_NAMES = 512  # facts of one trial
@@ -246,7 +247,7 @@ class Measurement:
     def steps_per_second(self) -> float | None:
         """Optimizer steps per second, at the statistic of the throughput; ``None`` where unknown.
 
-        Of no use to compare launches whose steps do different work.
+        Does not compare launches whose steps do different work.
 
         >>> Measurement(mean_step_time_s=0.25, statistic="mean").steps_per_second
         4.0

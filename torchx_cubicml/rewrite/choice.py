@@ -60,11 +60,16 @@ class DecisionContext:
     def migrated(self) -> DecisionContext:
         """Return this case with its trials in the terms of the space file, and with the objective they have.
 
-        See ``migrated_trials`` and ``with_measured_objective``.
+        The objective is fixed: it follows from the searched space, and from the trials that are compared in it. See
+        ``migrated_trials`` and ``with_measured_objective``.
         """
         trials = migrated_trials(self.trials, self.space, workload=self.workload, current=self.current)
-        space, line = with_measured_objective(self.space, trials, workload=self.workload)
-        return replace(self, trials=trials, space=space, lines=(line,) if line else ())
+        case = replace(self, trials=trials)
+        searched = case.searched_space()
+        compared = comparable(trials, searched, workload=self.workload, current=self.current)
+        found, line = with_measured_objective(searched, compared, workload=self.workload)
+        space = replace(self.space, objective=found.objective, is_objective_stated=True)
+        return replace(case, space=space, lines=(line,) if line else ())
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""

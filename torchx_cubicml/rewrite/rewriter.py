@@ -24,12 +24,12 @@ from torchx_cubicml.launch.messages import (
     message_line,
     statistic_text,
 )
-from torchx_cubicml.launch.place_config import RewrittenLaunch, with_files
+from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, with_files
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.rewrite.choice import DecisionContext
-from torchx_cubicml.rewrite.rules import check_batch_size, not_permitted
+from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
 
 if TYPE_CHECKING:
@@ -130,7 +130,8 @@ def _build_app(source: MaterializedComponent, options: Options) -> tuple[AppDef,
     schedulers = [""]
     _failure_of(lambda: schedulers.append(scheduler_of_process()))
     rewritten = rewrite(replace(component.launch, scheduler=schedulers[-1]), options)
-    return component.build(rewritten.launch, rewritten.contract), rewritten.lines
+    app = component.build(rewritten.launch, rewritten.contract, rewritten.second_attempt)
+    return app, rewritten.lines
 
 
 def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLaunch]:
@@ -209,7 +210,10 @@ def _with_choice(
     launch, current, suggestion = reached.launch, contract.config, choice.suggestion
     if choice.rejection_reason:
         raise LaunchError(f"{choice.rejection_reason} ({_launches(suggestion.n_trials)} known)")
-    written = write_config(launch, space, choice.config)
+    written, retries = write_config(launch, space, choice.config), space.rewrite.retry_as_typed
+    if retries:
+        check_outputs(launch)
+    second = second_attempt(contract, typed=launch, wanted=written) if retries else None
     contract = replace(
         contract,
         config=choice.config,
@@ -220,8 +224,9 @@ def _with_choice(
     contract = with_files(contract, typed=launch, wanted=written, own=current)
     if contract.files and written.world_size != launch.world_size:
         raise LaunchError("the best config changes both config files and the job size, which a job cannot undo")
-    encode_contract(contract)
-    changed = replace(reached, launch=written, contract=contract, suggestion=suggestion)
+    for each in filter(None, (contract, second)):
+        encode_contract(each)
+    changed = replace(reached, launch=written, contract=contract, suggestion=suggestion, second_attempt=second)
     return _with_block(changed, space, current, choice, options)
 
 

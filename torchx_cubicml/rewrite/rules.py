@@ -10,18 +10,19 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import same_value
+from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
 from torchx_cubicml.records.workload import is_same_workload
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
-from torchx_cubicml.space.trainers import CHANGES_TRAINING, FLAG_ALIASES
+from torchx_cubicml.space.trainers import CHANGES_TRAINING
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -34,6 +35,25 @@ if TYPE_CHECKING:
 
 _PLAIN_GAIN = 1.25  # lower end of the interval of a gain that no slow node explains
 ENOUGH_OF_BASELINE = 3  # measurements of the user's own config from which no launch is spent on it
+# Words of a flag's name. An input counts for more: --load-checkpoint is none of the outputs.
+_OUTPUT_WORDS = (
+    {"out", "output", "outputs", "outdir", "workdir", "root", "dump", "result", "results", "artifact", "artifacts"}
+    | {"save", "saved", "ckpt", "ckpts", "checkpoint", "checkpoints", "log", "logs", "logdir", "logging"}
+    | {"run", "runs", "exp", "experiment", "experiments"}
+)
+_INPUT_WORDS = {
+    "data",
+    "dataset",
+    "datasets",
+    "input",
+    "inputs",
+    "load",
+    "resume",
+    "from",
+    "pretrained",
+    "init",
+    "tokenizer",
+} | {"train", "val", "valid", "eval", "test"}
 _LOW_END = 1.0  # least lower end of the 80 % interval of a gain: a gain with 90 % probability
 
 
@@ -46,11 +66,7 @@ def changes_training(parameter: Parameter) -> bool:
     ... )
     (True, False)
     """
-    binding = parameter.binding
-    flags = [binding.name, *binding.aliases, *binding.key] if binding is not None else []
-    of_flags = (flag.strip("-=").rpartition(".")[2].replace("-", "_").lower() for flag in flags)
-    names = {parameter.name, parameter.observe or "", *of_flags}
-    return any(FLAG_ALIASES.get(name, name) in CHANGES_TRAINING for name in names)
+    return not parameter.known_names.isdisjoint(CHANGES_TRAINING)
 
 
 def not_permitted(space: SearchSpace) -> tuple[str, ...]:
@@ -101,6 +117,30 @@ def check_batch_size(*, workload: Workload, current: Config) -> None:
     computed = computed_global_batch_size(workload=workload, current=current)
     if stated is not None and computed is not None and stated != computed:
         raise LaunchError(f"the space file states a global batch size of {stated}, but the command has {computed}")
+
+
+def check_outputs(launch: Launch) -> None:
+    """Check that what a failed launch leaves could be moved aside before the launch starts again as typed.
+
+    Files on this machine can be renamed. What is written to a remote store cannot.
+
+    Raises:
+        LaunchError: a flag for an output names a remote place.
+
+    >>> check_outputs(Launch(program="train.py", script_args=("--load-checkpoint", "s3://a", "--out", "runs/1")))
+    """
+    flag = ""
+    for word in launch.script_args:
+        is_named = word.startswith("-") or "=" in word.partition("://")[0]
+        name, _, value = word.partition("=") if is_named else (flag, "", word)
+        words = set(re.split(r"[^a-z]+", name.lower()))
+        protocol, separator, _ = value.partition("://")
+        if separator and protocol != "file" and words & _OUTPUT_WORDS and not words & _INPUT_WORDS:
+            raise LaunchError(
+                f"a rewritten launch that fails is started again as typed, but what it left in {protocol}:// ({name}) "
+                "could not be moved aside before; set retry_as_typed = false under [rewrite] to rewrite it all the same"
+            )
+        flag = name if word.startswith("-") else ""
 
 
 def batch_change_reason(space: SearchSpace, *, workload: Workload, current: Config, config: Config) -> str:

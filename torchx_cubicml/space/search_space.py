@@ -12,6 +12,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import SpaceError
+from torchx_cubicml.records.standard_names import BATCH_FLAGS, WORKLOAD_SIZES
 from torchx_cubicml.records.trial import MAX_ITEMS, MEAN
 from torchx_cubicml.space.arithmetic import kind
 from torchx_cubicml.space.constraints import (
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.parameter import Parameter, WorkloadFact
 
 _OF_WORLD = frozenset({"world_size", "nnodes", "nproc_per_node"})
+_FACTORS = IN_BATCH - {"global_batch_size"}  # of the global batch
+_IN_WORK = WORKLOAD_SIZES | BATCH_FLAGS | IN_BATCH | _OF_WORLD  # of an optimizer step
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +70,7 @@ class RewriteRules:
         explore_budget_device_hours: budget of all those launches together: wall hours times world size.
         baseline_every: while a gain rests on few measurements of the user's own config, one in so many launches runs
             it; 0 for none.
+        retry_as_typed: whether a rewritten launch that fails early is started again as typed.
     """
 
     min_gain: float = 0.01
@@ -75,6 +79,7 @@ class RewriteRules:
     explore: float = 0.0
     explore_budget_device_hours: float = 0.0
     baseline_every: int = 4
+    retry_as_typed: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,15 +203,19 @@ class SearchSpace:
     def changers_of_work(self) -> tuple[str, ...]:
         """Return the parameters that may change the work of one optimizer step, as the user calls them.
 
-        Those of the batch, unless one of them is derived so that the global batch size stays; the number of processes;
-        and those that the user marks with ``changes_training``.
+        Sizes of the model, of a sample, of the batch and of the job, and what such a size is derived from; and those
+        that the user marks with ``changes_training``. The factors of a global batch that is kept do not count: the
+        micro batch or the accumulation is derived from it and from all other factors that vary.
         """
-        keeps_batch = any(
-            item.derive is not None and "global_batch_size" in item.derive.names for item in self.parameters
-        )
-        of_batch = _OF_WORLD if keeps_batch else IN_BATCH | _OF_WORLD
-        free = [item for item in self.parameters if item.derive is None and len(item.choices) > 1]
-        return tuple(item.label or item.name for item in free if item.changes_training or item.name in of_batch)
+        varied = [item for item in self.parameters if len(item.choices) != 1 or item.when is not None]
+        reads = {item.name: self._reads(item.name) for item in varied}
+        factors = [item for item in varied if not item.known_names.isdisjoint(_FACTORS)]
+        rests = [item for item in factors if item.derive is not None and item.when is None]
+        kept = any({"global_batch_size", *(item.name for item in factors)} <= reads[rest.name] for rest in rests)
+        sizes = [item for item in varied if not item.known_names.isdisjoint(_IN_WORK)]
+        sources = set[str]().union(*(reads[item.name] for item in sizes if not (kept and item in factors)))
+        free = [item for item in varied if item.derive is None]
+        return tuple(item.label or item.name for item in free if item.changes_training or item.name in sources)
 
     def configs(self) -> Iterator[Config]:
         """Stream every legal config of a bound space, always in the same order."""
@@ -251,6 +260,19 @@ class SearchSpace:
             )
             object.__setattr__(self, "_legal_cache", legal)  # a cache: depends only on the other fields
         return legal
+
+    def _reads(self, name: str) -> set[str]:
+        """Return a name with all names that its value depends on, directly or through derivations and conditions."""
+        reads = {"dp_degree": {*_OF_WORLD, *NOT_DATA_PARALLEL}}
+        for item in self.parameters:
+            read = (each.names for each in (item.derive, item.when) if each is not None)
+            reads[item.name] = set().union(*read)
+        found, pending = {name}, [name]
+        while pending:
+            new = reads.get(pending.pop(), set()) - found
+            found |= new
+            pending += new
+        return found
 
     def _derivations(self) -> dict[str, Derivation]:
         return {

@@ -228,18 +228,20 @@ class _Loop:
             self._prefetch.keep(planned[1] if planned is not None and planned[0] == "search" else None)
 
     def _abort_if_hopeless(self, finished: FinishedLaunch) -> None:
+        known = self._tune_state.trial_log.trials()
         measured = (
             trial.measurement is not None
             and trial.measurement.throughput(self._prepared.space.objective) is not None
             and trial.trial_id != finished.trial.trial_id
             and is_same_workload(trial, self._prepared.workload)
-            for trial in self._tune_state.trial_log.trials()
+            for trial in known
         )
         baseline = config_key(self._prepared.current)
         check_abort(
             self._prepared,
             finished,
             self._tune_state.settled_trials(),
+            known=known,
             measured_before=any(measured),
             awaits_own=any(config_key(pending.config) == baseline for pending in self._pending.under_way),
         )

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.advisor.noise import repeat_noise
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.messages import number_text
-from torchx_cubicml.launch.objective import COUNT_WORK
+from torchx_cubicml.launch.objective import COUNT_WORK, changer_of_work
 from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import OBJECTIVES, RATES, State
@@ -37,7 +37,13 @@ _DIAGNOSIS = {
 
 
 def check_abort(
-    prepared: Prepared, finished: FinishedLaunch, own: Sequence[Trial], *, measured_before: bool, awaits_own: bool
+    prepared: Prepared,
+    finished: FinishedLaunch,
+    own: Sequence[Trial],
+    *,
+    known: Sequence[Trial],
+    measured_before: bool,
+    awaits_own: bool,
 ) -> None:
     """Abort a tune if no launch can be measured, or one kind of failure repeats.
 
@@ -45,6 +51,7 @@ def check_abort(
         prepared: the checked request.
         finished: the launch that has just ended.
         own: trials of this tune, in the order of their ends.
+        known: all trials of the store.
         measured_before: true if another trial has measured the workload.
         awaits_own: true if the user's own config is in flight.
 
@@ -55,7 +62,7 @@ def check_abort(
     if trial.state is State.STOPPED_EARLY:
         return
     if not measured_before:
-        _check_measurable(prepared, finished, awaits_own=awaits_own)
+        _check_measurable(prepared, finished, known, awaits_own=awaits_own)
     row = _in_a_row(own, trial.state)
     if trial.state not in _DIAGNOSIS or finished.refused:
         _check_refusals(finished, own)
@@ -80,7 +87,9 @@ def with_last_lines(sentence: str, last_lines: Sequence[str]) -> str:
     return "\n".join([f"{sentence}; last lines of stderr:", *(f"  {mask(line)}" for line in lines)])
 
 
-def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_own: bool) -> None:
+def _check_measurable(
+    prepared: Prepared, finished: FinishedLaunch, known: Sequence[Trial], *, awaits_own: bool
+) -> None:
     """Abort if the first launches show that the command cannot be measured.
 
     Only a failure of the user's own config counts against the command. The tuner chose the values of other configs, so
@@ -98,15 +107,15 @@ def _check_measurable(prepared: Prepared, finished: FinishedLaunch, *, awaits_ow
     if first.measurement and first.measurement.throughput(prepared.space.objective) is not None:
         return
     others = [name for name in OBJECTIVES if first.measurement and first.measurement.throughput(name) is not None]
-    if others and (others[0] in RATES or not prepared.space.changers_of_work()):
-        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
-        raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
-    if others:
-        changers = " and ".join(prepared.space.changers_of_work())
+    only_steps = not set(others) & set(RATES)
+    if others and only_steps and (changer := changer_of_work(prepared.space, known, workload=prepared.workload)):
         raise LaunchError(
             f"neither tokens nor samples can be counted in this training, and steps per second do not compare as "
-            f"{changers} may change the work of a step; {COUNT_WORK}"
+            f"{changer}; {COUNT_WORK}"
         )
+    if others:
+        wanted = f'set objective = "{others[0]}" in {prepared.request.space}'
+        raise LaunchError(f"{prepared.space.objective} cannot be measured in this training; {wanted}")
     raise LaunchError(
         "the first launch completed, but no steady state was measured: it makes too few optimizer steps, or none that "
         "can be observed (report them with torchx_cubicml.measure)"

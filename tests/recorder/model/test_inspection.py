@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -160,6 +161,45 @@ def test_parameters_of_several_networks_lead_to_the_largest(monkeypatch: pytest.
     monkeypatch.setattr(module, "observe", lambda root, *_, **__: read.append(root) or {})
     inspection(forwards(None)).read(sgd(first, second), WORK)
     assert read == [first]
+
+
+def test_all_networks_of_one_optimizer_count() -> None:
+    first, second, unrelated = nn.Sequential(Block()), nn.Linear(2, 2), nn.Linear(50, 50)
+    made = inspection(forwards(None))
+    made.read(sgd(first, second), WORK)
+    assert (made.facts["n_params"], made.facts["n_trainable_params"]) == (26, 26)
+    made.add_networks(sgd(first, second))
+    third, fourth = nn.Linear(3, 3), nn.Linear(4, 4)
+    third.bias.requires_grad_(False)
+    for _ in range(2):
+        made.add_networks(sgd(third, fourth, second))
+        assert (made.facts["n_params"], made.facts["n_trainable_params"]) == (58, 55)
+    del unrelated
+
+
+def test_an_optimizer_of_a_plain_tensor_adds_no_module() -> None:
+    model, unrelated = Model(), nn.Linear(50, 50)
+    made = inspection(forwards(model))
+    made.read(sgd(model), WORK)
+    made.add_networks(torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=0.1))
+    assert made.facts["n_params"] == 41
+    del unrelated
+
+
+def test_a_model_that_is_wrapped_again_stays_counted() -> None:
+    model, other, seen = Model(), nn.Linear(2, 2), forwards(None)
+    wrapper = Wrapper(model)
+    made = inspection(seen)
+    made.read(sgd(model), WORK)
+    del wrapper
+    gc.collect()
+    again = Wrapper(model)
+    made.add_networks(sgd(other, model))
+    assert made.facts["n_params"] == 41 + 6
+    del again, model
+    gc.collect()
+    made.add_networks(sgd(nn.Linear(3, 3)))  # the first model is gone
+    assert made.facts["n_params"] == 41 + 6
 
 
 def test_without_any_model_nothing_is_read(monkeypatch: pytest.MonkeyPatch) -> None:

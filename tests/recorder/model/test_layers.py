@@ -17,6 +17,7 @@ from torchx_cubicml.recorder.model.layers import (
     has_single_block,
     live_modules,
     modules_around,
+    networks_with,
     outermost,
     repeated_blocks,
     unwrap,
@@ -258,3 +259,16 @@ def test_a_shared_parameter_has_its_first_holder(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(layers, "live_modules", lambda: [first, second])
     assert modules_around([torch.zeros(2), first.weight, second.bias]) == [first]
     assert modules_around([second.bias, first.weight]) == [second]
+
+
+def test_networks_with_parameters_are_the_smallest_that_hold_most() -> None:
+    first, second, whole = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2)), nn.Linear(3, 3), nn.Linear(4, 4)
+    around = nn.ModuleList([whole])
+    plain = torch.zeros(1)
+    assert networks_with([]) == []
+    assert networks_with([plain]) == []
+    assert networks_with([plain, *first.parameters(), second.bias, whole.weight]) == [first, second, whole]
+    assert networks_with([first[1].weight]) == [first[1]]
+    both = nn.ModuleList([first, second])
+    assert networks_with([*first.parameters(), second.bias]) == [both]
+    del around

@@ -291,6 +291,32 @@ def test_an_actor_and_a_critic_have_the_parameters_of_both_and_a_pace(training: 
     assert measured.throughput("steps_per_second") == pytest.approx(1 / measured.mean_step_time_s)
 
 
+def test_a_later_training_counts_a_network_that_an_earlier_one_had(training: Training) -> None:
+    models = [nn.Linear(8, 1), nn.Linear(8, 2), nn.Linear(8, 3)]
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in models]
+    for index in [0, *[2, 0] * 6, *[1] * 12, *[2, 1] * 60]:
+        take_step(training, models[index], optimizers[index])
+    assert training.facts()["n_params"] == 18 + 27
+
+
+def test_a_training_that_is_not_inspected_changes_no_other_ones_facts(training: Training) -> None:
+    kept = []
+    for _ in range(8):
+        model, optimizer = model_and_optimizer()
+        kept += [model, optimizer]
+        for _ in range(12 + len(kept)):
+            take_step(training, model, optimizer)
+    size = training.facts()["n_params"]
+    actor, critic = nn.Linear(8, 30), nn.Linear(8, 40)
+    optimizers = [torch.optim.SGD(each.parameters(), lr=0.1) for each in (actor, critic)]
+    for _ in range(20):
+        take_step(training, actor, optimizers[0])
+    for _ in range(10):
+        take_step(training, actor, optimizers[0])
+        take_step(training, critic, optimizers[1])
+    assert training._inspection.facts["n_params"] == size
+
+
 def test_alternating_optimizers_of_one_model_count_all_batches(training: Training) -> None:
     model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 1))
     optimizers = [torch.optim.SGD(model[index].parameters(), lr=0.1) for index in (0, 1)]

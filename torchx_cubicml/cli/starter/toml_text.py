@@ -96,7 +96,7 @@ def with_heading(program: str, first: Sequence[str], sections: Iterable[Sequence
         f"# Search space for {one_line(program)}: the parameters to tune, and where the command sets them.",
         "# Written by `torchx cubicml init`: remove what must not change, and add values to try.",
     ]
-    objective = '# objective = "samples_per_second" # without this: tokens where launches count them, else samples'
+    objective = '# objective = "samples_per_second" # without this: tokens, else samples, else steps, as launches count'
     return "\n\n".join("\n".join(lines) for lines in (head, [*first, objective], *sections) if lines) + "\n"
 
 

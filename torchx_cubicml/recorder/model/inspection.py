@@ -8,7 +8,14 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.model.facts import HookObservations, observe, observe_stage
 from torchx_cubicml.recorder.model.kernels import attention_kernel, is_compiled
-from torchx_cubicml.recorder.model.layers import contains_all, modules_around, outermost, repeated_blocks
+from torchx_cubicml.recorder.model.layers import (
+    contains_all,
+    modules_around,
+    networks_with,
+    outermost,
+    repeated_blocks,
+    unwrap,
+)
 from torchx_cubicml.recorder.model.live_objects import LiveObjects
 from torchx_cubicml.recorder.model.pipeline import STAGE_FACTS, encode_stage, read_pipeline
 from torchx_cubicml.recorder.model.precision import PrecisionProbe, autocast_type
@@ -25,7 +32,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.recorder.steps.torch_hooks import Guard
     from torchx_cubicml.records.trial import Value
 
-_COUNTS = frozenset({"n_params", "n_trainable_params"})
+_COUNTS = ("n_params", "n_trainable_params")
 _WRAPPING_FACTS = frozenset({"sharding_strategy", "dp_degree", "dp_replicate_degree", "dp_shard_degree"})
 
 
@@ -52,7 +59,7 @@ class ModelInspection:
         self._probe: PrecisionProbe | None = None
         self._autocast_type = ""
         self._attention_kernel = ""
-        self._networks: list[weakref.ref[nn.Module]] = []  # the model, and others that are trained in turn with it
+        self._networks: list[weakref.ref[nn.Module]] = []  # the model, and others that are trained with it, unwrapped
 
     def install_probe(self) -> None:
         """Inspect the model within a training forward, and put hooks on its layers until the facts are read."""
@@ -76,18 +83,23 @@ class ModelInspection:
         with survey.as_source():
             self._read(leading, work)
 
-    def add_network(self, optimizer: Optimizer) -> None:
-        """Add the parameters of a network that another optimizer trains in turn, as a critic besides an actor."""
-        trained, networks = parameters_of(optimizer), [network for each in self._networks if (network := each())]
-        if "n_params" not in self.facts or self.n_stages or any(contains_all(each, trained) for each in networks):
+    def add_networks(self, optimizer: Optimizer | None) -> None:
+        """Count the networks of an optimizer that are not counted yet, such as a critic beside an actor."""
+        networks = [network for each in self._networks if (network := each()) is not None]
+        if "n_params" not in self.facts or self.n_stages or len(networks) < len(self._networks):
             return
-        network = _smallest_module_with(trained)
-        if network is None:
+        known = {id(parameter) for network in networks for parameter in network.parameters()}
+        added = networks_with([each for each in parameters_of(optimizer) if id(each) not in known])
+        if not added:
             return
-        self._networks.append(weakref.ref(network))
-        counts = zip(("n_params", "n_trainable_params"), count_parameters(*networks, network), strict=True)
-        others = {name: value for name, value in self.facts.items() if name not in _COUNTS}
-        self.facts = others | {name: count for name, count in counts if count is not None}
+        self._networks += [weakref.ref(unwrap(each)) for each in added]
+        counts = zip(_COUNTS, count_parameters(*networks), count_parameters(*networks, *added), strict=True)
+        facts = dict(self.facts)
+        for name, before, after in counts:
+            count = facts.pop(name, None)
+            if isinstance(count, int) and before is not None and after is not None:
+                facts[name] = count + after - before
+        self.facts = facts
 
     def release(self) -> None:
         """Remove all hooks from the layers."""
@@ -101,7 +113,7 @@ class ModelInspection:
         seen = self._observations(work)
         if model is None:
             return
-        self._networks = [weakref.ref(model)]
+        self._networks = [weakref.ref(unwrap(model))]
         pipeline = read_pipeline()
         facts = observe(model, leading, seen, world_size=self._world_size, pipeline=pipeline)
         if leading is None and facts.get("sharding_strategy") == "NONE":  # the model may be wrapped later
@@ -109,6 +121,7 @@ class ModelInspection:
         self.facts = facts
         if pipeline is not None:
             self._encode_stages(pipeline)
+        self.add_networks(leading)
 
     def _observations(self, work: Work | None) -> HookObservations:
         seen = HookObservations(

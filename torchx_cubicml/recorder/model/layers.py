@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.model.live_objects import live_instances
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import nn
 
@@ -77,20 +77,37 @@ def modules_around(parameters: Iterable[object]) -> list[nn.Module]:
     in any wrapper.
     """
     modules = live_modules()
-    holders: dict[int, nn.Module] = {}
-    for module in sorted(modules, key=_is_traced):
-        for parameter in _own_parameters(module):
-            holders.setdefault(id(parameter), module)
+    holders = _holders(modules)
     holder = next((holders[id(parameter)] for parameter in parameters if id(parameter) in holders), None)
     holder = holder if holder is not None else _largest_holder(modules)
     if holder is None:
         return []
-    return [holder, *_ancestors(holder, modules)]
+    return [holder, *_ancestors(holder, _parents(modules))]
+
+
+def networks_with(parameters: Sequence[object]) -> list[nn.Module]:
+    """Return live modules that together hold the parameters, in their outermost wrappers; each holds as many as it can.
+
+    A parameter that no module holds does not count.
+    """
+    modules = live_modules() if parameters else []
+    holders, parents, left = _holders(modules), _parents(modules), set(map(id, parameters))
+    networks: list[nn.Module] = []
+    for parameter in parameters:
+        holder = holders.get(id(parameter))
+        if holder is None or id(parameter) not in left:
+            continue
+        around = [holder, *_ancestors(holder, parents)]
+        held = [left.intersection(map(id, module.parameters())) for module in around]
+        most = max(held, key=len)
+        left -= most
+        networks.append(outermost(around[held.index(most)], around))
+    return networks
 
 
 def ancestors(module: nn.Module) -> list[nn.Module]:
     """Return all live modules around a module, nearest first."""
-    return _ancestors(module, live_modules())
+    return _ancestors(module, _parents(live_modules()))
 
 
 def outermost(module: nn.Module, around: Iterable[nn.Module] | None = None) -> nn.Module:
@@ -134,11 +151,25 @@ def _blocks_of(container: nn.Module) -> list[nn.Module]:
     return [child for child in children if user_class(child) is most] if count > 1 else []
 
 
-def _ancestors(module: nn.Module, modules: Iterable[nn.Module]) -> list[nn.Module]:
+def _holders(modules: Iterable[nn.Module]) -> dict[int, nn.Module]:
+    """Return the module that holds each parameter, by the parameter's id."""
+    holders: dict[int, nn.Module] = {}
+    for module in sorted(modules, key=_is_traced):
+        for parameter in _own_parameters(module):
+            holders.setdefault(id(parameter), module)
+    return holders
+
+
+def _parents(modules: Iterable[nn.Module]) -> dict[int, list[nn.Module]]:
+    """Return the modules directly around each module, by its id."""
     parents: dict[int, list[nn.Module]] = {}
     for parent in modules:
         for child in parent.__dict__.get("_modules", {}).values():
             parents.setdefault(id(child), []).append(parent)
+    return parents
+
+
+def _ancestors(module: nn.Module, parents: Mapping[int, list[nn.Module]]) -> list[nn.Module]:
     around, seen = [module], {id(module)}
     for inner in around:
         for parent in parents.get(id(inner), []):

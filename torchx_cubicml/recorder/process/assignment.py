@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.contract import Contract, decode_contract
-from torchx_cubicml.records.trial import MAX_TEXT, new_id
+from torchx_cubicml.records.trial import MAX_TEXT, SECOND_ATTEMPT_SUFFIX, new_id
 from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
 
 if TYPE_CHECKING:
@@ -67,6 +67,8 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
     trial_id = trial_id_of(job) or contract.trial_id or _trial_id_of_run(job)
     if not trial_id and job.rank == 0:
         trial_id = _trial_id_of_folder(job) or new_id("trial")
+    if trial_id and contract.is_second_attempt:
+        trial_id = f"{trial_id}{SECOND_ATTEMPT_SUFFIX}"
     return Assignment(
         job=job,
         contract=contract,

@@ -18,9 +18,13 @@ def connected(job: JobEnvironment, *, within_s: float) -> TCPStore:
         ConnectionError: there is no store.
         RuntimeError: it does not answer.
     """
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch re-exports it without declaring so
-
     if job.store_address is None:
         raise ConnectionError("torchrun hosts no TCPStore for this job")
-    host, port = job.store_address
+    return connect(*job.store_address, within_s=within_s)
+
+
+def connect(host: str, port: int, *, within_s: float) -> TCPStore:
+    """Connect to a store by its host and port; see ``connected``."""
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]  # torch re-exports it without declaring so
+
     return TCPStore(host, port, is_master=False, timeout=timedelta(seconds=within_s), wait_for_workers=False)

@@ -142,8 +142,8 @@ class Training:
             self._restore_hooks_within_step()
             self._forwards.note_other_optimizer(optimizer)
             self._follow_if_replaced(optimizer)
-            if self._others.takes_turns(optimizer):
-                self._inspection.add_network(optimizer)
+            if not self._count_only.is_on and self._others.takes_turns(optimizer):
+                self._inspection.add_networks(optimizer)
             return False
         if self._count_only.is_on:
             return self._count_uninspected(optimizer)
@@ -387,6 +387,7 @@ class Training:
             self._began = self._times.clock().now()
 
     def _follow(self, optimizer: Optimizer) -> None:
+        self._others = OtherOptimizers()
         self._set_leading(optimizer)
         self._until_deferred = _STEPS_TO_DEFER
         self._is_partly_observed = False

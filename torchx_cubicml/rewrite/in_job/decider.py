@@ -187,10 +187,12 @@ class JobCommand:
         from torchx_cubicml.records.contract import encode_contract
 
         contract, typed, launch = rewritten.contract, self._launch, rewritten.launch
+        second = rewritten.second_attempt
         return Answer(
             args=launch.script_args if rewritten.suggestion is not None else None,
             env={name: value for name, value in launch.env.items() if typed.env.get(name) != value},
             contract=encode_contract(replace(contract, trial_id=self._trial_id)) if contract is not None else "",
+            second=encode_contract(replace(second, trial_id=self._trial_id)) if second is not None else "",
             lines=rewritten.lines,
         )
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.launch.messages import KEPT, message_line
+from torchx_cubicml.recorder.attempt.notes import AttemptNotes
 from torchx_cubicml.recorder.process.child import (
     RELIED_ON,
     ask_with_retries,
@@ -38,12 +39,14 @@ class Answer:
         args: arguments of the program; ``None`` to keep those that were typed.
         env: additional environment variables.
         contract: encoded contract of the launch; empty if there is none.
+        second: encoded contract of a second attempt as typed; empty if the launch has none.
         lines: messages that this rank prints to stderr.
     """
 
     args: tuple[str, ...] | None = None
     env: Mapping[str, str] = field(default_factory=dict)
     contract: str = ""
+    second: str = ""
     lines: tuple[str, ...] = ()
 
     @classmethod
@@ -54,12 +57,15 @@ class Answer:
             ValueError: the object is damaged.
         """
         args, env, contract, lines = (payload.get(name) for name in ("args", "env", "contract", "lines"))
-        if not (isinstance(env, dict) and isinstance(contract, str) and isinstance(lines, list)):
+        second = payload.get("second", "")
+        are_texts = isinstance(contract, str) and isinstance(second, str)
+        if not (isinstance(env, dict) and are_texts and isinstance(lines, list)):
             raise ValueError("the answer is damaged")
         return cls(
             args=tuple(map(str, args)) if isinstance(args, list) else None,
             env={str(name): str(value) for name, value in env.items()},
-            contract=contract,
+            contract=str(contract),
+            second=str(second),
             lines=tuple(map(str, lines)),
         )
 
@@ -94,6 +100,9 @@ def settle(arguments: Sequence[str]) -> list[str]:
             warn(f"{KEPT}: {failure_reason(error)}")
     _print_lines(answer.lines)
     export({**answer.env, **({CONTRACT_VARIABLE: answer.contract} if answer.contract else {})})
+    job = read_job_environment()
+    if answer.second and job.attempt_folder:
+        AttemptNotes(job.attempt_folder, job.rank).rewritten(answer.second)
     script_args = program.arguments if answer.args is None else answer.args
     return ["--", *(["-m"] if program.is_module else []), program.name, *script_args]
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import SpaceError
-from torchx_cubicml.records.standard_names import FLAG_ALIASES, standard_name
+from torchx_cubicml.records.standard_names import standard_flag_name
 from torchx_cubicml.space.constraints import IN_BATCH, NOT_DATA_PARALLEL
 from torchx_cubicml.space.expression import parse_expression
 
@@ -55,8 +55,7 @@ def _told(name: str, table: TomlTable) -> str:
     observe = table.raw("observe")
     words = [observe, *(str(table.raw(key) or "") for key in ("flag", "env", "key")), name]
     for word in words:
-        text = str(word or "").strip("-=").rpartition(".")[2].replace("-", "_").lower()
-        found = FLAG_ALIASES.get(text) or standard_name(text)
+        found = standard_flag_name(str(word or ""))
         if found in IN_BATCH:
             return found
     return ""

@@ -15,7 +15,10 @@ if TYPE_CHECKING:
     from torchx_cubicml.space.toml.schema import TomlTable
 
 
-REWRITE_KEYS = ("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours", "baseline_every")
+REWRITE_KEYS = (
+    *("min_gain", "min_fit", "freeze", "explore", "explore_budget_gpu_hours", "baseline_every"),
+    "retry_as_typed",
+)
 MAX_FROZEN = 1000
 
 
@@ -42,6 +45,7 @@ def read_rewrite(root: TomlTable, parameters: Collection[str], standard: Mapping
         explore=explore,
         explore_budget_device_hours=budget,
         baseline_every=_baseline_every(table, defaults.baseline_every),
+        retry_as_typed=table.switch("retry_as_typed") if "retry_as_typed" in table else defaults.retry_as_typed,
     )
 
 

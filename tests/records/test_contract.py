@@ -69,6 +69,7 @@ WRITTEN = {
     "log": None,
     "refused": "",
     "is_second_attempt": False,
+    "variables": [],
 }
 
 
@@ -107,6 +108,7 @@ def test_all_fields_but_the_store_can_be_missing() -> None:
         {"trial_id": "slurm://torchx/7"},
         {"refused": "the file changed"},
         {"is_second_attempt": True},
+        {"variables": ("OMP_NUM_THREADS",)},
         {"step_limit": 1},
         {"log": LogPattern(pattern="speed (.)", groups={"step_time_s": 1})},
         {"files": (FilePatch(path="a", argument=0),)},

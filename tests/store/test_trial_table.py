@@ -25,6 +25,7 @@ FULL = Trial(
     measurement=Measurement(tokens_per_second=2.0, step_time_s=(0.1, 0.2, 0.3), source="log", is_steady=True),
     reason="slow",
     arguments=("--lr", "0.1"),
+    digests={"program": "0123abcd"},
     suggestion={"low": 1.0},
     started_at="2026-01-01",
     ended_at="2026-01-02",
@@ -57,9 +58,10 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         ["m", 1],
         ["k", 1.0],
         ["arguments", ["--lr", "0.1"]],
+        ["program", "0123abcd"],
     ]
-    assert table["mappings"] == [[0, 1], [2, 3], [4, 5, 6], [7], []]
-    assert [[*row[:3], row[13]] for row in table["trials"]] == [[0, 1, 2, 3], [0, 4, 4, 4], [0, 4, 4, 4]]
+    assert table["mappings"] == [[0, 1], [2, 3], [4, 5, 6], [7], [8], []]
+    assert [[*row[:3], *row[13:]] for row in table["trials"]] == [[0, 1, 2, 3, 4], [0, 5, 5, 5, 5], [0, 5, 5, 5, 5]]
 
 
 @pytest.mark.parametrize(
@@ -71,7 +73,7 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         (("mappings", 0), 5, RecordError),
         (("mappings", 0, 0), 9, LookupError),
         (("trials", 0), 5, RecordError),
-        (("trials", 0, 0), 4, LookupError),
+        (("trials", 0, 0), 9, LookupError),
         *((("trials", 0, place), 5, RecordError) for place in range(3, 8)),
         (("trials", 0, 8), "lost", LookupError),
         (("trials", 0, 9), "mars", LookupError),
@@ -81,6 +83,8 @@ def test_each_fact_and_mapping_is_written_once() -> None:
         (("trials", 0, 11, 4), 5, RecordError),
         (("trials", 0, 12), [], RecordError),
         (("trials", 0, 13), 9, LookupError),
+        (("trials", 0, 14), 9, LookupError),
+        (("trials", 0, 14), 0, RecordError),  # facts are no digests
         (("pairs",), 5, RecordError),
         (("mappings",), 5, RecordError),
         (("trials",), 5, RecordError),

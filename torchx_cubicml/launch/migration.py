@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 _SIZES = frozenset({"nnodes", "nproc_per_node"})
 
 
-def migrated_trials(trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config) -> list[Trial]:
+def migrated_trials(
+    trials: Iterable[Trial], space: SearchSpace, *, workload: Workload, current: Config, digest_key: str = ""
+) -> list[Trial]:
     """Return the trials in their order; those of the same program in the terms of ``space``.
 
     An observed value is reliable if, in some launch, it equals the value that was requested or that the command now
@@ -39,6 +41,7 @@ def migrated_trials(trials: Iterable[Trial], space: SearchSpace, *, workload: Wo
         space: the present space file, bound or not.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
+        digest_key: key of the digests in the store of the trials; empty where unknown.
 
     >>> from torchx_cubicml.space import Parameter, SearchSpace
     >>> from torchx_cubicml.records.trial import Trial
@@ -50,7 +53,7 @@ def migrated_trials(trials: Iterable[Trial], space: SearchSpace, *, workload: Wo
     [{'batch': 2, 'workers': 0}]
     """
     trials = list(trials)
-    migration = _Migration(space, workload, current)
+    migration = _Migration(space, workload, current, digest_key)
     migrated = [migration.of(trial) if migration.concerns(trial) else trial for trial in trials]
     missing = {item.name for item in space.parameters if item.derive is None}
     own = [trial for trial in migrated if is_same_workload(trial, workload)]
@@ -66,9 +69,11 @@ class _Migration:
         space: the present space file.
         workload: facts of the present launch.
         current: the user's own config of the present launch.
+        digest_key: see ``migrated_trials``.
     """
 
-    def __init__(self, space: SearchSpace, workload: Workload, current: Config) -> None:
+    def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_key: str) -> None:
+        self._digest_key = digest_key
         self._space, self._program = space, workload.get("program")
         self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
@@ -134,7 +139,7 @@ class _Migration:
         known = {name: value for name in sorted(counts) if (value := trial.fact(name)) is not None}
         key = (trial.arguments, *known.items())
         if key not in self._stated:
-            arguments = restored_arguments(trial.arguments, self._texts)
+            arguments = restored_arguments(trial.arguments, self._texts, self._digest_key)
             launch = Launch(program=str(self._program), script_args=arguments)
             self._stated[key] = stated_values(launch, self._space, known)
         return self._stated[key]

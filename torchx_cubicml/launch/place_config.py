@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.bindings.config_file import patches_of
+from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.config_io import change_for_profiling, read_config, write_config
 from torchx_cubicml.launch.messages import message_line
 from torchx_cubicml.records.contract import Contract, TypedCommand
@@ -94,6 +95,7 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
         step_limit=step_limit,
         log=space.log,
         hooks=placed.hooks,
+        variables=recorded_variables(program_path(launch.program, is_module=launch.is_module), launch.env),
     )
     contract = with_files(contract, typed=launch, wanted=placed, own=current)
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)

@@ -1,7 +1,9 @@
 """Digests of a program's arguments: what a later space file needs to read a value, and nothing that can be read.
 
 Flag names, numbers and words such as ``true`` are recorded. Every other text becomes a digest of 32 bits, by which the
-words of a space file are recognised (``restored_arguments``). So no path, name or prompt reaches a store.
+words of a space file are recognised (``restored_arguments``). So no path, name or prompt reaches a store. The digest is
+keyed (a message authentication code) with the key of the store, so that nobody without the key can try out texts.
+Earlier releases recorded digests without a key; they are still recognised.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ from torchx_cubicml.records.redaction import MASK, names_secret
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-_MARK = "~"
+_MARK, _KEYED_MARK = "~", "~k"
 _FLAG = re.compile(r"--[A-Za-z][\w.-]{0,63}|-[A-Za-z](?:\d{1,9})?")
 _KEY = re.compile(r"(?P<key>(?:--?|\+{1,2})?[A-Za-z][\w.-]{0,63}=)(?P<value>.*)", re.DOTALL)
 _LIST = re.compile(r"(?P<start>\[?)(?P<entries>[^][]*)(?P<end>]?)")
@@ -24,31 +26,62 @@ _PLAIN = re.compile(
     r"[+-]?(?:\d{1,15}(?:\.\d{0,15})?|\.\d{1,15})(?:[eE][+-]?\d{1,3})?|true|false|yes|no|on|off|none|null|auto|",
     re.IGNORECASE,
 )
-_DIGEST = re.compile(rf"{_MARK}[0-9a-f]{{8}}(?:\.(?:json|yaml|yml|toml|py))?")
+_DIGEST = re.compile(rf"{_MARK}k?[0-9a-f]{{8}}(?:\.(?:json|yaml|yml|toml|py))?")
+_KEYED = re.compile(rf"{_KEYED_MARK}[0-9a-f]{{8}}")
 _SUFFIXES = frozenset({".json", ".yaml", ".yml", ".toml", ".py"})  # of files that may set defaults
 
 
-def digested_arguments(arguments: Sequence[str]) -> tuple[str, ...]:
-    """Return the arguments with each text as its digest, and the values of secrets as ``***``.
+def digested_arguments(arguments: Sequence[str], key: str = "") -> tuple[str, ...]:
+    """Return the arguments with each text as its digest, and the values of secrets as ``***``; digests stay.
+
+    Args:
+        arguments: of a program.
+        key: key of the store; empty for digests without a key.
 
     >>> digested_arguments(["--lr", "0.1", "--data", "/home/me/c4", "--sharding=FULL_SHARD", "--api-key", "hunter2"])
     ('--lr', '0.1', '--data', '~74c6b467', '--sharding=~b3f93369', '--api-key', '***')
+    >>> digested_arguments(["--data", "/home/me/c4"], key="5eed")
+    ('--data', '~k53882ca8')
     """
     words = []
     for previous, word in zip(("", *arguments), arguments, strict=False):
         is_secret = "=" not in previous and names_secret(previous)
-        words.append(MASK if is_secret else word if _FLAG.fullmatch(word) else _with_values(word, _digested))
+        words.append(
+            MASK
+            if is_secret
+            else word
+            if _FLAG.fullmatch(word)
+            else _with_values(word, lambda text: _digested(text, key))
+        )
     return tuple(words)
 
 
-def restored_arguments(arguments: Sequence[str], texts: Iterable[str]) -> tuple[str, ...]:
+def restored_arguments(arguments: Sequence[str], texts: Iterable[str], key: str = "") -> tuple[str, ...]:
     """Return recorded arguments with those of ``texts`` in the place of their digests; other digests stay.
 
     >>> restored_arguments(["--sharding=~b3f93369", "~74c6b467"], ["FULL_SHARD", "NO_SHARD"])
     ('--sharding=FULL_SHARD', '~74c6b467')
     """
-    known = {_digested(text): text for text in texts}
+    known = {_digested(text, each): text for text in texts for each in {"", key}}
     return tuple(_with_values(word, lambda text: known.get(text, text)) for word in arguments)
+
+
+def is_keyed(arguments: Iterable[str]) -> bool:
+    """Return whether recorded arguments hold digests with a key.
+
+    >>> is_keyed(["--data", "~k53882ca8"]), is_keyed(["--lr", "0.1", "~74c6b467"])
+    (True, False)
+    """
+    return any(_KEYED.search(word) for word in arguments)
+
+
+def text_digest(text: str, key: str) -> str:
+    """Return the digest of 32 bits of a text, with the key of a store.
+
+    >>> text_digest("/home/me/c4", "5eed")
+    '53882ca8'
+    """
+    return blake2s(text.encode(errors="surrogatepass"), digest_size=4, key=key.encode()).hexdigest()
 
 
 def _with_values(word: str, change: Callable[[str], str]) -> str:
@@ -68,9 +101,9 @@ def _with_entries(value: str, change: Callable[[str], str]) -> str:
     return f"{found['start']}{entries}{found['end']}"
 
 
-def _digested(text: str) -> str:
+def _digested(text: str, key: str) -> str:
     if _PLAIN.fullmatch(text) or _DIGEST.fullmatch(text) or text == MASK:
         return text
     suffix = PurePosixPath(text).suffix.lower()
-    digest = blake2s(text.encode(errors="surrogatepass"), digest_size=4).hexdigest()
-    return f"{_MARK}{digest}{suffix if suffix in _SUFFIXES else ''}"
+    mark = _KEYED_MARK if key else _MARK
+    return f"{mark}{text_digest(text, key)}{suffix if suffix in _SUFFIXES else ''}"

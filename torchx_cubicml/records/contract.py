@@ -85,6 +85,7 @@ class Contract:
         as_typed: fallback where ``files`` cannot be applied; ``None`` without ``files``.
         refused: reason why the job runs as typed although another config was requested; empty otherwise.
         is_second_attempt: whether the job runs as typed after its rewritten command has failed.
+        variables: names of the command's environment variables whose values are recorded as digests.
     """
 
     store: str
@@ -103,6 +104,7 @@ class Contract:
     log: LogPattern | None = None
     refused: str = ""
     is_second_attempt: bool = False
+    variables: tuple[str, ...] = ()
 
     def typed(self) -> Contract:
         """Return the contract of this launch with the user's original command."""
@@ -161,6 +163,7 @@ def decode_contract(value: str) -> Contract:
             as_typed=_as_typed(payload.get("as_typed")),
             refused=text_of(payload.get("refused", ""), "refused"),
             is_second_attempt=payload.get("is_second_attempt") is True,
+            variables=texts_of(payload.get("variables") or [], "variables"),
         )
     except (ValueError, RecursionError) as error:
         raise ContractError(f"the launch contract is damaged: {error}") from error

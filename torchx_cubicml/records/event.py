@@ -6,6 +6,7 @@ Events are ordered by attempt and by the writer's sequence number; their times a
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -37,6 +38,7 @@ SCHEMA_VERSION = 1
 TUNER = "tune"  # writer of the events of ``tune``
 MAX_REASON = 8192  # stored characters of a reason
 _MAX_TEXT = 64 * 1024  # characters; a longer text is refused at reading
+_DIGEST = re.compile(r"[0-9a-f]{8}")
 
 # Where ranks report different ends, the most specific cause counts: a rank that raises breaks the connections of its
 # peers, so that their ends look like infrastructure failures.
@@ -81,6 +83,7 @@ class Event:
         reason: cause of the end with secrets masked, on ``ended`` only.
         suggestion: prediction made for the config.
         arguments: of the program, on ``started`` only, written as ``digested_arguments``; ``None`` where unknown.
+        digests: of the other texts of the command, on ``started`` only: see ``Trial``.
         extra: fields of a later schema, kept as read.
     """
 
@@ -100,6 +103,7 @@ class Event:
     reason: str = ""
     suggestion: Mapping[str, object] | None = None
     arguments: tuple[str, ...] | None = None
+    digests: Mapping[str, str] | None = None
     extra: Mapping[str, object] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -130,6 +134,7 @@ class Event:
             "reason": mask(self.reason[:_MAX_TEXT])[:MAX_REASON],
             "suggestion": _masked(self.suggestion) if self.suggestion else None,
             "arguments": None if self.arguments is None else list(digested_arguments(self.arguments)),
+            "digests": None if self.digests is None else dict(self.digests),
         }
         return {**self.extra, **_without_empty(payload)}
 
@@ -153,6 +158,7 @@ class Event:
                 measurement=measurement_from_json(payload.get("measurement")),
                 suggestion=_object_or_none(payload.get("suggestion"), "suggestion"),
                 arguments=_arguments(payload.get("arguments")),
+                digests=None if payload.get("digests") is None else digests_of(payload["digests"]),
                 extra={name: value for name, value in payload.items() if name not in _KNOWN},
                 trial_id=text_of(payload.get("trial_id", ""), "trial_id", most=_MAX_TEXT),
                 launch_id=text_of(payload.get("launch_id", ""), "launch_id", most=_MAX_TEXT),
@@ -233,6 +239,7 @@ def trial_events(trial: Trial, *, writer: str = "") -> list[Event]:
         config=freeze_values(trial.config, where="config"),
         observed=freeze_values(trial.observed, where="observed"),
         arguments=trial.arguments,
+        digests=trial.digests,
         suggestion=trial.suggestion,
         measurement=None if trial.state.ended else trial.measurement,
     )
@@ -272,6 +279,7 @@ def _fold_trial(trial_id: str, events: Sequence[Event]) -> Trial:
         reason=end.reason if end else "",
         suggestion=next((event.suggestion for event in ordered if event.suggestion), None),
         arguments=next((event.arguments for event in ordered if event.arguments is not None), None),
+        digests=next((event.digests for event in ordered if event.digests is not None), None),
         started_at=min(
             (event.time for event in ordered if event.time and event.kind is not EventKind.ENDED), default=""
         ),
@@ -344,6 +352,21 @@ def _attempt(value: object) -> tuple[int, int]:
 
 def _arguments(value: object) -> tuple[str, ...] | None:
     return None if value is None else texts_of(value, "arguments", most=MAX_ITEMS, most_characters=MAX_TEXT)
+
+
+def digests_of(value: object) -> dict[str, str]:
+    """Return recorded digests by name.
+
+    Raises:
+        RecordError: they are no object of digests.
+    """
+    digests = object_of(value, "digests")
+    if len(digests) > MAX_ITEMS or not all(
+        len(name) <= _MAX_TEXT and isinstance(digest, str) and _DIGEST.fullmatch(digest)
+        for name, digest in digests.items()
+    ):
+        raise RecordError(f"digests must be at most {MAX_ITEMS} names with eight hexadecimal digits each")
+    return {name: str(digest) for name, digest in digests.items()}
 
 
 def _object_or_none(value: object, name: str) -> dict[str, object] | None:

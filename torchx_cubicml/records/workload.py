@@ -84,7 +84,7 @@ def comparable_trials(trials: Iterable[Trial], workload: Workload) -> tuple[list
         lines.append(f"{_launches(len(impossible))} left out: impossible throughput, {_or(impossible.values())}")
     for fact, advice in _SHARED_FACTS.items():
         observing = [trial for trial in own if fact in trial.observed]
-        latest = max(filter(_is_informative, observing), key=_recency_key, default=None)
+        latest = max(filter(_shows_facts, observing), key=recency, default=None)
         if latest is None:
             continue
         reference = latest.observed[fact]
@@ -119,11 +119,17 @@ def expire_lost_trials(trials: Iterable[Trial], workload: Workload) -> list[Tria
     return [replace(trial, state=State.INFRASTRUCTURE) if id(trial) in lost else trial for trial in kept]
 
 
-def _is_informative(trial: Trial) -> bool:
+def is_informative(trial: Trial) -> bool:
+    """Return whether a trial has ended or was measured."""
+    return trial.state.ended or trial.measurement is not None
+
+
+def _shows_facts(trial: Trial) -> bool:
     return trial.state.ended and (trial.measurement is not None or trial.state is State.OUT_OF_MEMORY)
 
 
-def _recency_key(trial: Trial) -> tuple[float, str]:
+def recency(trial: Trial) -> tuple[float, str]:
+    """Return a key that sorts trials by their time, and trials of the same time by their id."""
     return _time(trial.ended_at or trial.started_at) or 0.0, trial.trial_id
 
 

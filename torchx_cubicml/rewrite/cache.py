@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from torchx_cubicml.rewrite.choice import DecisionContext
     from torchx_cubicml.store.fingerprint import Fingerprint
 
-FORMAT = 1
+FORMAT = 2
 _MOST_COMMANDS = 256
 _GROWTH = 0.05
 _MOST_TEXT = 4096
@@ -59,6 +59,7 @@ class CachedSuggestion:
         n_trials: number of trials of all workloads.
         predictor: name of the predictor chosen for the store.
         n_launched: number of launches of the workload, those in flight included.
+        unseen: see ``DecisionContext``.
         lines: advice on the workload's trials.
         warnings: warnings about parts of the store that could not be read.
     """
@@ -69,6 +70,7 @@ class CachedSuggestion:
     n_trials: int
     n_launched: int
     predictor: str = ""
+    unseen: str = ""
     lines: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
 
@@ -81,6 +83,7 @@ class CachedSuggestion:
 def cache_path(folder: Path, case: DecisionContext, url: str) -> Path:
     """Return the path of a command's cached suggestion below the folder of caches."""
     key = [FORMAT, code_stamp(), url, _plain(case.space), _plain(case.workload), _plain(case.current)]
+    key.append(case.command.identity())
     return folder / "suggestions" / f"{hashlib.sha256(json.dumps(key).encode()).hexdigest()[:32]}.json"
 
 
@@ -96,6 +99,7 @@ def save(path: Path, cached: CachedSuggestion, case: DecisionContext) -> None:
         "n_trials": cached.n_trials,
         "n_launched": cached.n_launched,
         "predictor": cached.predictor,
+        "unseen": cached.unseen,
         "lines": cached.lines[:_MOST_LINES],
         "warnings": cached.warnings[:_MOST_LINES],
         "suggestion": suggestion,
@@ -141,6 +145,7 @@ def _from_json(payload: Mapping[str, object], case: DecisionContext) -> CachedSu
         n_trials=_count(payload, "n_trials"),
         n_launched=_count(payload, "n_launched"),
         predictor=_text(payload, "predictor"),
+        unseen=_text(payload, "unseen"),
         lines=lines("lines"),
         warnings=lines("warnings"),
     )

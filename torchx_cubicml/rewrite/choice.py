@@ -5,13 +5,14 @@ A config consists of literals from the user's own space file, whatever a store c
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.workload import is_informative, is_same_workload
+from torchx_cubicml.rewrite.changed_work import PresentCommand, compared_trials
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
@@ -48,6 +49,9 @@ class DecisionContext:
         trials: trials of the store.
         predictor: name of the predictor chosen for the store; empty for the default.
         lines: messages to the user on the trials.
+        command: command as typed, which tells whether its work is that of earlier launches.
+        digest_key: key of the store's digests; empty where it has none.
+        unseen: reason why the command is another job than the earlier ones until it has run; empty where it is not.
     """
 
     space: SearchSpace
@@ -56,20 +60,27 @@ class DecisionContext:
     trials: Sequence[Trial] = ()
     predictor: str = ""
     lines: tuple[str, ...] = ()
+    command: PresentCommand = field(default_factory=PresentCommand)
+    digest_key: str = ""
+    unseen: str = ""
 
     def migrated(self) -> DecisionContext:
-        """Return this case with its trials in the terms of the space file, and with the objective they have.
+        """Return this case with the trials of its work in the terms of the space file, and with their objective.
 
         The objective is fixed: it follows from the searched space, and from the trials that are compared in it. See
         ``migrated_trials`` and ``with_measured_objective``.
         """
-        trials = migrated_trials(self.trials, self.space, workload=self.workload, current=self.current)
-        case = replace(self, trials=trials)
+        trials = migrated_trials(
+            self.trials, self.space, workload=self.workload, current=self.current, digest_key=self.digest_key
+        )
+        known = compared_trials(trials, self.command, space=self.space, workload=self.workload, key=self.digest_key)
+        trials = known.trials
+        case = replace(self, trials=trials, unseen=known.reason)
         searched = case.searched_space()
         compared = comparable(trials, searched, workload=self.workload, current=self.current)
         found, line = with_measured_objective(searched, compared, workload=self.workload)
         space = replace(self.space, objective=found.objective, is_objective_stated=True)
-        return replace(case, space=space, lines=(line,) if line else ())
+        return replace(case, space=space, lines=(*known.lines, *filter(None, [line])))
 
     def frozen_space(self) -> SearchSpace:
         """Return the space in which each parameter that stays as typed by the user's rules has its current value."""
@@ -156,7 +167,7 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
         SpaceError: see ``advise``.
     """
     rules = case.space.rewrite
-    if not rules.explore or not is_program_measured(case):
+    if not rules.explore or case.unseen or not is_program_measured(case):
         return None, ""
     n_trials = n_launched(case)
     if not explores(case.space, workload=case.workload, n_trials=n_trials):
@@ -174,11 +185,6 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
 def n_launched(case: DecisionContext) -> int:
     """Return the number of known launches of the workload, those in flight included."""
     return len(case.own_trials())
-
-
-def is_informative(trial: Trial) -> bool:
-    """Return whether a trial has ended or was measured."""
-    return trial.state.ended or trial.measurement is not None
 
 
 def is_program_measured(case: DecisionContext) -> bool:

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch.messages import first_few
 from torchx_cubicml.records.redaction import mask
-from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
+from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_informative, is_same_workload
 from torchx_cubicml.rewrite.cache import CachedSuggestion, cache_path, digest, load, save
-from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_informative, is_program_measured, n_launched
+from torchx_cubicml.rewrite.choice import advise, apply_rules, explore, is_program_measured, n_launched
 from torchx_cubicml.rewrite.observed_batch import faster_batch_note
 from torchx_cubicml.rewrite.rules import ENOUGH_OF_BASELINE, explores, measures_baseline
 from torchx_cubicml.store import TrialStore
 from torchx_cubicml.store.deadline import read_with_deadline, within
+from torchx_cubicml.store.digest_key import digest_key
 from torchx_cubicml.store.fingerprint import fingerprint_of, refresh_if_unchanged
 from torchx_cubicml.store.predictor_choice import latest_choice
 from torchx_cubicml.store.url import LOCAL_PROTOCOLS, split_url
@@ -82,7 +83,8 @@ def decide(case: DecisionContext, url: str, *, limits: DecisionLimits, now: date
                 save(path, unchanged, case)
             return _decision(unchanged, case)
     reading = read_with_deadline(url, deadline_s=limits.read_s, cache=limits.cache)
-    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits))
+    key = within(limits.read_s, lambda: digest_key(url), what="reading the key of the digests")
+    case = replace(case, trials=reading.trials, predictor=_chosen_predictor(url, limits), digest_key=key)
     chosen = within(limits.think_s, lambda: _choose(case.migrated(), cached, now), what="choosing a config")
     fresh = replace(chosen.cached, store=fingerprint_of(reading.directories), warnings=reading.warnings)
     if path is not None:
@@ -120,6 +122,7 @@ def _choose(case: DecisionContext, cached: CachedSuggestion | None, now: datetim
         n_trials=len(case.trials),
         n_launched=n_launched(case),
         predictor=case.predictor,
+        unseen=case.unseen,
         lines=(*case.lines, *comparable_trials(own, case.workload)[1], *_batch_lines(case, own, suggestion)),
     )
     return _Chosen(cached=fresh, explored=explored, note=note)
@@ -142,6 +145,8 @@ def _decision(cached: CachedSuggestion, case: DecisionContext, note: str = "") -
     choice = None
     if cached.suggestion is not None:
         choice = apply_rules(case, cached.suggestion)
+        if cached.unseen:
+            choice = replace(choice, rejection_reason=cached.unseen)
         rules = case.space.rewrite
         if not choice.rejection_reason and measures_baseline(cached.suggestion, rules, n_launched=cached.n_launched):
             choice = replace(choice, rejection_reason=_baseline_reason(cached.suggestion, rules))

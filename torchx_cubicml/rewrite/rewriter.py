@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import CubicMLError, LaunchError
 from torchx_cubicml.launch import ComponentLaunch, materialize, read_config, workload_of, write_config
+from torchx_cubicml.launch.command_texts import program_path, recorded_variables
 from torchx_cubicml.launch.messages import (
     KEPT,
     NOT_RECORDED,
@@ -28,6 +29,7 @@ from torchx_cubicml.launch.place_config import RewrittenLaunch, second_attempt, 
 from torchx_cubicml.launch.scheduler import is_contained, scheduler_of_process
 from torchx_cubicml.records.contract import Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
+from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.rules import check_batch_size, check_outputs, not_permitted
 from torchx_cubicml.settings import cache_folder, default_store_url, option, seconds_option
@@ -160,7 +162,7 @@ def _steps(launch: Launch, options: Options, mode: str) -> Iterator[RewrittenLau
     check_batch_size(workload=contract.workload, current=contract.config)
     reached = reached.with_lines(*map(_not_permitted_line, not_permitted(space)))
     yield reached
-    decision = _decide(contract, space)
+    decision = _decide(launch, contract, space)
     reached = reached.with_lines(*decision.lines)
     yield reached
     if decision.choice is None:
@@ -173,7 +175,8 @@ def _plain_contract(launch: Launch, options: Options) -> Contract:
     from torchx_cubicml.store import absolute_url
 
     store = absolute_url(options.store or default_store_url(), for_launch=True)
-    return Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler)
+    variables = recorded_variables(program_path(launch.program, is_module=launch.is_module), launch.env)
+    return Contract(store=store, workload=workload_of(launch), scheduler=launch.scheduler, variables=variables)
 
 
 def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace) -> Contract:
@@ -188,13 +191,14 @@ def _contract_with_config(contract: Contract, launch: Launch, space: SearchSpace
     return contract
 
 
-def _decide(contract: Contract, space: SearchSpace) -> Decision:
+def _decide(launch: Launch, contract: Contract, space: SearchSpace) -> Decision:
     from torchx_cubicml.rewrite.decide import DecisionLimits, decide
 
     limits = DecisionLimits(
         read_s=READ_DEADLINE_S, think_s=seconds_option("think_deadline_s", THINK_DEADLINE_S), cache=cache_folder()
     )
-    context = DecisionContext(space=space, workload=contract.workload, current=contract.config)
+    command = PresentCommand.of(launch, space, variables=contract.variables)
+    context = DecisionContext(space=space, workload=contract.workload, current=contract.config, command=command)
     return decide(context, contract.store, limits=limits, now=datetime.now(UTC))
 
 

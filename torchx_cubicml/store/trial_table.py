@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.event import digests_of
 from torchx_cubicml.records.json_fields import items_of, texts_of
 from torchx_cubicml.records.trial import MAX_NAMES, Measurement, Origin, State, Trial, freeze_values
 
@@ -74,12 +75,13 @@ def _row(trial: Trial, number_of: Callable[[Mapping[str, Value]], int]) -> list[
         [getattr(trial.measurement, name) for name in _MEASURED] if trial.measurement is not None else None,
         trial.suggestion,
         number_of({} if trial.arguments is None else {_ARGUMENTS: trial.arguments}),
+        number_of(trial.digests or {}),
     ]
 
 
 def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
     workload, config, observed, trial_id, launch_id, reason, started_at, ended_at, *rest = row
-    state, origin, attempts, measurement, suggestion, arguments = rest
+    state, origin, attempts, measurement, suggestion, arguments, digests = rest
     known = mappings[arguments].get(_ARGUMENTS)
     texts = trial_id, launch_id, reason, started_at, ended_at
     if not all(type(text) is str for text in texts) or not isinstance(suggestion, dict | None):
@@ -99,6 +101,7 @@ def _trial(row: list[Any], mappings: list[dict[str, Value]]) -> Trial:
         measurement=_measurement(measurement),
         suggestion=suggestion,
         arguments=texts_of(list(known), _ARGUMENTS) if isinstance(known, tuple) else None,
+        digests=digests_of(mappings[digests]) if mappings[digests] else None,
     )
 
 

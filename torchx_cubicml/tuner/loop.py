@@ -211,7 +211,13 @@ class _Loop:
 
     def _migrated(self, trials: Iterable[Trial]) -> list[Trial]:
         prepared = self._prepared
-        return migrated_trials(trials, prepared.space, workload=prepared.workload, current=prepared.current)
+        return migrated_trials(
+            trials,
+            prepared.space,
+            workload=prepared.workload,
+            current=prepared.current,
+            digest_key=self._tune_state.trial_log.digest_key,
+        )
 
     def _infer_objective(self) -> None:
         """Take the objective that the launches so far were measured in, if the space file states none."""

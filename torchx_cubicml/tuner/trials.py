@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.digest_key import digest_key
 from torchx_cubicml.store.event_groups import EventGroups, folded
 from torchx_cubicml.store.index_cache import StoreIndex
 from torchx_cubicml.store.reader import StoreReader
@@ -54,6 +56,11 @@ class TrialLog:
             StoreError: the store cannot be read.
         """
         self.retry.read(self._reader.read)
+
+    @cached_property
+    def digest_key(self) -> str:
+        """Key of the store's digests; empty where it has none."""
+        return self.retry.read(lambda: digest_key(self._store.url))
 
     def trials(self) -> list[Trial]:
         """Return all trials as of the last refresh, in the order of their first events."""

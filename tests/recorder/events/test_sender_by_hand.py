@@ -47,10 +47,17 @@ def test_the_writer_is_told_where_to_write(
 ) -> None:
     _, end = started(deadline_s=10.0, stderr="/logs/stderr.log", ends_at=1234)
     told = {"store": "/the/store", "deadline_s": 9.0, "stderr": "/logs/stderr.log", "has_last_words": True}
-    assert received(end) == [{**told, "ends_at": 1234}]
+    assert received(end) == [{**told, "ends_at": 1234, "command": None}]
     monkeypatch.delattr(os, "memfd_create")
     _, end = started()
-    silent = {"store": "/the/store", "deadline_s": 18.0, "stderr": "", "has_last_words": False, "ends_at": 0}
+    silent = {
+        "store": "/the/store",
+        "deadline_s": 18.0,
+        "stderr": "",
+        "has_last_words": False,
+        "ends_at": 0,
+        "command": None,
+    }
     assert received(end) == [silent]
 
 

@@ -133,7 +133,8 @@ def test_write_deadline(text: str, expected: float) -> None:
 
 def test_arguments_are_recorded_unless_too_long_or_no_text() -> None:
     def recorded(*arguments: str) -> tuple[str, ...] | None:
-        return read_assignment(Program(name="train.py", arguments=arguments), {}).arguments
+        program = read_assignment(Program(name="train.py", arguments=arguments), {}).program
+        return None if program is None else program.arguments
 
     assert recorded("--name", "a\nb", "") == ("--name", "a\nb", "")
     assert recorded("x" * 2048, "y" * 2047) is not None

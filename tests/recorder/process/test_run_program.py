@@ -89,7 +89,7 @@ def test_files_of_the_working_directory_are_not_imported(tmp_path: Path) -> None
     (tmp_path / "sub" / "train.py").write_text("print('trained')\n")
     code, stdout, _ = run(["-m", "torchx_cubicml.recorder", "--", "sub/train.py"], tmp_path)
     assert (code, stdout) == (0, "trained\n")
-    assert len(list((tmp_path / "store").rglob("*.json"))) == 2
+    assert len(list((tmp_path / "store").rglob("*.json"))) == 3  # the key of the digests, too
 
 
 def test_a_missing_program_shows_the_usage(tmp_path: Path) -> None:

@@ -46,6 +46,7 @@ class Reporter:
             deadline_s=assignment.write_deadline_s,
             stderr=job.stderr_file,
             ends_at=job.ends_at,
+            command=_command(assignment),
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:
@@ -99,7 +100,6 @@ class Reporter:
             state=state,
             reason=reason,
             suggestion=contract.suggestion,
-            arguments=self._assignment.arguments if kind is EventKind.STARTED else None,
         )
         self._sequence += 1
         self._sender.send(event.to_json())
@@ -109,3 +109,15 @@ class Reporter:
         if problem and not self._has_warned:
             self._has_warned = True
             warn(f"this launch is only partly recorded: {problem}")
+
+
+def _command(assignment: Assignment) -> dict[str, object] | None:
+    program = assignment.program
+    if program is None or not assignment.leads:
+        return None
+    return {
+        "name": program.name,
+        "is_module": program.is_module,
+        "arguments": program.arguments,
+        "variables": assignment.contract.variables,
+    }

@@ -34,12 +34,21 @@ class EventSender:
         deadline_s: maximum seconds of ``close``; the writer uses 0.9 of it for its own deadline.
         stderr: file in which torchrun keeps the stderr of this process; empty without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
+        command: JSON object of the ``RecordedCommand``; ``None`` where it is not recorded.
 
     Raises:
         OSError: the writer process cannot be started.
     """
 
-    def __init__(self, store: str, *, deadline_s: float, stderr: str = "", ends_at: int = 0) -> None:
+    def __init__(
+        self,
+        store: str,
+        *,
+        deadline_s: float,
+        stderr: str = "",
+        ends_at: int = 0,
+        command: Mapping[str, object] | None = None,
+    ) -> None:
         self._deadline_s = deadline_s
         self._buffer = b""
         self._answers = b""
@@ -52,7 +61,7 @@ class EventSender:
             _start_writer(writer_end, self._crash_trace.file)
         finally:
             writer_end.close()
-        # The URL goes over the socket: it may hold a password, and command lines are public.
+        # URL and command go over the socket: they may hold a password, and command lines are public.
         self.send(
             {
                 "store": store,
@@ -60,6 +69,7 @@ class EventSender:
                 "stderr": stderr,
                 "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
+                "command": command,
             }
         )
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
+from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
@@ -24,6 +25,7 @@ from torchx_cubicml.records.iso_time import time_now
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.store import TrialStore
+from torchx_cubicml.store.digest_key import made_digest_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -41,6 +43,7 @@ class EventWriter:
         stderr: file in which torchrun keeps the stderr of the training process; empty without.
         last_words: memory file with the crash trace of the training process; ``None`` without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
+        command: command of the program; ``None`` where it is not recorded.
     """
 
     def __init__(
@@ -51,7 +54,9 @@ class EventWriter:
         stderr: str = "",
         last_words: int | None = None,
         ends_at: float = 0,
+        command: RecordedCommand | None = None,
     ) -> None:
+        self._command = command
         self._ends_at = ends_at
         self._stderr = stderr
         self._trace_file = last_words
@@ -105,9 +110,18 @@ class EventWriter:
         while (event := self._events.get()) is not None:
             try:
                 store = store or TrialStore(self._store)
-                store.append(event)
+                store.append(self._with_command(event))
             except Exception as error:  # noqa: BLE001 - a file system may raise anything; the next event may succeed
                 self._report_once(f"{type(error).__name__}: {error}")
+
+    def _with_command(self, event: Event) -> Event:
+        """Return the first event of a launch with the digests of its command; unchanged if there is no key for them."""
+        if self._command is None or event.kind is not EventKind.STARTED:
+            return event
+        try:
+            return self._command.recorded_in(event, made_digest_key(self._store))
+        except Exception:  # noqa: BLE001 - as above; the launch itself is recorded
+            return event
 
     def _report_once(self, problem: str) -> None:
         if self._failed:
@@ -155,6 +169,7 @@ def main() -> None:
         stderr=setup.get("stderr", ""),
         last_words=trace,
         ends_at=setup.get("ends_at", 0),
+        command=RecordedCommand.from_json(setup["command"]) if setup.get("command") else None,
     )
     for line in lines:
         writer.take(line)

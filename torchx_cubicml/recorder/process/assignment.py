@@ -35,7 +35,7 @@ class Assignment:
         contract: from the launcher, or made here for a launch that was not made by this package.
         declared: whether the contract is from the launcher.
         trial_id: name of the trial; empty on a rank that must read it from rank 0.
-        arguments: of the program; ``None`` if they are too long to be recorded.
+        program: script or module that this process runs; ``None`` if its arguments are too long to be recorded.
         write_deadline_s: seconds that the end of the process may wait for the store.
     """
 
@@ -43,7 +43,7 @@ class Assignment:
     contract: Contract
     declared: bool
     trial_id: str
-    arguments: tuple[str, ...] | None = None
+    program: Program | None = None
     write_deadline_s: float = WRITE_DEADLINE_S
 
     @property
@@ -74,7 +74,7 @@ def read_assignment(program: Program, environment: Mapping[str, str] | None = No
         contract=contract,
         declared=bool(job.contract),
         trial_id=trial_id,
-        arguments=_recordable(program.arguments),
+        program=program if _is_recordable(program.arguments) else None,
         write_deadline_s=seconds_option("write_deadline_s", WRITE_DEADLINE_S, environment),
     )
 
@@ -130,9 +130,9 @@ def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[st
     )
 
 
-def _recordable(arguments: tuple[str, ...]) -> tuple[str, ...] | None:
+def _is_recordable(arguments: tuple[str, ...]) -> bool:
     text = " ".join(arguments)
-    return arguments if len(text) <= MAX_TEXT and _NOT_UTF8.search(text) is None else None
+    return len(text) <= MAX_TEXT and _NOT_UTF8.search(text) is None
 
 
 def _scheduler(job: JobEnvironment, contract: Contract) -> str:

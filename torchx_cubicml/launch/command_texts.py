@@ -1,0 +1,130 @@
+"""Texts of a command beside its arguments: the program's file, environment variables, and keys of config files.
+
+The launcher and the job read the same texts. A record holds their digests only (``records/arguments``).
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.records.argument_words import argument_words
+from torchx_cubicml.records.redaction import names_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+PROGRAM = "program"
+_MOST_KEYS = 256  # of one file; the text of a larger file counts as a whole
+_WHOLE = "*"
+_MENTIONED = re.compile(r"environ(?:\.get\(|\.setdefault\(|\[)\s*['\"](\w+)['\"]|getenv\(\s*['\"](\w+)['\"]")
+_TUNES_SPEED = re.compile(
+    r"(?:CUDA|CUDNN|CUBLAS|NCCL|GLOO|OMP|MKL|OPENBLAS|PYTORCH|TORCH|TORCHINDUCTOR|TRITON|NVTE)_\w+"
+)
+_OF_THE_LAUNCHER = re.compile(
+    r"(?:LOCAL_|GROUP_|ROLE_)?(?:RANK|WORLD_SIZE|NAME)|MASTER_(?:ADDR|PORT)|TORCHELASTIC_\w+|TORCHX_\w+|SLURM_\w+"
+    r"|CUDA_VISIBLE_DEVICES|TORCH_NCCL_ASYNC_ERROR_HANDLING"
+)
+
+
+def program_path(name: str, *, is_module: bool, folder: str = "") -> Path | None:
+    """Return the path of the file of a script or module; ``None`` where it is not found.
+
+    Args:
+        name: path of the script, or dotted name of the module.
+        is_module: whether the program is started with ``-m``.
+        folder: working folder of the launch; empty for that of this process.
+    """
+    start = Path(folder or Path.cwd())
+    if not is_module:
+        return start / name if (start / name).is_file() else None
+    inner = name.replace(".", "/")
+    candidates = (start / f"{inner}.py", start / inner / "__main__.py")
+    return next((path for path in candidates if path.is_file()), None)
+
+
+def recorded_variables(program: Path | None, environment: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of the environment variables of a command whose values are recorded as digests.
+
+    They are those that the program's file reads, and those that are known to change the speed of torch. Variables that
+    a launcher sets for each process, and those whose name tells of a secret, are left out.
+
+    Args:
+        program: file of the program; ``None`` where unknown.
+        environment: names of the variables that the command sets.
+    """
+    text = _text_of(program) if program is not None else None
+    mentioned = {first or second for first, second in _MENTIONED.findall(text or "")}
+    return tuple(
+        sorted(
+            name
+            for name in environment
+            if (name in mentioned or _TUNES_SPEED.fullmatch(name))
+            and not (_OF_THE_LAUNCHER.fullmatch(name) or names_secret(name))
+        )
+    )
+
+
+def command_texts(
+    program: Path | None,
+    arguments: Sequence[str],
+    *,
+    variables: Iterable[str] = (),
+    environment: Mapping[str, str],
+    folder: str = "",
+) -> dict[str, str]:
+    """Return the texts of a command beside its arguments by name; a file that cannot be read is left out.
+
+    Args:
+        program: file of the program; ``None`` where unknown.
+        arguments: of the program.
+        variables: names of variables, as ``recorded_variables`` gives them.
+        environment: their values.
+        folder: working folder of the launch; empty for that of this process.
+
+    Returns:
+        ``program``: content of the program's file. ``$NAME``: value of a variable. ``--flag:key``: value of a key in a
+        config file that a flag names, as JSON; ``--flag:*``: content of a file with too many keys or of no format.
+    """
+    texts: dict[str, str] = {}
+    if program is not None and (content := _text_of(program)) is not None:
+        texts[PROGRAM] = content
+    texts |= {f"${name}": environment[name] for name in variables if name in environment}
+    for name, value in argument_words(arguments).items():
+        path = Path(folder or Path.cwd()) / value if value else None
+        if path is None or names_secret(name) or not (is_document(value) or path.suffix == ".py"):
+            continue
+        content = _text_of(path)
+        if content is not None:
+            texts |= {f"{name}:{key}": text for key, text in _file_texts(content, value)}
+    return texts
+
+
+def _file_texts(content: str, path: str) -> list[tuple[str, str]]:
+    try:
+        document = parse_document(content, path=path)
+        found = [(key, text) for key, text in _flat(document, "") if not names_secret(key)]
+    except (LaunchError, RecursionError):
+        return [(_WHOLE, content)]
+    return found if 0 < len(found) <= _MOST_KEYS else [(_WHOLE, content)]
+
+
+def _flat(value: object, key: str) -> Iterator[tuple[str, str]]:
+    if isinstance(value, dict) and value:
+        for name, inner in value.items():
+            yield from _flat(inner, f"{key}.{name}" if key else str(name))
+    else:
+        yield key, json.dumps(value, default=str, sort_keys=True)
+
+
+def _text_of(path: Path) -> str | None:
+    try:
+        if not path.is_file() or path.stat().st_size > MAX_BYTES:
+            return None
+        return path.read_bytes().decode(errors="surrogateescape")
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,48 @@
+"""Words of a command by name: its flags, ``key=value`` arguments and positional arguments, each with its value."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_NAME = re.compile(r"(?P<dashes>-{1,2}|\+{0,2})(?P<name>[A-Za-z][\w.-]*)(?P<rest>=.*)?", re.DOTALL)
+_NUMBER = re.compile(r"-[\d.]")
+
+
+def argument_words(arguments: Sequence[str]) -> dict[str, str]:
+    """Return the value of each flag and ``key=value`` argument by its name, and of each other argument by its position.
+
+    Digested arguments (``digested_arguments``) give the same names, with digests for values. Hyphens and underscores in
+    a name are the same. A word after a flag counts as its value, as it cannot be told from an argument.
+
+    >>> argument_words(["config.py", "--seq-len", "512", "--compile", "-b4", "model.depth=2"])
+    {'argument 1': 'config.py', '--seq_len': '512', '--compile': '', '-b': '4', 'model.depth=': '2'}
+    """
+    words: dict[str, list[str]] = {}
+    flag, n_positional, is_over = "", 0, False
+    for word in arguments:
+        found = None if is_over or _NUMBER.match(word) else _NAME.fullmatch(word)
+        if word == "--" and not is_over:
+            flag, is_over = "", True
+        elif found is not None and (found["dashes"] in {"-", "--"} or found["rest"]):
+            flag, value = _split(found)
+            words.setdefault(flag, []).extend([] if value is None else [value])
+            flag = flag if value is None else ""
+        elif flag:
+            words[flag].append(word)
+        else:
+            n_positional += 1
+            words[f"argument {n_positional}"] = [word]
+    return {name: " ".join(values) for name, values in words.items()}
+
+
+def _split(found: re.Match[str]) -> tuple[str, str | None]:
+    dashes, name, rest = found["dashes"], found["name"].replace("-", "_"), found["rest"]
+    if dashes == "-" and len(name) > 1 and rest is None and name[1:].isdigit():
+        return f"-{name[0]}", name[1:]
+    if dashes in {"-", "--"}:
+        return f"{dashes}{name}", None if rest is None else rest[1:]
+    return f"{name}=", rest[1:]

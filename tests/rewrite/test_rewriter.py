@@ -21,6 +21,7 @@ from torchx_cubicml.records import contract
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
 from torchx_cubicml.rewrite import rewriter
+from torchx_cubicml.rewrite.changed_work import PresentCommand
 from torchx_cubicml.rewrite.choice import DecisionContext
 from torchx_cubicml.rewrite.decide import Decision, DecisionLimits
 from torchx_cubicml.rewrite.rewriter import Options, rewrite, rewrite_component
@@ -547,7 +548,9 @@ def test_a_decision_has_its_limits(
     monkeypatch.setattr("torchx_cubicml.rewrite.decide.decide", decide)
     monkeypatch.setenv("TORCHX_CUBICML_THINK_DEADLINE_S", variable)
     rewritten = rewrite(LAUNCH, options)
-    case = DecisionContext(space=load_space(options.space), workload=WORKLOAD, current=CURRENT)
+    space = load_space(options.space)
+    command = PresentCommand.of(LAUNCH, space)
+    case = DecisionContext(space=space, workload=WORKLOAD, current=CURRENT, command=command)
     limits = DecisionLimits(read_s=5.0, think_s=think_s, cache=cache_folder())
     assert asked == [(case, options.store, limits, UTC)]
     assert rewritten.lines[-2:] == (

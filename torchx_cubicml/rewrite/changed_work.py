@@ -170,7 +170,7 @@ def compared_trials(
     groups = _groups(own, command, key)
     if not groups:
         return ComparedTrials(trials=list(trials))
-    work = _Work(space)
+    work = _ObservedWork(space)
     present = {name: value for name, value in command.words(key).items() if not command.ignores(name)}
     harmless = _harmless(groups, _varying(groups, present), work)
     changes = {id(group): _differences(group.words, present) - harmless for group in groups}
@@ -243,7 +243,7 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
     return set(filter(is_known, named))
 
 
-def _harmless(groups: Sequence[_Group], names: Iterable[str], work: _Work) -> set[str]:
+def _harmless(groups: Sequence[_Group], names: Iterable[str], work: _ObservedWork) -> set[str]:
     """Return the words whose last change, with as few others as possible, left the observed work as it was."""
     pairs = [(one, other, _differences(one.words, other.words)) for one, other in combinations(groups, 2)]
     pairs.sort(key=lambda pair: (len(pair[2]), [-min(pair[0].recency[0], pair[1].recency[0])]))
@@ -259,7 +259,7 @@ def _harmless(groups: Sequence[_Group], names: Iterable[str], work: _Work) -> se
     return harmless
 
 
-class _Work:
+class _ObservedWork:
     """Work of launches, as it was observed.
 
     Args:

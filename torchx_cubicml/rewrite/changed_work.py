@@ -13,6 +13,7 @@ A launch whose words none of these covers is another job until it has run: it ru
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import combinations
@@ -179,16 +180,15 @@ def compared_trials(
         closest = min(groups, key=lambda group: (len(changes[id(group)]), *(-each for each in group.recency[:1])))
         return ComparedTrials(trials=list(trials), unseen=tuple(sorted(changes[id(closest)])))
     reference = [trial for group in same for trial in group.trials]
-    left_out: set[int] = set()
-    lines = []
+    left_out: defaultdict[str, list[Trial]] = defaultdict(list)
     for group in groups:
-        if changes[id(group)]:
-            difference = work.difference(group.trials, reference)
-            if difference != "":
-                left_out |= {id(trial) for trial in group.trials}
-                lines.append(_left_out_line(group, changes[id(group)], difference))
+        difference = work.difference(group.trials, reference) if changes[id(group)] else ""
+        if difference != "":
+            left_out[_left_out_reason(changes[id(group)], difference)] += group.trials
+    others = {id(trial) for found in left_out.values() for trial in found}
     return ComparedTrials(
-        trials=[trial for trial in trials if id(trial) not in left_out], lines=tuple(dict.fromkeys(lines[:_NAMED]))
+        trials=[trial for trial in trials if id(trial) not in others],
+        lines=tuple(f"{_launches(len(found))} left out: {why}" for why, found in list(left_out.items())[:_NAMED]),
     )
 
 
@@ -364,13 +364,13 @@ def _names_of(binding: Binding) -> Iterator[str]:
                 yield from argument_words([negated])
 
 
-def _left_out_line(group: _Group, names: Iterable[str], difference: str | None) -> str:
-    count = len(group.trials)
-    why = difference or "too little was observed to tell whether its work was the same"
-    return (
-        f"{count} launch{'es' if count > 1 else ''} left out: "
-        f"{_listed([_spoken(name) for name in sorted(names)])} was different, and {why}"
-    )
+def _left_out_reason(names: Iterable[str], difference: str | None) -> str:
+    why = difference or "too little was observed to tell whether the work was the same"
+    return f"another value of {_listed([_spoken(name) for name in sorted(names)])}, and {why}"
+
+
+def _launches(count: int) -> str:
+    return f"{count} launch{'es' if count > 1 else ''}"
 
 
 def _spoken(name: str) -> str:

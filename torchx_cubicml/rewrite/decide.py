@@ -135,7 +135,7 @@ def _batch_lines(case: DecisionContext, own: Sequence[Trial], suggestion: Sugges
         "(set changes_training = true in the space file to allow it)"
         for name in case.batch_parameters()
     ]
-    if suggestion is None or suggestion.config == case.current:
+    if not case.unseen and (suggestion is None or suggestion.config == case.current):
         note = faster_batch_note(case.space, own, workload=case.workload, current=case.current)
         lines += [note] if note else []
     return lines

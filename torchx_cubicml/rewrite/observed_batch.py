@@ -51,7 +51,7 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
     means = {key: fmean(found) for key, found in speeds.items()}
     kept = [mean for (batch, _), mean in means.items() if batch == typed]
     others = {key: mean for key, mean in means.items() if key[0] != typed}
-    if typed is None or not kept or not others:
+    if typed is None or not kept or not others or _is_permitted(space):
         return ""
     (batch, _), fastest = max(others.items(), key=lambda pair: pair[1])
     if fastest < _WORTH_SAYING * max(kept):
@@ -60,6 +60,11 @@ def faster_batch_note(space: SearchSpace, own: Iterable[Trial], *, workload: Wor
         f"a launch with a global batch size of {batch} was {fastest / max(kept):.2f}x as fast as the fastest with "
         f"yours, {typed}; {_cure(space)} to allow it"
     )
+
+
+def _is_permitted(space: SearchSpace) -> bool:
+    is_kept = any(item.derive is not None and _BATCH in item.derive.names for item in space.parameters)
+    return not is_kept and any(item.changes_training for item in space.parameters if item.name in IN_BATCH)
 
 
 def _cure(space: SearchSpace) -> str:

@@ -1,0 +1,244 @@
+"""Commands that differ from those of earlier launches: what keeps a launch as typed, and which trials stay."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.records.arguments import digested_arguments, text_digest
+from torchx_cubicml.records.trial import Measurement, Origin, State, Trial, Value
+from torchx_cubicml.rewrite.changed_work import ComparedTrials, PresentCommand, compared_trials
+from torchx_cubicml.space.toml import parse_space
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+KEY = "0123456789abcdef" * 2
+WORKLOAD: dict[str, Value] = {"program": "train.py", "world_size": 2}
+SPACE = parse_space(
+    """
+    [parameters.micro_batch_size]
+    choices = [1, 2, 4, 8]
+    flag = "--batch_size"
+
+    [workload.n_layers]
+    flag = "--layers"
+    default = 2
+
+    [tune.args]
+    "--dump" = "{scratch}"
+    """,
+    where="space.toml",
+)
+
+
+@dataclass
+class History:
+    """Launches of one script in a row; each observes what its command makes of it."""
+
+    key: str = KEY
+
+    def __post_init__(self) -> None:
+        self.trials: list[Trial] = []
+
+    def ran(
+        self,
+        *arguments: str,
+        seq_len: int | None = 64,
+        n_params: int = 1000,
+        speed: float = 100.0,
+        batch: int = 1,
+        texts: Mapping[str, str] | None = None,
+        **changes: object,
+    ) -> Trial:
+        number = len(self.trials)
+        trial = Trial(
+            trial_id=f"t{number:03}",
+            workload=WORKLOAD,
+            config={"micro_batch_size": batch},
+            state=State.COMPLETED,
+            observed={"n_params": n_params, **({"seq_len": seq_len} if seq_len else {})},
+            measurement=Measurement(tokens_per_second=speed * batch),
+            arguments=digested_arguments(arguments, self.key),
+            digests={name: text_digest(text, self.key) for name, text in (texts or {}).items()} if self.key else None,
+            started_at=f"2026-01-01T00:{number:02}:00+00:00",
+            ended_at=f"2026-01-01T00:{number:02}:30+00:00",
+        )
+        self.trials.append(replace(trial, **changes))
+        return self.trials[-1]
+
+    def compared(self, *arguments: str, texts: Mapping[str, str] | None = None) -> ComparedTrials:
+        command = PresentCommand.of(Launch(program="absent.py", script_args=arguments), SPACE)
+        command = replace(command, texts=texts or {})
+        return compared_trials(self.trials, command, space=SPACE, workload=WORKLOAD, key=self.key)
+
+
+@pytest.mark.parametrize("key", [KEY, ""], ids=["keyed", "earlier release"])
+def test_another_value_of_an_undeclared_flag_keeps_the_launch_as_typed(key: str) -> None:
+    history = History(key)
+    history.ran("--seq_len", "64", "--data", "c4")
+    same = history.compared("--data=c4", "--seq-len", "64")
+    assert (same.unseen, same.trials) == ((), history.trials)
+    assert history.compared("--seq_len", "512", "--data", "c4").unseen == ("--seq_len",)
+    assert history.compared("--seq_len", "64", "--data", "pile").unseen == ("--data",)
+    assert history.compared("--seq_len", "64", "--data", "c4", "--flash").unseen == ("--flash",)
+    assert history.compared("--seq_len", "64").unseen == ("--data",)
+
+
+def test_the_reason_names_the_word_and_how_to_declare_it() -> None:
+    history = History()
+    history.ran("--model.seq_len", "64", texts={"program": "a", "$ATTN": "math", "--config:model.depth": "2"})
+    reason = history.compared("--model.seq_len", "512", texts={"program": "a", "$ATTN": "math"}).reason
+    assert reason.startswith("no recorded launch had this value of --model.seq_len: this launch runs as typed")
+    assert 'space file: model_seq_len = { flag = "--model.seq_len" })' in reason
+    texts = {"program": "a", "$ATTN": "flash", "--config:model.depth": "3"}
+    reason = history.compared("--model.seq_len", "64", texts=texts).reason
+    assert "this value of $ATTN, model.depth in the file of --config:" in reason
+    edited = history.compared("--model.seq_len", "64", texts={**texts, "program": "b"} | {"$ATTN": "math"})
+    assert edited.unseen == ("--config:model.depth", "program")
+    edited = history.compared("--model.seq_len", "64", texts={"program": "b", "$ATTN": "math"})
+    assert edited.reason.startswith("the program's file has changed since its last recorded launch")
+    assert history.compared("--model.seq_len", "64", texts={"program": "a", "$ATTN": "math"}).reason == ""
+
+
+def test_what_was_observed_decides_once_the_command_has_run() -> None:
+    history = History()
+    short = [history.ran("--seq_len", "64", batch=batch) for batch in (1, 8)]
+    long = history.ran("--seq_len", "512", seq_len=512)
+    again = history.compared("--seq_len", "512")
+    assert (again.unseen, again.trials) == ((), [long])
+    assert again.lines == ("2 launches left out: another value of --seq_len, and seq_len was 64, not 512",)
+    back = history.compared("--seq_len", "64")
+    assert (back.unseen, back.trials) == ((), short)
+    assert history.compared("--seq_len", "128").unseen == ("--seq_len",)
+
+
+def test_a_word_whose_last_change_left_the_work_as_it_was_is_harmless() -> None:
+    history = History()
+    history.ran("--data", "a")
+    history.ran("--data", "b")
+    new = history.compared("--data", "c")
+    assert (new.unseen, new.trials) == ((), history.trials)
+    history.ran("--data", "long", seq_len=512)
+    assert history.compared("--data", "d").unseen == ("--data",)
+
+
+def test_an_edited_script_is_rewritten_only_if_its_last_change_did_no_harm() -> None:
+    history = History()
+    history.ran(texts={"program": "one"})
+    assert history.compared(texts={"program": "two"}).unseen == ("program",)
+    history.ran(texts={"program": "two"})
+    assert history.compared(texts={"program": "three"}).unseen == ()
+    history.ran(texts={"program": "three"}, n_params=9000)
+    assert history.compared(texts={"program": "four"}).unseen == ("program",)
+    kept = history.compared(texts={"program": "three"})
+    assert [trial.trial_id for trial in kept.trials] == ["t002"]
+    assert history.compared().unseen == ()  # the launcher cannot read the file
+
+
+def test_a_change_that_shows_in_the_speed_of_one_config_is_other_work() -> None:
+    history = History()
+    fast = history.ran("--attn", "flash", seq_len=None)
+    slow = history.ran("--attn", "math", seq_len=None, speed=30.0)
+    assert history.compared("--attn", "math").trials == [slow]
+    assert history.compared("--attn", "flash").trials == [fast]
+    assert history.compared("--attn", "other").unseen == ("--attn",)
+
+
+def test_a_change_that_shows_in_nothing_that_can_be_compared_is_not_taken_for_harmless() -> None:
+    history = History()
+    history.ran("--image", "224", seq_len=None, batch=8)
+    history.ran("--image", "448", seq_len=None, batch=1)
+    assert history.compared("--image", "336").unseen == ("--image",)
+    assert [trial.config["micro_batch_size"] for trial in history.compared("--image", "448").trials] == [1]
+
+
+def test_what_was_declared_or_redirected_is_not_compared() -> None:
+    history = History()
+    history.ran("--batch_size", "4", "--layers", "2", "--dump", "/scratch/1", origin=Origin.TUNE)
+    assert history.compared("--batch_size=1", "--layers", "3").unseen == ()
+    assert history.compared("--dump", "/home").unseen == ("--dump",)
+
+
+def test_launches_that_say_too_little_count_as_before() -> None:
+    history = History()
+    unknown = history.ran(arguments=None)
+    assert history.compared("--seq_len", "512").trials == [unknown]
+    running = history.ran("--seq_len", "64", state=State.RUNNING, measurement=None, ended_at="")
+    assert history.compared("--seq_len", "512").trials == [unknown, running]
+    assert history.compared("--seq_len", "512").unseen == ()
+
+
+def test_a_text_with_a_macro_is_not_compared() -> None:
+    history = History()
+    history.ran("--cache", "/job/7")
+    assert history.compared("--cache", "${app_id}/x").unseen == ()
+    assert history.compared("--cache", "/job/8").unseen == ("--cache",)
+
+
+def test_keys_of_a_file_count_instead_of_its_path(tmp_path: Path) -> None:
+    file = tmp_path / "a.yaml"
+    file.write_text("model: {depth: 2}\nseed: 1\napi_key: hunter2\n")
+    command = PresentCommand.of(Launch(program="absent.py", script_args=("--config", str(file))), SPACE)
+    assert command.texts == {"--config:model.depth": "2", "--config:seed": "1"}
+    history = History()
+    history.ran("--config", str(file), texts=command.texts)
+    moved = {name.replace("--config", "--config"): text for name, text in command.texts.items()}
+    assert history.compared("--config", "/copy.yaml", texts={**moved, "--config:seed": "2"}).unseen == ()
+    assert history.compared("--config", "/copy.yaml").unseen == ("--config",)
+    assert history.compared("--config", "/copy.yaml", texts={"--config:model.depth": "3"}).unseen == (
+        "--config:model.depth",
+    )
+
+
+NAMES = st.sampled_from(["--seq_len", "--depth", "--data", "--attn", "--image_size", "--workers"])
+HARMLESS = st.sampled_from(["--seed", "--run_name", "--output_dir", "--lr", "--max_steps", "--log_every"])
+VALUES = st.sampled_from(["1", "2", "3", "a", "b"])
+COMMANDS = st.lists(st.dictionaries(NAMES, VALUES, max_size=3), min_size=1, max_size=6)
+
+
+def words(command: Mapping[str, str]) -> Sequence[str]:
+    return [word for pair in sorted(command.items()) for word in pair]
+
+
+@given(commands=COMMANDS, harmless=st.dictionaries(HARMLESS, VALUES), present=st.integers(0, 5))
+def test_no_launch_of_other_work_is_used_and_no_new_word_is_taken_for_known(
+    commands: list[dict[str, str]], harmless: dict[str, str], present: int
+) -> None:
+    """The work is the command's: each launch observes sizes that its words alone decide."""
+    history, sizes = History(), {}
+    for command in commands:
+        size = sizes.setdefault(tuple(sorted(command.items())), 64 * 2 ** len(sizes))
+        history.ran(*words(command), seq_len=size)
+    typed = commands[present % len(commands)]
+    found = history.compared(*words(typed), *words(harmless))
+    assert found.unseen == ()
+    assert {trial.observed["seq_len"] for trial in found.trials} == {sizes[tuple(sorted(typed.items()))]}
+    new = history.compared(*words({**typed, "--depth": "new"}))
+    assert new.unseen
+    assert not new.reason.endswith(" ")
+
+
+@given(commands=COMMANDS, harmless=st.dictionaries(HARMLESS, VALUES))
+def test_words_that_change_nothing_cost_at_most_one_launch_each(
+    commands: list[dict[str, str]], harmless: dict[str, str]
+) -> None:
+    """No word changes the work: a word that has changed once is harmless from then on."""
+    history = History()
+    history.ran()
+    changed: set[str] = set()
+    before: dict[str, str] = {}
+    for command in commands:
+        found = history.compared(*words(command), *words(harmless))
+        now = {name for name in {*before, *command} if before.get(name) != command.get(name)}
+        assert set(found.unseen) <= {*now, *command} - changed
+        assert found.trials == history.trials
+        history.ran(*words(command))
+        changed |= now
+        before = command

@@ -27,7 +27,8 @@ def test_one_script_has_one_name(program: str, name: str, tmp_path: Path, monkey
     assert workload == {"program": name.format(cwd=tmp_path)}
 
 
-def test_a_module_is_named_as_it_is_started() -> None:
+def test_a_module_is_named_as_it_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     launch = Launch(program="pkg.train", is_module=True, world_size=8, device="aws_p4d.24xlarge")
     assert workload_of(launch) == {"program": "-m pkg.train", "world_size": 8, "device": "aws_p4d.24xlarge"}
 

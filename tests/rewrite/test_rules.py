@@ -240,7 +240,7 @@ def test_the_budget_counts_exploring_launches_only() -> None:
         explored("2026-01-01T11:45:00+00:00"),
         replace(ended, started_at="", ended_at=""),
     ]
-    assert explored_device_hours(trials, program="train.py", now=now) == pytest.approx(4 * (0.5 + 0.25))
+    assert explored_device_hours(trials, workload={"program": "train.py"}, now=now) == pytest.approx(4 * (0.5 + 0.25))
     assert expected_device_hours(trials, WORKLOAD) == pytest.approx(4 * 2.0)
     assert expected_device_hours([], WORKLOAD) == 0.0
 
@@ -249,15 +249,15 @@ def test_a_lost_launch_costs_at_most_the_longest_one() -> None:
     now = datetime(2026, 6, 1, tzinfo=UTC)
     lost = explored("2026-01-01T00:00:00+00:00")
     ended = replace(explored("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00"), origin=Origin.USER)
-    assert explored_device_hours([lost, ended], program="train.py", now=now) == pytest.approx(4.0)
-    assert explored_device_hours([lost], program="train.py", now=now) > 1000
+    assert explored_device_hours([lost, ended], workload={"program": "train.py"}, now=now) == pytest.approx(4.0)
+    assert explored_device_hours([lost], workload={"program": "train.py"}, now=now) > 1000
 
 
 def test_a_launch_of_unknown_length_costs_nothing() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     unknown = explored("", "2026-01-01T01:00:00+00:00")
     backwards = explored("2026-01-01T02:00:00+00:00", "2026-01-01T01:00:00+00:00")
-    assert explored_device_hours([unknown, backwards], program="train.py", now=now) == 0.0
+    assert explored_device_hours([unknown, backwards], workload={"program": "train.py"}, now=now) == 0.0
     assert expected_device_hours([unknown, backwards], WORKLOAD) == 0.0
 
 
@@ -272,7 +272,7 @@ def test_an_ended_launch_without_an_end_lasts_until_now() -> None:
     now = datetime(2026, 1, 1, 12, tzinfo=UTC)
     short = explored("2026-01-01T00:00:00+00:00", "2026-01-01T01:00:00+00:00", origin=Origin.USER)
     lost = explored("2026-01-01T00:00:00+00:00", state=State.USER_ERROR)
-    assert explored_device_hours([short, lost], program="train.py", now=now) == 4 * 12.0
+    assert explored_device_hours([short, lost], workload={"program": "train.py"}, now=now) == 4 * 12.0
 
 
 @pytest.mark.parametrize(

@@ -48,7 +48,9 @@ def read_config(launch: Launch, space: SearchSpace) -> tuple[Workload, Config]:
         if value is not None:
             facts[fact.name] = value
     tuned = {parameter.name for parameter in space.parameters}
-    known = {name: value for name, value in workload_of(launch, facts).items() if name not in tuned}
+    known = {
+        name: value for name, value in workload_of(launch, facts, project=space.project).items() if name not in tuned
+    }
     workload = freeze_values(known, where="workload")
     config: dict[str, Value] = {}
     unstated: dict[str, Value | None] = {}

@@ -7,6 +7,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.project import project_of
+from torchx_cubicml.records.workload import PROJECT
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,13 +53,20 @@ class Launch:
     why_not_rewritten: str = ""
 
 
-def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None) -> Workload:
+def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None, *, project: str = "") -> Workload:
     """Return the workload of a launch: facts of every command, and those that a space file declares.
+
+    Args:
+        launch: a command.
+        facts: declared facts.
+        project: name of the program's project; by default as found (``project_of``).
 
     >>> workload_of(Launch(program="./examples/train.py", world_size=2), {"n_layers": 4})
     {'program': 'examples/train.py', 'world_size': 2, 'n_layers': 4}
     """
     workload: dict[str, Value] = {"program": _program_name(launch)}
+    if project := project or project_of(launch.program, is_module=launch.is_module):
+        workload[PROJECT] = project
     if launch.world_size is not None:
         workload["world_size"] = launch.world_size
     if launch.device:

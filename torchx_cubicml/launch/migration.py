@@ -15,7 +15,7 @@ from torchx_cubicml.launch.config_io import stated_values
 from torchx_cubicml.launch.launch import Launch
 from torchx_cubicml.records.arguments import restored_arguments
 from torchx_cubicml.records.trial import MAX_ITEMS
-from torchx_cubicml.records.workload import collapsed, is_same_workload
+from torchx_cubicml.records.workload import PROJECT, collapsed, is_same_program, is_same_workload
 from torchx_cubicml.space import BindingKind
 from torchx_cubicml.space.constraints import is_count
 
@@ -74,7 +74,7 @@ class _Migration:
 
     def __init__(self, space: SearchSpace, workload: Workload, current: Config, digest_key: str) -> None:
         self._digest_key = digest_key
-        self._space, self._program = space, workload.get("program")
+        self._space, self._workload = space, workload
         self._texts = frozenset({*_texts_of(space), *map(spell, [*workload.values(), *current.values()])})
         self._facts = {fact.name: fact for fact in space.workload}
         self._names = {item.name for item in space.parameters} | self._facts.keys()
@@ -85,7 +85,7 @@ class _Migration:
 
     def concerns(self, trial: Trial) -> bool:
         """Return whether a trial is of the present program, so that the space file describes it."""
-        return trial.workload.get("program") == self._program
+        return is_same_program(trial, self._workload)
 
     def of(self, trial: Trial) -> Trial:
         """Return the trial with the facts and the config that the present space file asks for, as far as known."""
@@ -103,7 +103,9 @@ class _Migration:
         return replace(trial, workload=workload, config=config)
 
     def _workload_of(self, trial: Trial, stated: Mapping[str, Value | None]) -> dict[str, Value]:
-        workload = {**trial.workload, **{name: size for name, size in _sizes(trial).items() if name in self._sizes}}
+        workload = {name: value for name, value in trial.workload.items() if name != PROJECT}
+        workload |= {name: self._workload[name] for name in (PROJECT,) if name in self._workload}
+        workload |= {**{name: size for name, size in _sizes(trial).items() if name in self._sizes}}
         for name, fact in self._facts.items():
             value = stated.get(name) if fact.binding is not None else fact.value
             if name not in workload and name not in trial.config and value is not None:
@@ -125,6 +127,8 @@ class _Migration:
     def _is_present(self, trial: Trial) -> bool:
         """Return whether nothing is missing, renamed or of another form."""
         parameters, config = self._space.parameters, trial.config
+        if trial.workload.get(PROJECT) != self._workload.get(PROJECT):
+            return False
         if not (trial.workload.keys() >= self._facts.keys() | self._sizes and self._former.isdisjoint(config)):
             return False
         return all(
@@ -140,7 +144,7 @@ class _Migration:
         key = (trial.arguments, *known.items())
         if key not in self._stated:
             arguments = restored_arguments(trial.arguments, self._texts, self._digest_key)
-            launch = Launch(program=str(self._program), script_args=arguments)
+            launch = Launch(program=str(self._workload.get("program")), script_args=arguments)
             self._stated[key] = stated_values(launch, self._space, known)
         return self._stated[key]
 

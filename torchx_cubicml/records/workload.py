@@ -15,13 +15,31 @@ if TYPE_CHECKING:
 
 
 def is_same_workload(trial: Trial, workload: Workload) -> bool:
-    """Return whether every fact of ``workload`` equals the trial's fact of that name."""
+    """Return whether every fact of ``workload`` equals the trial's fact of that name; an unknown project fits."""
     declared = trial.workload
     for name, value in workload.items():
         known = declared[name] if name in declared else trial.fact(name)
+        if known is None and name == PROJECT:
+            continue
         if known is None or not _is_same_value(known, value):
             return False
     return True
+
+
+PROJECT = "project"
+"""Workload fact: the project that the program belongs to, where it is known."""
+
+
+def is_same_program(trial: Trial, workload: Workload) -> bool:
+    """Return whether a trial ran the program of ``workload``; an unknown project is no other one.
+
+    >>> from torchx_cubicml.records.trial import Trial
+    >>> trial = Trial(trial_id="a", workload={"program": "t.py"}, config={}, state=State.RUNNING)
+    >>> is_same_program(trial, {"program": "t.py", "project": "gpt"}), is_same_program(trial, {"program": "u.py"})
+    (True, False)
+    """
+    known, project = trial.workload.get(PROJECT), workload.get(PROJECT)
+    return trial.fact("program") == workload.get("program") and (known is None or project in {None, known})
 
 
 def _is_same_value(known: Value, value: Value) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import migrated_trials, same_value, with_measured_objective
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import is_informative, is_same_workload
+from torchx_cubicml.records.workload import is_informative, is_same_program, is_same_workload
 from torchx_cubicml.rewrite.changed_work import PresentCommand, compared_trials
 from torchx_cubicml.rewrite.observed_batch import batch_parameters
 from torchx_cubicml.rewrite.rules import (
@@ -172,7 +172,7 @@ def explore(case: DecisionContext, *, now: datetime) -> tuple[Choice | None, str
     n_trials = n_launched(case)
     if not explores(case.space, workload=case.workload, n_trials=n_trials):
         return None, ""
-    spent = explored_device_hours(case.trials, program=str(case.workload["program"]), now=now)
+    spent = explored_device_hours(case.trials, workload=case.workload, now=now)
     of_budget = f"{spent:.3g} of {rules.explore_budget_device_hours:g} device hours used"
     if max(spent, spent + expected_device_hours(case.trials, case.workload)) >= rules.explore_budget_device_hours:
         return None, f"this launch is due to explore, but could exceed the exploration budget: {of_budget}"
@@ -189,8 +189,7 @@ def n_launched(case: DecisionContext) -> int:
 
 def is_program_measured(case: DecisionContext) -> bool:
     """Return whether a launch of the program was measured; before that, no predictor needs to be loaded."""
-    program = case.workload["program"]
-    return any(trial.measurement is not None and trial.fact("program") == program for trial in case.trials)
+    return any(trial.measurement is not None and is_same_program(trial, case.workload) for trial in case.trials)
 
 
 def _untried(case: DecisionContext, *, seed: int) -> Choice | None:

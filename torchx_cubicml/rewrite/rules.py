@@ -18,7 +18,7 @@ from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch import Launch, same_value
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import Origin
-from torchx_cubicml.records.workload import is_same_workload
+from torchx_cubicml.records.workload import is_same_program, is_same_workload
 from torchx_cubicml.space import WorkloadFact, computed_global_batch_size
 from torchx_cubicml.space.constraints import IN_BATCH
 from torchx_cubicml.space.expression import parse_expression
@@ -217,12 +217,12 @@ def measures_baseline(suggestion: Suggestion, rules: RewriteRules, *, n_launched
     return n_launched % rules.baseline_every == rules.baseline_every - 1
 
 
-def explored_device_hours(trials: Sequence[Trial], *, program: str, now: datetime) -> float:
-    """Return the device hours (wall hours times world size) of the launches of a program that explored.
+def explored_device_hours(trials: Sequence[Trial], *, workload: Workload, now: datetime) -> float:
+    """Return the device hours (wall hours times world size) of the launches of the workload's program that explored.
 
     A launch in flight counts from its start until ``now``, limited to the longest one that has ended: it may be lost.
     """
-    own = [trial for trial in trials if trial.workload.get("program") == program]
+    own = [trial for trial in trials if is_same_program(trial, workload)]
     longest = max((hours for trial in own if (hours := _hours(trial, None)) is not None), default=math.inf)
     spent = 0.0
     for trial in own:

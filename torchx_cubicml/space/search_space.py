@@ -105,6 +105,7 @@ class SearchSpace:
         parameters: free and derived ones, in the order of the file.
         constraints: predicates that every legal config meets.
         workload: facts that the file declares.
+        project: name of the project that the program belongs to; empty where it is found from the program's folder.
         objective: name of the throughput maximised.
         is_objective_stated: whether the user chose it; else it follows from what launches were measured in.
         statistic: statistic over the steps of a launch that gives its throughput.
@@ -118,6 +119,7 @@ class SearchSpace:
     parameters: tuple[Parameter, ...]
     constraints: tuple[Expression, ...] = ()
     workload: tuple[WorkloadFact, ...] = ()
+    project: str = ""
     objective: str = "tokens_per_second"
     is_objective_stated: bool = True
     statistic: str = MEAN

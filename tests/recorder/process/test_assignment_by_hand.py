@@ -7,6 +7,7 @@ import re
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -14,6 +15,9 @@ from torchx_cubicml.recorder.process.assignment import Assignment, known_at_star
 from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.settings import read_job_environment
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 PROGRAM = Program(name="team.train", is_module=True)
 FOLDER = {"TORCHELASTIC_RUN_ID": "my+run", "TORCHELASTIC_ERROR_FILE": "/tmp/x/my+run_ab_d1234/attempt_0/0/error.json"}
@@ -23,7 +27,8 @@ def read(**variables: str) -> Assignment:
     return read_assignment(PROGRAM, variables)
 
 
-def test_defaults_of_an_unknown_launch() -> None:
+def test_defaults_of_an_unknown_launch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     found = read(WORLD_SIZE="3")
     assert found.write_deadline_s == 10.0
     assert Assignment(job=found.job, contract=found.contract, declared=True, trial_id="").write_deadline_s == 10.0

@@ -9,8 +9,10 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.project import project_of
 from torchx_cubicml.records.contract import Contract, decode_contract
 from torchx_cubicml.records.trial import MAX_TEXT, SECOND_ATTEMPT_SUFFIX, new_id
+from torchx_cubicml.records.workload import PROJECT
 from torchx_cubicml.settings import default_store_url, option, read_job_environment, seconds_option
 
 if TYPE_CHECKING:
@@ -124,9 +126,13 @@ def _trial_id_of_folder(job: JobEnvironment) -> str:
 
 
 def _own_contract(program: Program, job: JobEnvironment, environment: Mapping[str, str] | None) -> Contract:
+    project = project_of(program.name, is_module=program.is_module)
+    workload: dict[str, Value] = {"program": program.label, "world_size": job.world_size}
+    if project:
+        workload[PROJECT] = project
     return Contract(
         store=option("store", environment) or default_store_url(),
-        workload={"program": program.label, "world_size": job.world_size},
+        workload=workload,
     )
 
 

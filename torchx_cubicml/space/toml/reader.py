@@ -35,7 +35,18 @@ MAX_BYTES = 256 * 1024  # of a file
 MAX_ENTRIES = 1000  # parameters, facts or constraints
 MAX_NAME = 64  # characters
 
-ROOT_KEYS = ("objective", "statistic", "workload", "parameters", "constraints", "tune", "rewrite", "trainer", "log")
+ROOT_KEYS = (
+    "project",
+    "objective",
+    "statistic",
+    "workload",
+    "parameters",
+    "constraints",
+    "tune",
+    "rewrite",
+    "trainer",
+    "log",
+)
 
 
 def load_space(path: str | Path) -> SearchSpace:
@@ -93,6 +104,7 @@ def parse_space(text: str, *, where: str) -> SearchSpace:
         ),
         constraints=_read_constraints(root, names),
         workload=tuple(read_fact(facts, name) for name in facts),
+        project=root.text("project") or "",
         objective=objective or OBJECTIVES[0],
         is_objective_stated=objective is not None,
         statistic=statistic or MEAN,

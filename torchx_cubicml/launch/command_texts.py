@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from torchx_cubicml.errors import LaunchError
 from torchx_cubicml.launch.config_text import MAX_BYTES, is_document, parse_document
+from torchx_cubicml.launch.program_parts import program_parts
 from torchx_cubicml.records.argument_words import argument_words
 from torchx_cubicml.records.redaction import names_secret
 
@@ -87,12 +88,16 @@ def command_texts(
         folder: working folder of the launch; empty for that of this process.
 
     Returns:
-        ``program``: content of the program's file. ``$NAME``: value of a variable. ``--flag:key``: value of a key in a
-        config file that a flag names, as JSON; ``--flag:*``: content of a file with too many keys or of no format.
+        ``program``: code of the program's file. ``program:NAME``: a constant in it, or the default of a flag.
+        ``$NAME``: value of a variable. ``--flag:key``: value of a key in a config file that a flag names, as JSON.
+        ``--flag:*``: content of a file with too many keys or of no format.
     """
     texts: dict[str, str] = {}
     if program is not None and (content := _text_of(program)) is not None:
-        texts[PROGRAM] = content
+        parts = program_parts(content)
+        texts |= {
+            f"{PROGRAM}:{name}" if name else PROGRAM: text for name, text in parts.items() if not names_secret(name)
+        }
     texts |= {f"${name}": environment[name] for name in variables if name in environment}
     for name, value in argument_words(arguments).items():
         path = Path(folder or Path.cwd()) / value if value else None
@@ -105,6 +110,8 @@ def command_texts(
 
 
 def _file_texts(content: str, path: str) -> list[tuple[str, str]]:
+    if path.endswith(".py"):
+        return [(name or _WHOLE, text) for name, text in program_parts(content).items() if not names_secret(name)]
     try:
         document = parse_document(content, path=path)
         found = [(key, text) for key, text in _flat(document, "") if not names_secret(key)]

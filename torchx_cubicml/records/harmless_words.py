@@ -21,7 +21,20 @@ _WHOLE = frozenset(
         *("n_epochs", "num_train_epochs", "nb_epochs", "train_epochs", "total_epochs", "train_samples"),
         *("lr", "learning_rate", "min_lr", "max_lr", "base_lr", "peak_lr", "init_lr", "end_lr", "final_lr"),
         *("blr", "lrf", "lr0", "weight_decay", "wd", "momentum", "beta", "beta1", "beta2", "betas", "eps", "epsilon"),
-        *("adam_beta1", "adam_beta2", "adam_eps", "adam_epsilon", "gamma", "decay", "label_smoothing", "temperature"),
+        *("grad_clip", "clip_grad", "max_grad_norm", "gradient_clip_val", "clip", "clip_norm"),
+        *(
+            "adam_beta1",
+            "adam_beta2",
+            "adam_eps",
+            "adam_epsilon",
+            "gamma",
+            "decay",
+            "label_smoothing",
+            "temperature",
+            "dropout",
+            "drop_path",
+            "clip_grad_norm",
+        ),
     }
 )
 """Names that are harmless as a whole, with the standard forms of step counts and of the optimizer's constants."""

@@ -307,9 +307,9 @@ class Trial:
         reason: cause of the end, in words; may be empty.
         suggestion: prediction made for the config.
         arguments: of the program, as ``digested_arguments``; ``None`` where unknown.
-        digests: name -> keyed digest of the other texts of the command: ``program`` (the content of its file),
-            ``$NAME`` (an environment variable) and ``--flag:key`` (a key of a named config file); ``None`` where
-            unknown.
+        digests: name -> keyed digest of the other texts of the command: ``program`` (the code of its file),
+            ``program:NAME`` (a constant in it, or the default of a flag), ``$NAME`` (an environment variable) and
+            ``--flag:key`` (a key of a named config file); ``None`` where unknown.
         started_at: time of the earliest event before the end, ISO 8601 in UTC; for people, never for ordering.
         ended_at: time of the latest end of an ended trial, likewise; empty before.
     """

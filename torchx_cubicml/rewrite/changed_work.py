@@ -231,11 +231,11 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
     named = {name for name in {**one, **other} if one.get(name) != other.get(name)}
 
     def is_known(name: str) -> bool:
-        if name == PROGRAM:
-            return name in one and name in other
+        flag = name.partition(":")[0]
+        if flag == PROGRAM:
+            return flag in one and flag in other
         if name.startswith("$"):
             return name != _TEXTS_KNOWN and _TEXTS_KNOWN in one and _TEXTS_KNOWN in other
-        flag = name.partition(":")[0]
         if ":" in name:
             return flag in files[0] and flag in files[1]
         return not (flag in files[0] and flag in files[1])  # the path does not matter if the contents are known
@@ -378,6 +378,8 @@ def _spoken(name: str) -> str:
     if name == PROGRAM:
         return "the program's file"
     flag, colon, key = name.partition(":")
+    if flag == PROGRAM:
+        return f"the default of {key}" if key.startswith("-") else f"{key} in the program's file"
     return f"{key} in the file of {flag}" if colon and key != "*" else f"the file of {flag}" if colon else name
 
 

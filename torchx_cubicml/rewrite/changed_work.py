@@ -173,11 +173,11 @@ def compared_trials(
         return ComparedTrials(trials=list(trials))
     work = _ObservedWork(space)
     present = {name: value for name, value in command.words(key).items() if not command.ignores(name)}
-    harmless = _harmless(groups, _varying(groups, present), work)
-    changes = {id(group): _differences(group.words, present) - harmless for group in groups}
+    values = _EqualValues(groups, work)
+    changes = {id(group): values.changes(group.words, present) for group in groups}
     same = [group for group in groups if not changes[id(group)]]
     if not same:
-        closest = min(groups, key=lambda group: (len(changes[id(group)]), *(-each for each in group.recency[:1])))
+        closest = min(groups, key=lambda group: (len(changes[id(group)]), -group.recency[0]))
         return ComparedTrials(trials=list(trials), unseen=tuple(sorted(changes[id(closest)])))
     reference = [trial for group in same for trial in group.trials]
     left_out: defaultdict[str, list[Trial]] = defaultdict(list)
@@ -221,8 +221,14 @@ def _groups(own: Iterable[Trial], command: PresentCommand, key: str) -> list[_Gr
     return sorted(found.values(), key=lambda group: group.recency)[-_MOST_GROUPS:]
 
 
-def _varying(groups: Iterable[_Group], present: Mapping[str, str]) -> set[str]:
-    return {name for group in groups for name in _differences(group.words, present)}
+def _is_known(name: str, words: Mapping[str, str]) -> bool:
+    """Return whether the absence of a word in a launch is known to be one."""
+    family = name.partition(":")[0]
+    if name in words or (family == PROGRAM and ":" in name):
+        return name in words or PROGRAM in words
+    if name.startswith("$"):
+        return _TEXTS_KNOWN in words
+    return ":" not in name and name != PROGRAM
 
 
 def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
@@ -243,20 +249,57 @@ def _differences(one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
     return set(filter(is_known, named))
 
 
-def _harmless(groups: Sequence[_Group], names: Iterable[str], work: _ObservedWork) -> set[str]:
-    """Return the words whose last change, with as few others as possible, left the observed work as it was."""
-    pairs = [(one, other, _differences(one.words, other.words)) for one, other in combinations(groups, 2)]
-    pairs.sort(key=lambda pair: (len(pair[2]), [-min(pair[0].recency[0], pair[1].recency[0])]))
-    harmless = set()
-    for name in names:
-        for one, other, differing in pairs:
-            if name not in differing:
-                continue
-            difference = work.difference(one.trials, other.trials)
-            if difference is not None:
-                harmless |= {name} if difference == "" else set()
-                break
-    return harmless
+class _EqualValues:
+    """Values of each word with which launches did the same work (equivalence classes, by union-find).
+
+    Two values are of one class if launches that differ in nothing else did the same work. Two changes at once show
+    nothing, because they could cancel each other out. A new value is of the class of the latest one, if the last change
+    of its word stayed in one class.
+
+    Args:
+        groups: launches, the latest group last.
+        work: compares what was observed of them.
+    """
+
+    def __init__(self, groups: Sequence[_Group], work: _ObservedWork) -> None:
+        self._parents: dict[tuple[str, str | None], tuple[str, str | None]] = {}
+        self._latest: dict[str, list[str | None]] = {}
+        for name in {name for group in groups for name in group.words}:
+            used = dict.fromkeys(group.words.get(name) for group in reversed(groups) if _is_known(name, group.words))
+            self._latest[name] = list(used)
+        pairs = [
+            pair for pair in combinations(reversed(groups), 2) if work.difference(*(each.trials for each in pair)) == ""
+        ]
+        while joined := [pair for pair in pairs if len(self._between(pair[0].words, pair[1].words)) == 1]:
+            for one, other in joined:
+                for name in self._between(one.words, other.words):
+                    self._parents[self._root(name, one.words.get(name))] = self._root(name, other.words.get(name))
+
+    def changes(self, earlier: Mapping[str, str], present: Mapping[str, str]) -> set[str]:
+        """Return the words of the present command that may make its work another than that of an earlier one."""
+        return {
+            name
+            for name in _differences(earlier, present)
+            if self._root(name, earlier.get(name)) != self._root_of_present(name, present.get(name))
+        }
+
+    def _between(self, one: Mapping[str, str], other: Mapping[str, str]) -> set[str]:
+        differing = _differences(one, other)
+        return {name for name in differing if self._root(name, one.get(name)) != self._root(name, other.get(name))}
+
+    def _root(self, name: str, value: str | None) -> tuple[str, str | None]:
+        root = (name, value)
+        while (parent := self._parents.get(root, root)) != root:
+            root = parent
+        return root
+
+    def _root_of_present(self, name: str, value: str | None) -> tuple[str, str | None]:
+        latest = self._latest.get(name, [])
+        if value not in latest and len(latest) > 1:
+            last, before = (self._root(name, each) for each in latest[:2])
+            if last == before:
+                return last
+        return self._root(name, value)
 
 
 class _ObservedWork:
@@ -283,12 +326,10 @@ class _ObservedWork:
         return self._known[key]
 
     def _compared(self, one: Sequence[Trial], other: Sequence[Trial]) -> str | None:
-        known = 0
         for name in self._sizes:
             first, second = _latest(one, name), _latest(other, name)
             if first is None or second is None:
                 continue
-            known += name in {"seq_len", "n_params"}
             if not _about_equal(first, second):
                 return f"{name} was {first}, not {second}"
         is_paired = False
@@ -296,7 +337,7 @@ class _ObservedWork:
             if difference := self._of_one_config(of_one, of_other):
                 return difference
             is_paired = is_paired or all(any(trial.measurement for trial in each) for each in (of_one, of_other))
-        return "" if is_paired or known == 2 else None
+        return "" if is_paired else None
 
     def _of_one_config(self, one: Sequence[Trial], other: Sequence[Trial]) -> str:
         for name in _OF_CONFIG:

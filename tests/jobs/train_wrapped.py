@@ -1,6 +1,7 @@
 """A model wrapped in FSDP without a flag for its sharding; prints each loss. Arguments: how it is wrapped."""
 
 import functools
+import gc
 import sys
 
 import torch
@@ -54,19 +55,24 @@ def wrapped(model):
     return fully_shard(model, mesh=mesh)
 
 
+def train():
+    torch.manual_seed(0)
+    model = wrapped(Model(LAYERS + (HOW == "ranks-differ" and dist.get_rank() == 1)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    torch.manual_seed(dist.get_rank())
+    for _ in range(0 if HOW == "ranks-differ" else STEPS):
+        tokens = torch.randint(40, (2, 8))
+        loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
+        loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        if dist.get_rank() == 0:
+            print(f"loss {loss.item():.7f}", flush=True)
+
+
 dist.init_process_group("gloo")
-torch.manual_seed(0)
-model = wrapped(Model(LAYERS + (HOW == "ranks-differ" and dist.get_rank() == 1)))
-optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-torch.manual_seed(dist.get_rank())
-for _ in range(STEPS):
-    if HOW == "ranks-differ":
-        break
-    tokens = torch.randint(40, (2, 8))
-    loss = nn.functional.cross_entropy(model(tokens).flatten(0, 1), tokens.flatten())
-    loss.backward()
-    optimizer.step()
-    optimizer.zero_grad()
-    if dist.get_rank() == 0:
-        print(f"loss {loss.item():.7f}", flush=True)
+train()
+# A thread of gloo that still holds tensors when the interpreter ends would abort the process (PyTorch pull 179291).
+gc.collect()
+dist.barrier()
 dist.destroy_process_group()

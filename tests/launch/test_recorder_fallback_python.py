@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -9,8 +11,12 @@ import pytest
 from torchx.specs import Role, macros
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch.place_config import second_attempt
 from torchx_cubicml.launch.recorder_fallback import fallback_arguments
 from torchx_cubicml.launch.role import read_role
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, Contract, encode_contract
+from torchx_cubicml.records.trial import Origin
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -128,3 +134,78 @@ def test_a_role_of_python_runs_in_a_place_without_a_shell(tmp_path: Path) -> Non
     )
     shown = json.loads(done.stdout.splitlines()[0])
     assert shown == [["app-7", "$5", "--x", "a$b 'c'"], 1], done.stderr
+
+
+FAILS_AT_TWO = "import sys; print('x', sys.argv[2], flush=True); assert sys.argv[2] != '2'"
+TORCHRUN = "python -m torch.distributed.run --master_port {port} -m train --x 1"
+
+
+@pytest.fixture
+def pythons(tmp_path: Path) -> Path:
+    """Make a Python named ``python`` and another named ``picked``, which note in a file ``called`` that they run."""
+    (tmp_path / "train.py").write_text(FAILS_AT_TWO)
+    for name in ("python", "picked"):
+        script = tmp_path / name
+        script.write_text(f'#!/bin/sh\necho "{name} $*" >>{tmp_path}/called\nexec {sys.executable} "$@"\n')
+        script.chmod(0o755)
+    return tmp_path
+
+
+def run_rewritten(
+    line: str, folder: Path, *, in_shell: bool, is_picked: bool
+) -> tuple[subprocess.CompletedProcess[str], list[str]]:
+    """Run a role as TorchX does, with ``--x 2`` for its ``--x 1``; return which Python ran what, besides the guard."""
+    made = Role(name="t", image="", entrypoint="python", args=line.split()[1:])
+    if in_shell:
+        made = Role(name="t", image="", entrypoint="sh", args=["-c", line])
+    command = read_role(made)
+    contract = Contract(store=str(folder / "store"), workload={"program": "-m train"}, origin=Origin.REWRITE)
+    typed, wanted = (Launch(program="train", is_module=True, script_args=("--x", each)) for each in "12")
+    second = second_attempt(contract, typed=typed, wanted=wanted)
+    retries = command.can_have_second_attempt
+    made.entrypoint, made.args = command.wrapped(wanted.script_args, {}, second_attempt=command if retries else None)
+    values = macros.Values(img_root="", app_id="app-7", replica_id="0", base_img_root="", rank0_env="")
+    applied = values.apply(made)
+    environment = {
+        **os.environ,
+        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "OMP_NUM_THREADS": "1",
+        CONTRACT_VARIABLE: encode_contract(contract),
+        SECOND_ATTEMPT_VARIABLE: encode_contract(second),
+        **({"PYTHON_EXEC": str(folder / "picked")} if is_picked else {}),
+    }
+    done = subprocess.run(
+        [applied.entrypoint, *applied.args],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        check=False,
+    )
+    return done, re.findall(
+        r"^(?:python|picked) (?:-u )?(?:-c import|-m \S+)", (folder / "called").read_text(), re.MULTILINE
+    )
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("is_picked", [False, True], ids=["unset", "set"])
+@pytest.mark.parametrize("in_shell", [False, True], ids=["no shell", "shell"])
+def test_python_exec_names_the_python_of_both_attempts(
+    pythons: Path, free_port: int, in_shell: bool, is_picked: bool
+) -> None:
+    done, ran = run_rewritten(TORCHRUN.format(port=free_port), pythons, in_shell=in_shell, is_picked=is_picked)
+    assert (done.returncode, done.stdout) == (0, "x 2\nx 1\n"), done.stderr
+    assert "failed before its first measured steps; starting again as you typed it" in done.stderr
+    agent = "picked" if is_picked else "python"
+    ranks = ["picked -u -m torchx_cubicml.recorder"] * 2 if is_picked else []  # else named by torchrun's full path
+    assert ran == [f"{agent} -c import", f"{agent} -m torchx_cubicml.recorder.torchrun", *ranks]
+
+
+@pytest.mark.launch
+@pytest.mark.parametrize("in_shell", [False, True], ids=["no shell", "shell"])
+def test_python_exec_names_no_other_python_without_torchrun(pythons: Path, in_shell: bool) -> None:
+    done, ran = run_rewritten("python -m train --x 1", pythons, in_shell=in_shell, is_picked=True)
+    assert (done.returncode, done.stdout) == (1, "x 2\n"), "without torchrun there is no second attempt"
+    assert "AssertionError" in done.stderr
+    assert ran == ["python -c import", "python -m torchx_cubicml.recorder"]

@@ -11,7 +11,7 @@ import pytest
 from torchx.specs import Role, macros
 
 from torchx_cubicml.errors import LaunchError
-from torchx_cubicml.launch import Launch
+from torchx_cubicml.launch import workload_of
 from torchx_cubicml.launch.place_config import second_attempt
 from torchx_cubicml.launch.recorder_fallback import fallback_arguments
 from torchx_cubicml.launch.role import read_role
@@ -159,11 +159,10 @@ def run_rewritten(
     if in_shell:
         made = Role(name="t", image="", entrypoint="sh", args=["-c", line])
     command = read_role(made)
-    contract = Contract(store=str(folder / "store"), workload={"program": "-m train"}, origin=Origin.REWRITE)
-    typed, wanted = (Launch(program="train", is_module=True, script_args=("--x", each)) for each in "12")
-    second = second_attempt(contract, typed=typed, wanted=wanted)
-    retries = command.can_have_second_attempt
-    made.entrypoint, made.args = command.wrapped(wanted.script_args, {}, second_attempt=command if retries else None)
+    typed = command.launch(env={}, device="", obstacle="")
+    contract = Contract(store=str(folder / "store"), workload=workload_of(typed), origin=Origin.REWRITE)
+    second = second_attempt(contract, typed=typed, wanted=typed)
+    made.entrypoint, made.args = command.wrapped(["--x", "2"], {}, second_attempt=command if second else None)
     values = macros.Values(img_root="", app_id="app-7", replica_id="0", base_img_root="", rank0_env="")
     applied = values.apply(made)
     environment = {
@@ -171,7 +170,7 @@ def run_rewritten(
         "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
         "OMP_NUM_THREADS": "1",
         CONTRACT_VARIABLE: encode_contract(contract),
-        SECOND_ATTEMPT_VARIABLE: encode_contract(second),
+        **({SECOND_ATTEMPT_VARIABLE: encode_contract(second)} if second else {}),
         **({"PYTHON_EXEC": str(folder / "picked")} if is_picked else {}),
     }
     done = subprocess.run(

@@ -5,7 +5,7 @@ import os
 import re
 import subprocess
 import sys
-from typing import TYPE_CHECKING
+from pathlib import Path
 
 import pytest
 from torchx.specs import Role, macros
@@ -17,9 +17,6 @@ from torchx_cubicml.launch.recorder_fallback import fallback_arguments
 from torchx_cubicml.launch.role import read_role
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, Contract, encode_contract
 from torchx_cubicml.records.trial import Origin
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 SHOW = "import json, os, sys; print(json.dumps([sys.argv[1:], os.environ.get('NCCL_PROTO'), os.getpid()])); sys.exit(7)"
 WORDS = ["a b", "", "it's", '"; rm -rf /', "`id`", "line\nbreak", "é", "--x=1"]
@@ -155,7 +152,8 @@ def run_rewritten(
     line: str, folder: Path, *, in_shell: bool, is_picked: bool
 ) -> tuple[subprocess.CompletedProcess[str], list[str]]:
     """Run a role as TorchX does, with ``--x 2`` for its ``--x 1``; return which Python ran what, besides the guard."""
-    made = Role(name="t", image="", entrypoint="python", args=line.split()[1:])
+    first, *more = line.split()
+    made = Role(name="t", image="", entrypoint=first, args=more)
     if in_shell:
         made = Role(name="t", image="", entrypoint="sh", args=["-c", line])
     command = read_role(made)
@@ -167,7 +165,7 @@ def run_rewritten(
     applied = values.apply(made)
     environment = {
         **os.environ,
-        "PATH": f"{folder}{os.pathsep}{os.environ['PATH']}",
+        "PATH": os.pathsep.join([str(folder), str(Path(sys.executable).parent), os.environ["PATH"]]),
         "OMP_NUM_THREADS": "1",
         CONTRACT_VARIABLE: encode_contract(contract),
         **({SECOND_ATTEMPT_VARIABLE: encode_contract(second)} if second else {}),
@@ -183,7 +181,7 @@ def run_rewritten(
         check=False,
     )
     return done, re.findall(
-        r"^(?:python|picked) (?:-u )?(?:-c import|-m \S+)", (folder / "called").read_text(), re.MULTILINE
+        r"^(?:python|picked) (?:-[uP] )?(?:-c import|-m \S+)", (folder / "called").read_text(), re.MULTILINE
     )
 
 
@@ -199,6 +197,15 @@ def test_python_exec_names_the_python_of_both_attempts(
     agent = "picked" if is_picked else "python"
     ranks = ["picked -u -m torchx_cubicml.recorder"] * 2 if is_picked else []  # else named by torchrun's full path
     assert ran == [f"{agent} -c import", f"{agent} -m torchx_cubicml.recorder.torchrun", *ranks]
+
+
+@pytest.mark.launch
+def test_torchrun_without_a_shell_gets_one_and_a_second_attempt(pythons: Path, free_port: int) -> None:
+    line = f"torchrun --master_port {free_port} -m train --x 1"
+    done, ran = run_rewritten(line, pythons, in_shell=False, is_picked=True)
+    assert (done.returncode, done.stdout) == (0, "x 2\nx 1\n"), done.stderr
+    ranks = ["picked -u -m torchx_cubicml.recorder"] * 2
+    assert ran == ["picked -c import", "picked -P -m torchx_cubicml.recorder.torchrun", *ranks]
 
 
 @pytest.mark.launch

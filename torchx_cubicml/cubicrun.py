@@ -60,6 +60,15 @@ class Plan:
     env: Mapping[str, str] = field(default_factory=dict)
     lines: tuple[str, ...] = ()
 
+    @property
+    def command(self) -> list[str]:
+        """Words of the command."""
+        words = [_TORCHRUN, *self.args]
+        if self.second_args:
+            words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(self.second_args)), *self.second_args, *self.args]
+        # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
+        return [sys.executable, "-P", "-m", *words]
+
 
 def main() -> NoReturn:
     """Decide on the config, then replace this process with torchrun."""
@@ -212,12 +221,7 @@ def _write(stream: TextIO, text: str) -> None:
 
 
 def _execute(plan: Plan) -> NoReturn:
-    # -P: `python -m` would add the working directory to the path, and the command torchrun does not.
-    words = [_TORCHRUN, *plan.args]
-    if plan.second_args:
-        words = [_TORCHRUN_WITH_SECOND_ATTEMPT, str(len(plan.second_args)), *plan.second_args, *plan.args]
-    argv = [sys.executable, "-P", "-m", *words]
-    os.execve(sys.executable, argv, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
+    os.execve(sys.executable, plan.command, child_environment(plan.env))  # noqa: S606 - a shell would intercept signals
 
 
 if __name__ == "__main__":

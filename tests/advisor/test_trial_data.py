@@ -89,6 +89,7 @@ def test_observed_values_never_enter_a_command() -> None:
         ({"open": True}, True, False),
         ({"failed": True}, True, True),
         ({"had_error": True}, False, True),
+        ({"refuted": True}, True, True),
     ],
     ids=lambda value: "+".join(value) or "nothing" if isinstance(value, dict) else None,
 )
@@ -147,6 +148,92 @@ def test_a_measured_failure_is_no_error() -> None:
     """It ended with an error after its measurement, so that nothing is left to learn."""
     found = outcome_of(ended(State.USER_ERROR, measurement=Measurement(tokens_per_second=9.0)))
     assert (found.measured, found.had_error, found.failed) == ((9.0,), False, False)
+
+
+def rewritten(name: str, *, day: int, state: State = State.USER_ERROR, **fields: object) -> Trial:
+    """A launch that ran its config as a rewritten command."""
+    return replace(ended(state, **fields), trial_id=name, started_at=f"2026-01-0{day}T00:00:00+00:00")
+
+
+def as_typed(first: Trial, state: State = State.COMPLETED, **fields: object) -> Trial:
+    """Its second attempt, as typed."""
+    return replace(
+        first, trial_id=f"{first.trial_id}-as-typed", config=config(1), state=state, **{"measurement": None, **fields}
+    )
+
+
+def outcome_of_rewritten(*trials: Trial) -> ConfigOutcome:
+    space = SPACE.bind(workload=WORKLOAD, current=config(1))
+    by_batch = {each.config["micro_batch_size"]: each for each in outcomes_by_config(space, trials, {}).values()}
+    assert not by_batch[1].refuted, "the second attempt says nothing against its own config"
+    return by_batch[2]
+
+
+MEASURED = Measurement(tokens_per_second=9.0)
+
+
+@pytest.mark.parametrize(
+    ("state", "measurement", "refuted"),
+    [
+        (State.COMPLETED, None, True),
+        (State.USER_ERROR, MEASURED, True),
+        (State.USER_ERROR, None, False),
+        (State.RUNNING, None, False),
+    ],
+    ids=["completed", "measured", "failed too", "still unknown"],
+)
+def test_a_config_is_refuted_where_the_typed_one_then_ran(
+    state: State, measurement: Measurement | None, refuted: bool
+) -> None:
+    failed = rewritten("t-1", day=1)
+    found = outcome_of_rewritten(failed, as_typed(failed, state, measurement=measurement))
+    assert (found.refuted, found.can_run, found.is_decided) == (refuted, not refuted, refuted)
+
+
+def test_steps_before_the_failure_do_not_clear_a_config() -> None:
+    failed = rewritten("t-1", day=1, measurement=MEASURED)
+    found = outcome_of_rewritten(failed, as_typed(failed))
+    assert (found.measured, found.refuted) == ((9.0,), True)
+
+
+@pytest.mark.parametrize(
+    ("day", "measurement", "refuted"),
+    [(1, MEASURED, True), (3, MEASURED, False), (3, None, True)],
+    ids=["measured before", "measured later", "later, but not measured"],
+)
+def test_a_later_measurement_clears_a_config(day: int, measurement: Measurement | None, refuted: bool) -> None:
+    failed = rewritten("t-1", day=2)
+    other = rewritten("t-2", day=day, state=State.COMPLETED, measurement=measurement)
+    for trials in ([failed, other], [other, failed]):
+        found = outcome_of_rewritten(*trials, as_typed(failed))
+        assert (found.refuted, found.can_run) == (refuted, not refuted)
+
+
+def test_no_measurement_clears_a_config_that_ran_out_of_memory() -> None:
+    failed = rewritten("t-1", day=1, state=State.OUT_OF_MEMORY)
+    other = rewritten("t-2", day=2, state=State.COMPLETED, measurement=MEASURED)
+    found = outcome_of_rewritten(failed, as_typed(failed), other)
+    assert (found.refuted, found.out_of_memory, found.can_run) == (False, True, False)
+
+
+def test_a_config_that_fails_once_more_is_refuted_once_more() -> None:
+    first, again = rewritten("t-1", day=1), rewritten("t-3", day=3)
+    good = rewritten("t-2", day=2, state=State.COMPLETED, measurement=MEASURED)
+    assert not outcome_of_rewritten(first, as_typed(first), good, again).refuted, "it did not run as typed then"
+    assert outcome_of_rewritten(first, as_typed(first), good, again, as_typed(again)).refuted
+
+
+def test_a_refuted_config_is_not_the_best_known() -> None:
+    fast = replace(asked(2, speed=9000.0), trial_id="t-1", started_at="2026-01-01T00:00:00+00:00")
+    trials = [asked(1), asked(1), fast]
+    second = replace(asked(1), trial_id="t-1-as-typed")
+    arguments = {"workload": WORKLOAD, "current": config(1)}
+    best = best_known(SPACE, trials=trials, **arguments)
+    assert best is not None
+    assert best.config == config(2)
+    best = best_known(SPACE, trials=[*trials, second], **arguments)
+    assert best is not None
+    assert best.config == config(1)
 
 
 def test_a_config_that_is_illegal_now_has_no_outcome() -> None:

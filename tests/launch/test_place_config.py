@@ -7,7 +7,7 @@ import pytest
 
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch, patches_of
-from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config, with_files
+from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config, second_attempt, with_files
 from torchx_cubicml.records.contract import Contract, TypedCommand
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import Origin
@@ -114,3 +114,14 @@ def test_a_file_of_the_tuner_is_undone_too(tmp_path: Path) -> None:
     assert placed.contract is not None
     assert placed.contract.files == patches_of(placed.launch) != ()
     assert placed.contract.as_typed == TypedCommand(args=typed.script_args, config={"a": 1})
+
+
+def test_a_second_attempt_has_the_typed_command_on_the_same_nodes() -> None:
+    contract = Contract(store="/tmp/s", config={"a": 1})
+    typed = replace(LAUNCH, nnodes=1, nproc_per_node=2, can_have_second_attempt=True)
+    wanted = replace(typed, env={"B": "2", "C": "3"}, nproc_per_node=4)
+    second = second_attempt(contract, typed=typed, wanted=wanted)
+    changes = TypedCommand(env={"B": "1", "C": None})
+    assert second == replace(contract, as_typed=changes, is_second_attempt=True)
+    assert second_attempt(contract, typed=typed, wanted=replace(wanted, nnodes=2)) is None
+    assert second_attempt(contract, typed=replace(typed, can_have_second_attempt=False), wanted=wanted) is None

@@ -112,6 +112,23 @@ def test_the_size_of_the_job_is_read(made: Role, size: tuple[int, int, int]) -> 
 
 
 @pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (role("torchrun", "t.py"), True),
+        (role("bash", "-c", "torchrun --nnodes 2 t.py", replicas=2), True),
+        (role("python", "-u", "-m", "torch.distributed.run", "t.py"), True),
+        (role("torchrun", "t.py", replicas=2), False),
+        (role("torchrun", "--nnodes", "1:2", "t.py", replicas=2, least=1), False),
+        (role("torchrun", "--no-python", "python", "t.py"), False),
+        (role("python", "t.py"), False),
+    ],
+    ids=["torchrun", "nodes", "module", "one node of two", "elastic", "no Python", "no torchrun"],
+)
+def test_a_torchrun_of_known_size_can_be_started_again(made: Role, expected: bool) -> None:
+    assert read_role(made).launch(env={}, device="", obstacle="").can_have_second_attempt is expected
+
+
+@pytest.mark.parametrize(
     ("made", "reason"),
     [
         (role("bash", "-c", "torchrun --nnodes 1:4 t.py", replicas=4, least=1), r"number of nodes \(1:4\) is known"),

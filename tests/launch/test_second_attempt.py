@@ -9,13 +9,16 @@ import signal
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 from tests.spaces import BATCH_SIZES
+from torchx_cubicml.cubicrun import Plan, plan_launch
 from torchx_cubicml.records.trial import Origin, State, Trial
 from torchx_cubicml.store import TrialStore
 
@@ -56,15 +59,33 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, free_port: int) -> P
     return tmp_path
 
 
-def command(*options: str, fail: str, world_size: int = 1) -> list[str]:
-    typed = ["train.py", "--batch_size", "2", "--accumulate", "8", "--fail", fail]
-    launcher = ["cubicrun", "--cubicml-space", "space.toml", "--nproc_per_node", str(world_size)]
-    return [*launcher, *options, *typed]
+def typed(fail: str) -> list[str]:
+    return ["train.py", "--batch_size", "2", "--accumulate", "8", "--fail", fail]
 
 
-def launch(*options: str, fail: str, **more: object) -> subprocess.CompletedProcess[str]:
-    done = command(*options, fail=fail, world_size=2)
-    return subprocess.run(done, capture_output=True, text=True, check=False, timeout=300, **more)
+def plan(*options: str, fail: str, world_size: int = 1) -> Plan:
+    return plan_launch({"space": "space.toml"}, ["--nproc_per_node", str(world_size), *options, *typed(fail)])
+
+
+def start(planned: Plan, **more: object) -> subprocess.Popen[str]:
+    """Start what ``cubicrun`` replaces itself with, without a process for the plan."""
+    pipe = subprocess.PIPE
+    environment = {**os.environ, **planned.env}
+    return subprocess.Popen(planned.command, env=environment, stdout=pipe, stderr=pipe, text=True, **more)
+
+
+def ended(process: subprocess.Popen[str]) -> tuple[int, str]:
+    """Wait for the end of a process; return its exit code and stderr."""
+    with process:
+        try:
+            _, said = process.communicate(timeout=300)
+        finally:
+            process.kill()
+    return process.returncode, said
+
+
+def run(*options: str, fail: str, world_size: int = 1) -> tuple[int, str]:
+    return ended(start(plan(*options, fail=fail, world_size=world_size)))
 
 
 def shown(folder: Path, *names: str) -> list[list[object]]:
@@ -80,116 +101,96 @@ def new_trials(folder: Path) -> dict[Origin, Trial]:
     return {trial.origin: trial for trial in trials}
 
 
-@pytest.mark.parametrize(
-    ("fail", "state", "said"),
-    [
-        ("error", State.USER_ERROR, "failed"),
-        ("exit", State.USER_ERROR, "failed"),
-        ("memory", State.OUT_OF_MEMORY, "ran out of memory"),
-        ("SIGSEGV", State.UNKNOWN, "was ended by SIGSEGV"),
-    ],
-)
-def test_an_early_failure_goes_on_as_typed(folder: Path, fail: str, state: State, said: str) -> None:
-    done = launch(fail=fail)
-    assert done.returncode == 0, done.stderr
-    assert (
-        f"the rewritten command {said} before its first measured steps; starting again as you typed it" in done.stderr
+def test_an_early_failure_goes_on_as_typed_and_the_next_launch_knows(folder: Path) -> None:
+    done = subprocess.run(
+        ["cubicrun", "--cubicml-space", "space.toml", *typed("error")],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=300,
     )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("the rewritten command failed before its first measured steps; starting again") == 1
     assert "moved aside what the failed command had made: runs -> runs.failed-" in done.stderr
     assert shown(folder, "batch") == [[8], [2]]
     assert len(shown(folder, "agent")) == 1, "the same process goes on"
-    trials = new_trials(folder)
-    assert trials[Origin.REWRITE].state is state
-    assert trials[Origin.USER].state is State.COMPLETED
-    assert trials[Origin.USER].config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
-    assert trials[Origin.USER].trial_id == f"{trials[Origin.REWRITE].trial_id}-as-typed"
-    assert str(trials[Origin.USER].observed["runs_as_typed"]).startswith(f"the rewritten command {said}")
+    assert_recorded(folder, state=State.USER_ERROR, reason="the rewritten command failed")
     assert (folder / "runs" / "out" / "lock").exists()
     (aside,) = folder.glob("runs.failed-*")
     assert (aside / "out" / "lock").exists()
+    following = plan(fail="error")
+    assert following.args[-6:] == ("--batch_size", "2", "--accumulate", "8", "--fail", "error")
+    assert following.second_args == ()
+
+
+def test_a_crash_of_one_rank_goes_on_as_typed(folder: Path) -> None:
+    code, stderr = run(fail="SIGSEGV", world_size=2)
+    assert code == 0, stderr
+    said = "the rewritten command was ended by SIGSEGV before its first measured steps"
+    assert f"{said}; starting again as you typed it" in stderr
+    assert shown(folder, "batch") == [[8], [2]]
+    assert_recorded(folder, state=State.UNKNOWN, reason=said)
 
 
 @pytest.mark.parametrize("fail", ["SIGTERM", "SIGKILL", "error@saved"])
 def test_other_failures_are_the_jobs_own(folder: Path, fail: str) -> None:
-    done = launch(fail=fail)
-    assert done.returncode == 1
-    assert "starting again" not in done.stderr
-    assert "ChildFailedError" in done.stderr
+    code, stderr = run(fail=fail)
+    assert code == 1
+    assert "starting again" not in stderr
+    assert "ChildFailedError" in stderr
     assert shown(folder, "batch") == [[8]]
     assert (folder / "runs" / "out" / "lock").exists()
 
 
-def test_a_failure_as_typed_is_the_jobs_own(folder: Path) -> None:
-    done = launch(fail="error@always")
-    assert done.returncode == 1
-    assert done.stderr.count("starting again as you typed it") == 1
-    assert shown(folder, "batch") == [[8], [2]]
-    assert {trial.state for trial in new_trials(folder).values()} == {State.USER_ERROR}
+def test_a_failure_as_typed_is_the_jobs_own_with_its_variables_and_restarts(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "space.toml").write_text('[parameters.text]\nchoices = ["a", "b"]\nenv = "TEXT"\n')
+    store = TrialStore(str(folder / "texts"))
+    for text, speed in (("a", 1.0), ("b", 2.0)):
+        workload = {"program": "train.py", "world_size": 1}
+        store.add(Trial.completed(workload=workload, config={"text": text}, tokens_per_second=speed))
+    monkeypatch.setenv("TEXT", "a")
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(folder / "texts"))
+    code, stderr = run("--max_restarts", "1", fail="error@always")
+    assert code == 1
+    assert stderr.count("starting again as you typed it") == 1
+    assert shown(folder, "text", "restarts") == [["b", 0], ["b", 1], ["a", 0], ["a", 1]]
+    trials = [trial for trial in TrialStore(str(folder / "texts")) if trial.origin is not Origin.IMPORT]
+    assert {trial.origin: trial.state for trial in trials} == dict.fromkeys(
+        (Origin.REWRITE, Origin.USER), State.USER_ERROR
+    )
 
 
-def test_a_launch_can_do_without(folder: Path) -> None:
-    (folder / "space.toml").write_text(f"{BATCH_SIZES}\n[rewrite]\nretry_as_typed = false\n")
-    done = launch(fail="error")
-    assert (done.returncode, "starting again" in done.stderr) == (1, False)
-    assert set(new_trials(folder)) == {Origin.REWRITE}
-
-
-def test_either_command_has_its_restarts(folder: Path) -> None:
-    done = launch("--max_restarts", "2", fail="error")
-    assert done.returncode == 0, done.stderr
-    assert shown(folder, "batch", "restarts") == [[8, 0], [8, 1], [8, 2], [2, 0]]
-
-
-@pytest.mark.parametrize("fail", ["SIGKILL@once", "error@once"])
-def test_a_restart_that_helps_is_made(folder: Path, fail: str) -> None:
-    done = launch("--max_restarts", "2", fail=fail)
-    assert (done.returncode, "starting again" in done.stderr) == (0, False), done.stderr
-    assert shown(folder, "batch", "restarts") == [[8, 0], [8, 1]]
+def test_a_restart_that_helps_is_made(folder: Path) -> None:
+    code, stderr = run("--max_restarts", "2", fail="error+SIGKILL@once")
+    assert (code, "starting again" in stderr) == (0, False), stderr
+    assert shown(folder, "batch", "restarts") == [[8, 0], [8, 1], [8, 2]]
 
 
 def test_a_signal_ends_the_job(folder: Path) -> None:
-    with subprocess.Popen(command(fail="wait"), stderr=subprocess.PIPE, text=True) as process:
+    process = start(plan(fail="wait"))
+    try:
         until = time.monotonic() + 120
         while not (folder / "shown").read_text():
             assert time.monotonic() < until
             time.sleep(0.1)
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=120)
-    assert "starting again" not in said
-    assert process.returncode == 1, "as of torchrun"
+        code, stderr = ended(process)
+    finally:
+        process.kill()
+    assert "starting again" not in stderr
+    assert code == 1, "as of torchrun"
     assert shown(folder, "batch") == [[8]]
 
 
 def test_the_kernel_kills_for_memory(folder: Path) -> None:
     with limited_memory(700 << 20) as join:
-        done = launch(fail="grow", preexec_fn=join)
-    assert done.returncode == 0, done.stderr
-    assert "the rewritten command ran out of memory before its first measured steps" in done.stderr
+        code, stderr = ended(start(plan(fail="grow"), preexec_fn=join))
+    assert code == 0, stderr
+    assert "the rewritten command ran out of memory before its first measured steps" in stderr
     assert shown(folder, "batch") == [[8], [2]]
     assert new_trials(folder)[Origin.REWRITE].state is State.OUT_OF_MEMORY
-
-
-def test_the_next_launch_knows(folder: Path) -> None:
-    launch(fail="error")
-    (folder / "shown").write_text("")
-    (folder / "runs").rename("before")
-    done = launch(fail="error")
-    assert done.returncode == 0, done.stderr
-    assert shown(folder, "batch") == [[2]]
-    assert "starting again" not in done.stderr
-
-
-def test_variables_are_as_typed_again(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / "space.toml").write_text('[parameters.text]\nchoices = ["a", "b"]\nenv = "TEXT"\n')
-    store = TrialStore(str(folder / "texts"))
-    for text, speed in (("a", 1.0), ("b", 2.0)):
-        workload = {"program": "train.py", "world_size": 2}
-        store.add(Trial.completed(workload=workload, config={"text": text}, tokens_per_second=speed))
-    monkeypatch.setenv("TEXT", "a")
-    monkeypatch.setenv("TORCHX_CUBICML_STORE", str(folder / "texts"))
-    done = launch(fail="error@always")
-    assert done.returncode == 1
-    assert shown(folder, "text") == [["b"], ["a"]]
 
 
 NODES = {
@@ -199,97 +200,65 @@ NODES = {
 
 
 @pytest.mark.parametrize(
-    ("rendezvous", "fail"), [("c10d", "error@node1"), ("static", "memory@node0"), ("c10d", "memory")]
+    ("rendezvous", "fail", "in_job"),
+    [("c10d", "error@node1", True), ("static", "exit@node0", False)],
+    ids=["rank 0 decides", "decided before"],
 )
-def test_nodes_go_on_together(folder: Path, free_port: int, rendezvous: str, fail: str) -> None:
-    done = launch_nodes(rendezvous, fail, port=free_port)
+def test_nodes_go_on_together(folder: Path, free_port: int, rendezvous: str, fail: str, in_job: bool) -> None:
+    done = run_nodes(rendezvous, fail, port=free_port, in_job=in_job)
     assert [code for code, _ in done] == [0, 0], done
     assert [said.count("starting again as you typed it") for _, said in done] == [1, 1]
     assert sorted(shown(folder, "batch")) == [[2], [8]]
-    trials = new_trials(folder)
-    assert trials[Origin.REWRITE].state in {State.USER_ERROR, State.OUT_OF_MEMORY}
-    assert trials[Origin.USER].state is State.COMPLETED
-    assert trials[Origin.USER].trial_id == f"{trials[Origin.REWRITE].trial_id}-as-typed"
+    assert_recorded(folder, state=State.USER_ERROR, reason="the rewritten command failed")
 
 
 def test_nodes_end_together_where_one_must_not_start_again(folder: Path, free_port: int) -> None:
-    done = launch_nodes("c10d", "error@saved", port=free_port)
+    done = run_nodes("c10d", "error@saved", port=free_port)
     assert [code for code, _ in done] == [1, 1], done
     assert not any("starting again" in said for _, said in done)
     assert shown(folder, "batch") == [[8]]
 
 
-def launch_nodes(rendezvous: str, fail: str, *, port: int) -> list[tuple[int, str]]:
-    """Run cubicrun for each of two nodes at once, and return exit codes and stderr."""
-    running = [
-        subprocess.Popen(
-            command("--nnodes", "2", *NODES[rendezvous].format(port=port, node=node).split(), fail=fail),
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for node in range(2)
-    ]
-    try:
-        said = [process.communicate(timeout=240)[1] for process in running]
-        return [(process.returncode, text) for process, text in zip(running, said, strict=True)]
-    finally:
-        for process in running:
-            process.kill()
+def run_nodes(rendezvous: str, fail: str, *, port: int, in_job: bool = False) -> list[tuple[int, str]]:
+    """Run the launch on two nodes at once; its config is that of one node with two processes, or rank 0 decides."""
+    running, known = [], plan(fail=fail, world_size=2)
+    for node in range(2):
+        options = ["--nnodes", "2", *NODES[rendezvous].format(port=port, node=node).split()]
+        args, second_args = ((*options, *words[2:]) for words in (known.args, known.second_args))
+        planned = plan(*options, fail=fail) if in_job else replace(known, args=args, second_args=second_args)
+        running.append(start(planned))
+    with ThreadPoolExecutor(2) as threads:
+        return list(threads.map(ended, running))
 
 
-@pytest.mark.parametrize(
-    "component",
-    [
-        "dist.ddp -j 1x2 --script train.py",
-        "shell.py:torchrun",
-        "shell.py:module",
-        "dist.ddp -j 2x1 --rdzv_port {port} --script train.py",
-    ],
-)
-def test_torchx_goes_on_as_typed(folder: Path, free_port: int, component: str) -> None:
-    component = component.format(port=free_port)
-    (folder / "shell.py").write_text(COMPONENTS)
-    typed = ["--", "--batch_size", "2", "--accumulate", "8", "--fail", "error"]
-    torchx = ["torchx", "run", "-s", "local_cwd", "-c", f"log_dir={folder}/logs"]
+def assert_recorded(folder: Path, *, state: State, reason: str = "the rewritten command ") -> None:
+    """Assert that the rewritten command is recorded with its failure, and then the typed one."""
+    trials = new_trials(folder)
+    first, second = trials[Origin.REWRITE], trials[Origin.USER]
+    assert (first.state, second.state) == (state, State.COMPLETED)
+    assert second.config == {"micro_batch_size": 2, "gradient_accumulation_steps": 8}
+    assert second.trial_id == f"{first.trial_id}-as-typed"
+    assert str(second.observed["runs_as_typed"]).startswith(reason)
+
+
+@pytest.mark.parametrize(("size", "count"), [("1x1", 1), ("2x1", 2)])
+def test_torchx_goes_on_as_typed(folder: Path, free_port: int, size: str, count: int) -> None:
+    torchx = ["torchx", "run", "-s", "local_cwd", "-c", f"log_dir={folder}/logs", "cubicml", "--space", "space.toml"]
+    component = ["dist.ddp", "-j", size, "--rdzv_port", str(free_port), "--script"]
+    script, *args = typed("memory")
     done = subprocess.run(
-        [*torchx, "cubicml", "--space", "space.toml", "--store", str(folder / "store"), *component.split(), *typed],
+        [*torchx, "--store", str(folder / "store"), *component, script, "--", *args],
         capture_output=True,
         text=True,
         check=False,
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    assert "starting again as you typed it" in done.stderr
-    assert shown(folder, "batch") == [[8], [2]]
-    trials = new_trials(folder)
-    assert trials[Origin.REWRITE].trial_id.startswith("local_cwd-")
-    assert trials[Origin.USER].trial_id == f"{trials[Origin.REWRITE].trial_id}-as-typed"
-
-
-COMPONENTS = '''
-import sys
-from torchx.specs import AppDef, Role
-
-
-def torchrun(*args: str) -> AppDef:
-    """Runs torchrun without a shell.
-
-    Args:
-        args: of the script
-    """
-    words = ["--nproc_per_node", "2", "train.py", *args]
-    return AppDef(name="job", roles=[Role(name="job", image="", entrypoint="torchrun", args=words)])
-
-
-def module(*args: str) -> AppDef:
-    """Runs torchrun as a module.
-
-    Args:
-        args: of the script
-    """
-    words = ["-m", "torch.distributed.run", "--nproc_per_node", "2", "train.py", *args]
-    return AppDef(name="job", roles=[Role(name="job", image="", entrypoint=sys.executable, args=words)])
-'''
+    said = "the rewritten command ran out of memory before its first measured steps; starting again as you typed it"
+    assert done.stderr.count(said) == count
+    assert sorted(shown(folder, "batch")) == [[2], [8]]
+    assert_recorded(folder, state=State.OUT_OF_MEMORY)
+    assert new_trials(folder)[Origin.REWRITE].trial_id.startswith("local_cwd-")
 
 
 @contextmanager

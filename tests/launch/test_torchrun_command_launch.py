@@ -31,6 +31,7 @@ def test_a_command_says_what_it_starts() -> None:
     assert launch.script_args == ("--cost", "$5", "${local_rank}")
     assert (launch.nnodes, launch.nproc_per_node, launch.world_size) == (2, 4, 8)
     assert (launch.env, launch.why_not_rewritten) == ({"A": "b"}, "")
+    assert launch.can_have_second_attempt
 
 
 @pytest.mark.parametrize(

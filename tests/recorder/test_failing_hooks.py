@@ -15,10 +15,15 @@ from torch import nn
 from torch.optim import optimizer as optimizers
 
 import torchx_cubicml.recorder
+from torchx_cubicml.recorder import session as recording
+from torchx_cubicml.recorder.attempt.early_failure import NodeReport, early_failure
+from torchx_cubicml.recorder.attempt.notes import AttemptNotes, read_attempt
 from torchx_cubicml.recorder.process.assignment import Assignment
+from torchx_cubicml.recorder.process.run_program import Program
 from torchx_cubicml.recorder.session import Session
 from torchx_cubicml.records.contract import Contract
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.records.trial import Origin, State
+from torchx_cubicml.settings import ATTEMPT_VARIABLE, read_job_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -183,6 +188,43 @@ def test_a_failing_hook_gives_one_warning_only(
     assert len(warnings) == 1, warnings
     assert "recording stopped, the training continues: RuntimeError: injected" in warnings[0]
     assert hooks_of(model) == []
+
+
+def rewritten(folder: Path) -> Assignment:
+    """Return the assignment of a rewritten launch, whose ranks leave notes in ``folder``."""
+    contract = Contract(store=str(folder), workload={"program": "train.py"}, origin=Origin.REWRITE)
+    job = read_job_environment({ATTEMPT_VARIABLE: str(folder)})
+    return Assignment(job=job, contract=contract, declared=True, trial_id="t-1")
+
+
+def is_started_again(folder: Path) -> bool:
+    """Return whether the launch would be started again as typed if it ran out of memory now."""
+    AttemptNotes(str(folder), 0).ended(State.OUT_OF_MEMORY)
+    report = NodeReport.of(read_attempt(str(folder)), {0: 1}, seconds=20.0, host_killed_processes=False)
+    return bool(early_failure([report]))
+
+
+def test_no_second_attempt_follows_once_the_recorder_has_given_up(tmp_path: Path) -> None:
+    """It would no longer see a checkpoint."""
+    made = Session(rewritten(tmp_path))
+    made.guarded(lambda: None)()
+    assert is_started_again(tmp_path)
+    made.guarded(lambda: 1 / 0)()
+    assert read_attempt(str(tmp_path)).saved
+    assert not is_started_again(tmp_path)
+
+
+def test_no_second_attempt_follows_where_a_rank_is_not_recorded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object) -> None:
+        raise OSError("injected")
+
+    monkeypatch.setattr(recording, "read_assignment", lambda program: rewritten(tmp_path))
+    monkeypatch.setattr(recording, "Reporter", fail)
+    with pytest.raises(OSError, match="injected"):
+        recording.open_session(Program(name="train.py"))
+    assert not is_started_again(tmp_path)
 
 
 def test_a_clipping_that_is_not_understood_is_left_alone(

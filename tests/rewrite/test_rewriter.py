@@ -17,8 +17,9 @@ from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, StoreError
 from torchx_cubicml.launch import Launch
 from torchx_cubicml.launch.place_config import RewrittenLaunch, place_config
+from torchx_cubicml.launch.torchrun_command import TORCHRUN_WITH_SECOND_ATTEMPT
 from torchx_cubicml.records import contract
-from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
+from torchx_cubicml.records.contract import CONTRACT_VARIABLE, SECOND_ATTEMPT_VARIABLE, decode_contract
 from torchx_cubicml.records.trial import Origin, Trial, Value
 from torchx_cubicml.rewrite import rewriter
 from torchx_cubicml.rewrite.changed_work import PresentCommand
@@ -481,6 +482,62 @@ def test_a_component_is_recorded_and_rewritten(options: Options, capsys: pytest.
     out, err = capsys.readouterr()
     assert out == ""
     assert "arguments rewritten" in err
+
+
+REMOTE = [*ARGS[:-1], "s3://bucket/run"]
+COMPONENTS = """
+from torchx.specs import AppDef, Role
+
+
+def job(*args: str, entrypoint: str, start: str) -> AppDef:
+    words = [*start.split(), "train.py", *args]
+    return AppDef(name="job", roles=[Role(name="job", image="", entrypoint=entrypoint, args=words, num_replicas=2)])
+"""
+
+
+@pytest.mark.parametrize(
+    ("entrypoint", "start", "has_second"),
+    [
+        ("torchrun", "--nnodes 2", True),
+        ("python", "-m torch.distributed.run --nnodes 2", True),
+        ("torchrun", "--nnodes 2 --no-python python", False),
+        ("torchrun", "--nnodes 1 --nproc_per_node 2", False),  # TorchX starts it twice
+        ("python", "", False),
+    ],
+)
+def test_a_remote_output_matters_only_to_a_launch_that_may_start_again(
+    options: Options,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    entrypoint: str,
+    start: str,
+    has_second: bool,
+) -> None:
+    fill(options)
+    (tmp_path / "mine.py").write_text(COMPONENTS)
+    component = [f"{tmp_path}/mine.py:job", "--entrypoint", entrypoint, f"--start={start}", "--"]
+    (local,) = rewrite_component([*component, *ARGS], options).roles
+    assert "arguments rewritten" in capsys.readouterr().err
+    assert (SECOND_ATTEMPT_VARIABLE in local.env) is has_second
+    (remote,) = rewrite_component([*component, *REMOTE], options).roles
+    said = capsys.readouterr().err
+    assert ("arguments rewritten" not in said) is has_second
+    assert ("what it left in s3:// (--out_dir) could not be moved aside" in said) is has_second
+    assert SECOND_ATTEMPT_VARIABLE not in remote.env
+
+
+def test_a_remote_output_does_not_matter_on_another_number_of_nodes(
+    options: Options, capsys: pytest.CaptureFixture[str]
+) -> None:
+    Path(options.space).write_text('[parameters.nnodes]\nchoices = [1, 2]\ntorchrun = "--nnodes"\n')
+    workload = {"program": "train.py", "nproc_per_node": 2}
+    for nnodes in (1, 2):
+        trial = Trial.completed(workload=workload, config={"nnodes": nnodes}, tokens_per_second=1000.0 * nnodes)
+        TrialStore(options.store).add(trial)
+    (role,) = rewrite_component([*DDP[:6], *REMOTE], options).roles
+    assert "1 -> 2" in capsys.readouterr().err
+    assert (role.num_replicas, SECOND_ATTEMPT_VARIABLE in role.env) == (2, False)
+    assert TORCHRUN_WITH_SECOND_ATTEMPT not in role.args[1]
 
 
 def test_a_component_that_does_not_train_runs_as_typed(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from datetime import UTC, datetime
 from itertools import product
@@ -11,12 +12,14 @@ from hypothesis import strategies as st
 
 from torchx_cubicml.advisor import Suggestion
 from torchx_cubicml.errors import LaunchError, SpaceError
+from torchx_cubicml.launch import Launch
 from torchx_cubicml.records.trial import Config, Origin, State, Trial, Value
 from torchx_cubicml.rewrite.rules import (
     batch_change_reason,
     can_change_batch,
     changes_training,
     check_batch_size,
+    check_outputs,
     comparable,
     expected_device_hours,
     explored_device_hours,
@@ -179,6 +182,46 @@ def test_another_stated_batch_is_refused() -> None:
     check_batch_size(workload={**WORKLOAD, "global_batch_size": 32}, current=CURRENT)
     with pytest.raises(LaunchError, match="states a global batch size of 64, but the command has 32"):
         check_batch_size(workload={**WORKLOAD, "global_batch_size": 64}, current=CURRENT)
+
+
+@pytest.mark.parametrize(
+    ("words", "named"),
+    [
+        (["output_dir=s3://bucket/run"], "s3:// (output_dir)"),
+        (["+trainer.output_dir=gs://bucket/run"], "gs:// (+trainer.output_dir)"),
+        (["--trainer.default_root_dir", "s3://bucket"], "s3:// (--trainer.default_root_dir)"),
+        (["--out=s3://bucket/run"], "s3:// (--out)"),
+        (["--checkpoint-dir", "hdfs://host/run"], "hdfs:// (--checkpoint-dir)"),
+        (["--lr", "1", "--save", "s3://bucket"], "s3:// (--save)"),
+    ],
+    ids=" ".join,
+)
+def test_a_remote_output_is_refused(words: list[str], named: str) -> None:
+    with pytest.raises(LaunchError, match=re.escape(f"what it left in {named} could not be moved aside")):
+        check_outputs(Launch(program="train.py", script_args=tuple(words)))
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--load-checkpoint", "s3://bucket/run"],
+        ["--load-checkpoint=s3://bucket/run"],
+        ["trainer.resume_from_checkpoint=s3://bucket/run"],
+        ["--data-root", "s3://bucket/data"],
+        ["--out", "runs/1"],
+        ["--out=/data/runs/1"],
+        ["output_dir=runs/1"],
+        ["--out", "file:///data/runs/1"],
+        ["--out", "runs/1", "s3://bucket/data"],  # a word without a flag
+        ["s3://bucket/out=1"],
+        ["--tracking-uri", "https://host/runs"],
+        ["--save"],
+        [],
+    ],
+    ids=lambda words: " ".join(words) or "nothing",
+)
+def test_inputs_and_local_outputs_are_not_refused(words: list[str]) -> None:
+    check_outputs(Launch(program="train.py", script_args=tuple(words)))
 
 
 @pytest.mark.parametrize(

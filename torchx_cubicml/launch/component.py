@@ -101,7 +101,7 @@ class ComponentLaunch:
         Args:
             launch: the command that runs; ``None`` for the one as typed.
             contract: its contract.
-            second_attempt: contract of the command as typed, which runs if ``launch`` fails early.
+            second_attempt: contract of the command as typed, which runs if ``launch`` fails early; ``None`` for none.
 
         Raises:
             LaunchError: the recorded command does not fit into one argument.
@@ -120,13 +120,14 @@ class ComponentLaunch:
         app = copy.deepcopy(made.source.app)
         role = app.roles[made.role]
         variables = made._changed_variables(target)
-        retries = second_attempt is not None and self.command.can_have_second_attempt
-        retries = retries and target.nnodes == self.launch.nnodes
         role.entrypoint, role.args = command.wrapped(
-            target.script_args, variables, fallback=fallback, second_attempt=self.command if retries else None
+            target.script_args,
+            variables,
+            fallback=fallback,
+            second_attempt=None if second_attempt is None else self.command,
         )
         role.env[CONTRACT_VARIABLE] = encode_contract(contract)
-        if second_attempt is not None and retries:
+        if second_attempt is not None:
             role.env[SECOND_ATTEMPT_VARIABLE] = encode_contract(second_attempt)
         return app
 

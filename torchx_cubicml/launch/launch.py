@@ -35,6 +35,7 @@ class Launch:
         scheduler: name of the TorchX scheduler; empty if unknown.
         mounted: writable folders mounted into a container of the job under the path they have outside.
         why_not_rewritten: reason why the command may be recorded but not changed; empty if it may be changed.
+        can_have_second_attempt: whether the command can be started again in the same job, after a rewritten one failed.
     """
 
     program: str
@@ -51,6 +52,7 @@ class Launch:
     scheduler: str = ""
     mounted: tuple[str, ...] = ()
     why_not_rewritten: str = ""
+    can_have_second_attempt: bool = False
 
 
 def workload_of(launch: Launch, facts: Mapping[str, Value] | None = None, *, project: str = "") -> Workload:

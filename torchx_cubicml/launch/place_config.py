@@ -101,14 +101,18 @@ def place_config(  # noqa: PLR0913 - each keyword is one property of a profiling
     return RewrittenLaunch(launch=placed, contract=contract, suggestion=suggestion)
 
 
-def second_attempt(contract: Contract, *, typed: Launch, wanted: Launch) -> Contract:
+def second_attempt(contract: Contract, *, typed: Launch, wanted: Launch) -> Contract | None:
     """Return the contract of a launch that runs as typed after its rewritten command has failed.
+
+    It is ``None`` if the command cannot be started again in the same job, or would find another number of nodes there.
 
     Args:
         contract: contract of the launch as typed.
         typed: the user's command.
         wanted: the rewritten command.
     """
+    if not typed.can_have_second_attempt or wanted.nnodes != typed.nnodes:
+        return None
     command = TypedCommand(env=_typed_variables(typed, wanted))
     return replace(contract, as_typed=command, is_second_attempt=True)
 

@@ -106,6 +106,7 @@ class RoleCommand:
             nproc_per_node=nproc,
             device=device,
             why_not_rewritten=obstacle or self._obstacle(),
+            can_have_second_attempt=self.can_have_second_attempt,
         )
 
     def wrapped(

@@ -258,6 +258,7 @@ class TorchrunLaunch:
             nproc_per_node=parts.nproc_per_node,
             resizable=frozenset({"nproc_per_node"} if known and parts.nnodes == 1 else ()),
             why_not_rewritten=f"{parts.left_open} is known only when the job starts" if parts.left_open else "",
+            can_have_second_attempt=True,
         )
 
     def wrapped(self, script_args: Sequence[str], *, recorder: str, nproc_per_node: int | None = None) -> list[str]:

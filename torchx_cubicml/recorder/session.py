@@ -64,7 +64,11 @@ def open_session(program: Program) -> Session | None:
             warn(f"this launch is not recorded: {error}")
         return None
     session = Session(assignment)
-    session.begin()
+    try:
+        session.begin()
+    except Exception:
+        session.lose_sight()
+        raise
     return session
 
 
@@ -112,6 +116,11 @@ class Session:
         if self._assignment.job.rank in {0, self._assignment.job.world_size - 1}:
             self.guarded(self._read_log_lines)()
         once_torch_is_imported(self.guarded(self._on_torch))
+
+    def lose_sight(self) -> None:
+        """Note that checkpoints are no longer seen, so that a rewritten launch is not started again without them."""
+        if self._attempt is not None:
+            self._attempt.saved()
 
     def completed(self) -> None:
         """Record that the program completed."""
@@ -405,8 +414,7 @@ class Session:
 
     def _give_up(self, error: Exception) -> None:
         self._is_disabled = True
-        if self._attempt is not None:  # a checkpoint would no longer be seen
-            self._attempt.saved()
+        self.lose_sight()
         if self._assignment.leads:
             warn(f"recording stopped, the training continues: {type(error).__name__}: {error}")
         measure.listen(None)

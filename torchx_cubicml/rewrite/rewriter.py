@@ -214,10 +214,10 @@ def _with_choice(
     launch, current, suggestion = reached.launch, contract.config, choice.suggestion
     if choice.rejection_reason:
         raise LaunchError(f"{choice.rejection_reason} ({_launches(suggestion.n_trials)} known)")
-    written, retries = write_config(launch, space, choice.config), space.rewrite.retry_as_typed
-    if retries:
+    written = write_config(launch, space, choice.config)
+    second = second_attempt(contract, typed=launch, wanted=written) if space.rewrite.retry_as_typed else None
+    if second is not None:
         check_outputs(launch)
-    second = second_attempt(contract, typed=launch, wanted=written) if retries else None
     contract = replace(
         contract,
         config=choice.config,

@@ -10,12 +10,13 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 from torch.distributed import TCPStore
 
-from torchx_cubicml.launch import Launch
+from torchx_cubicml.recorder.attempt.notes import read_attempt
 from torchx_cubicml.recorder.process import child as own_child
 from torchx_cubicml.recorder.process.child import FAILED, JOINED, RELIED_ON, child_command
 from torchx_cubicml.records.contract import CONTRACT_VARIABLE, decode_contract
@@ -24,7 +25,7 @@ from torchx_cubicml.rewrite.in_job import decider, rank
 from torchx_cubicml.rewrite.in_job.decider import JobCommand, PendingDecision, answer_of
 from torchx_cubicml.rewrite.in_job.rank import Answer, deadline_s
 from torchx_cubicml.rewrite.rewriter import Options
-from torchx_cubicml.settings import read_job_environment
+from torchx_cubicml.settings import ATTEMPT_VARIABLE, read_job_environment
 from torchx_cubicml.store import TrialStore
 
 if TYPE_CHECKING:
@@ -203,20 +204,40 @@ def test_the_deadline_is_a_sane_number(monkeypatch: pytest.MonkeyPatch, text: st
     assert deadline_s() == seconds
 
 
-def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path) -> None:
+def test_a_command_is_rewritten_with_the_size_that_the_job_has(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "space.toml").write_text('[parameters.knob]\nchoices = [1, 2]\nflag = "--knob"\n')
     store = TrialStore(str(tmp_path / "store"))
     for knob in (1, 2):
         workload = {"program": "t.py", "world_size": 3}
         store.add(Trial.completed(workload=workload, config={"knob": knob}, tokens_per_second=1000.0 * knob))
     options = Options(space=str(tmp_path / "space.toml"), store=str(tmp_path / "store"), mode="rewrite")
-    launch = Launch(program="t.py", script_args=("--knob", "1"), world_size=3, nnodes=1, nproc_per_node=3)
-    command = JobCommand(launch, options)
+    monkeypatch.setenv("TORCHX_CUBICML_SPACE", options.space)
+    monkeypatch.setenv("TORCHX_CUBICML_STORE", options.store)
+    monkeypatch.setenv("TORCHX_CUBICML_MODE", options.mode)
+    job = read_job_environment({"WORLD_SIZE": "3"})
+    command = JobCommand.read(job, json.dumps({"program": "t.py", "is_module": False, "args": ["--knob", "1"]}))
     typed, wanted = command.typed(), command.wanted()
     assert (typed.args, wanted.args) == (None, ("--knob", "2"))
     first, second = (decode_contract(answer.contract) for answer in (typed, wanted))
     assert (first.origin, second.origin) == (Origin.USER, Origin.REWRITE)
     assert first.trial_id == second.trial_id != ""
+    as_typed = decode_contract(wanted.second)
+    assert (as_typed.is_second_attempt, as_typed.config) == (True, {"knob": 1})
+    assert (as_typed.trial_id, typed.second) == (first.trial_id, "")
+    with (tmp_path / "space.toml").open("a") as file:
+        file.write("[rewrite]\nretry_as_typed = false\n")
+    assert (command.wanted().args, command.wanted().second) == (("--knob", "2"), "")
+
+
+def test_a_rank_notes_the_second_attempt_of_its_answer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rank, "_ask", lambda program, *, counted_on: replace(WANTED, second="contract"))
+    monkeypatch.setenv(CONTRACT_VARIABLE, "")
+    monkeypatch.setenv("PROTO", "a")
+    rank.settle(["--", "t.py"])
+    monkeypatch.setenv(ATTEMPT_VARIABLE, str(tmp_path))
+    assert read_attempt(str(tmp_path)).second == ""
+    rank.settle(["--", "t.py"])
+    assert read_attempt(str(tmp_path)).second == "contract"
 
 
 def test_a_rank_asks_again_where_its_child_has_died(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -167,6 +167,7 @@ class JobCommand:
             world_size=job.world_size,
             nnodes=job.nnodes,
             nproc_per_node=job.world_size // job.nnodes,
+            can_have_second_attempt=True,
         )
         given = {name: option(name) or "" for name in ("space", "store", "mode")}
         return cls(launch, Options(**given, flags="--cubicml-"))

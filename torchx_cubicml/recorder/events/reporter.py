@@ -46,6 +46,7 @@ class Reporter:
             deadline_s=assignment.write_deadline_s,
             stderr=job.stderr_file,
             ends_at=job.ends_at,
+            world_size=job.world_size,
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:

@@ -34,12 +34,15 @@ class EventSender:
         deadline_s: maximum seconds of ``close``; the writer uses 0.9 of it for its own deadline.
         stderr: file in which torchrun keeps the stderr of this process; empty without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
+        world_size: processes of the job.
 
     Raises:
         OSError: the writer process cannot be started.
     """
 
-    def __init__(self, store: str, *, deadline_s: float, stderr: str = "", ends_at: int = 0) -> None:
+    def __init__(
+        self, store: str, *, deadline_s: float, stderr: str = "", ends_at: int = 0, world_size: int = 1
+    ) -> None:
         self._deadline_s = deadline_s
         self._buffer = b""
         self._answers = b""
@@ -60,6 +63,8 @@ class EventSender:
                 "stderr": stderr,
                 "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
+                "pid": os.getpid(),
+                "world_size": world_size,
             }
         )
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, state_from_crash_trace
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
+from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
@@ -41,6 +42,7 @@ class EventWriter:
         stderr: file in which torchrun keeps the stderr of the training process; empty without.
         last_words: memory file with the crash trace of the training process; ``None`` without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
+        load: load of this host beside the job; ``None`` if it is not recorded.
     """
 
     def __init__(
@@ -51,7 +53,9 @@ class EventWriter:
         stderr: str = "",
         last_words: int | None = None,
         ends_at: float = 0,
+        load: HostLoad | None = None,
     ) -> None:
+        self._load = load
         self._ends_at = ends_at
         self._stderr = stderr
         self._trace_file = last_words
@@ -71,6 +75,7 @@ class EventWriter:
         except ValueError as error:
             self._report_once(f"an event was not written: {error}")
             return
+        event = self._with_load(event)
         if self._last is None or self._last.kind is not EventKind.ENDED:
             self._last = event
         self._events.put(event)
@@ -87,6 +92,15 @@ class EventWriter:
         if self._thread.is_alive():
             self._report_once(f"the store did not answer within {deadline_s:.3g} s")
         self._send(DONE)
+
+    def _with_load(self, event: Event) -> Event:
+        if self._load is None:
+            return event
+        try:
+            return replace(event, observed={**event.observed, **self._load.facts(event)})
+        except Exception:  # noqa: BLE001 - a file of the kernel may hold anything; the event itself is written
+            self._load = None
+            return event
 
     def _traced_end(self, last: Event) -> tuple[State, str]:
         trace = read_words(self._trace_file) if self._trace_file is not None else ""
@@ -155,6 +169,7 @@ def main() -> None:
         stderr=setup.get("stderr", ""),
         last_words=trace,
         ends_at=setup.get("ends_at", 0),
+        load=HostLoad(setup["pid"], world_size=setup.get("world_size", 1)) if "pid" in setup else None,
     )
     for line in lines:
         writer.take(line)

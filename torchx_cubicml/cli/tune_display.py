@@ -11,6 +11,7 @@ from rich.text import Text
 
 from torchx_cubicml.cli.history import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
+from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
 from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
@@ -200,6 +201,7 @@ def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
         if step.throughput is None
         else f"{number_text(step.throughput)} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
     )
+    rate += ", crowded" if rate and crowded_share(step.trial) else ""
     found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
     predicted = (
         f" ({number_text(step.expected)} predicted)"

@@ -83,12 +83,12 @@ def divide(devices: Sequence[str], *, per_launch: int | None, wanted: int, uses_
 
     Args:
         devices: devices that the launches may use, at least one.
-        per_launch: most devices that one launch takes; ``None`` if that is known only when it starts.
+        per_launch: most devices that one launch takes; ``None`` if unknown.
         wanted: launches in flight that the user asks for, at least two.
         uses_devices: whether the training uses devices; ``None`` if unknown.
     """
     if per_launch is None:
-        text = "how many devices each takes is known only when it starts; state its number of processes, as in -j 1x2"
+        text = "the space file derives the number of processes; give it choices to divide the devices between launches"
         return _one_at_a_time(wanted, text)
     fit = min(wanted, len(devices) // per_launch)
     offered = f"{per_launch} of the {len(devices)} devices of this host ({VISIBLE_DEVICES}={','.join(devices)})"
@@ -132,7 +132,7 @@ def _uses_devices(prepared: Prepared, own_trials: Iterable[Trial]) -> bool | Non
 
 
 def _most_devices(prepared: Prepared) -> int | None:
-    """Return the most devices that a launch of the space takes; ``None`` if that is known only when it starts."""
+    """Return the most devices that a launch of the space takes; ``None`` if its number of processes is derived."""
     for parameter in prepared.space.parameters:
         binding = parameter.binding
         if binding is not None and binding.kind == BindingKind.TORCHRUN and binding.name == "nproc_per_node":

@@ -118,6 +118,11 @@ def seconds_option(name: str, default: float, environment: Mapping[str, str] | N
     return seconds if 0 < seconds < 3600 else default
 
 
+def visible_devices(environment: Mapping[str, str] | None = None) -> str | None:
+    """Return ``CUDA_VISIBLE_DEVICES``; ``None`` where unset."""
+    return (environment if environment is not None else os.environ).get("CUDA_VISIBLE_DEVICES")
+
+
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
     """Return this process's environment with ``changes``, for a child process."""
     return {**os.environ, **changes}

@@ -50,6 +50,7 @@ class Job:
     cancelled: bool = False
     cut_off: datetime | None = None  # by a fault after which it waits once more
     ran_before_s: float = 0.0
+    devices: str | None = None  # CUDA_VISIBLE_DEVICES of its role
 
 
 def speed(config: Config) -> float:
@@ -91,6 +92,7 @@ class SimulatedCluster:
     fates_of: dict[int, str] = field(default_factory=dict)
     measure: Callable[[Config], Measurement] = usual_measurement
     observed: Mapping[str, Value] = field(default_factory=lambda: {"world_size": 2})
+    rejects: float = 0.0  # share of submissions
     reports_after_s: float = math.inf  # a running job reports what it measures
     rng: random.Random = field(init=False)
 
@@ -110,8 +112,10 @@ class SimulatedCluster:
         self.time += timedelta(seconds=max(seconds, 0.001))
         self._report()
 
-    def submit(self, contract: Contract) -> str:
+    def submit(self, contract: Contract, devices: str | None = None) -> str:
         self._maybe_kill()
+        if self.rng.random() < self.rejects:
+            raise StatusError("sbatch: error: try again later")
         run_s = self.rng.uniform(*self.run_s)
         begins = self.time + timedelta(seconds=self.rng.expovariate(1 / 20))
         fate = self.fates_of.get(len(self.jobs) + 1, self.rng.choice(self.fates))
@@ -127,6 +131,7 @@ class SimulatedCluster:
             begins=begins,
             ends=begins + timedelta(seconds=run_s),
             fate=fate,
+            devices=devices,
         )
         self._maybe_kill()
         return name
@@ -242,8 +247,9 @@ class SimulatedScheduler(Scheduler[dict[str, str]]):
         return AppDryRunInfo(app, repr)
 
     def schedule(self, dryrun_info: AppDryRunInfo[AppDef]) -> str:
-        self.cluster.images.append(dryrun_info.request.roles[0].image)
-        return self.cluster.submit(decode_contract(dryrun_info.request.roles[0].env[CONTRACT_VARIABLE]))
+        role = dryrun_info.request.roles[0]
+        self.cluster.images.append(role.image)
+        return self.cluster.submit(decode_contract(role.env[CONTRACT_VARIABLE]), role.env.get("CUDA_VISIBLE_DEVICES"))
 
     def describe(self, app_id: str) -> DescribeAppResponse | None:
         return DescribeAppResponse(app_id=app_id, state=self.cluster.state(app_id))

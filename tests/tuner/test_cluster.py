@@ -296,11 +296,11 @@ def test_after_a_rejection_the_next_launch_waits(prepared: Prepared, monkeypatch
     cluster = SimulatedCluster(seed=4, fates=("done",))
     submit, asked_at = SimulatedCluster.submit, []
 
-    def some(self: SimulatedCluster, contract: Contract) -> str:
+    def some(self: SimulatedCluster, contract: Contract, devices: str | None) -> str:
         asked_at.append(self.time)
         if len(asked_at) in {3, 4}:
             raise RuntimeError("no quota")
-        return submit(self, contract)
+        return submit(self, contract, devices)
 
     monkeypatch.setattr(SimulatedCluster, "submit", some)
     asked = replace(prepared, request=replace(prepared.request, budget=Budget(launches=8), parallel=2))

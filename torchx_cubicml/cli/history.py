@@ -10,6 +10,7 @@ from torchx_cubicml.cli import history_compact, history_import
 from torchx_cubicml.cli.base import add_json, add_store, print_json, store_url, wide_console
 from torchx_cubicml.cli.measurement_text import measurement_lines, throughput_text
 from torchx_cubicml.errors import RecordError
+from torchx_cubicml.records.crowding import crowded_share, crowding_text, mean_launches_beside
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.standard_names import STANDARD_PARAMETERS
 
@@ -53,10 +54,12 @@ def run(args: argparse.Namespace) -> int:
         print(f"torchx-cubicml: {warning}", file=sys.stderr)  # noqa: T201 - the command line's own output
     trials.sort(key=lambda trial: (trial.started_at, trial.trial_id))
     if args.history_action == "show":
-        _show(find_trial(trials, args.trial_id), as_json=args.json)
+        trial = find_trial(trials, args.trial_id)
+        beside = mean_launches_beside(trials).get(id(trial), 0.0)
+        _show(trial, crowding=crowding_text(trial, beside=beside), as_json=args.json)
     else:
         chosen = trials[-args.limit :] if args.limit > 0 else trials
-        _list(chosen, of=len(trials), url=url, as_json=args.json)
+        _list(chosen, of=trials, url=url, as_json=args.json)
     return 0
 
 
@@ -81,7 +84,7 @@ def trial_json(trial: Trial) -> dict[str, object]:
     return {name: value for name, value in asdict(trial).items() if value not in (None, "", {})}
 
 
-def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
+def _list(trials: Sequence[Trial], *, of: Sequence[Trial], url: str, as_json: bool) -> None:
     if as_json:
         print_json([trial_json(trial) for trial in trials])
         return
@@ -90,27 +93,30 @@ def _list(trials: Sequence[Trial], *, of: int, url: str, as_json: bool) -> None:
     from rich.text import Text
 
     table = Table(
-        title=f"{len(trials)} of {of} trials in {mask(url)}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
+        title=f"{len(trials)} of {len(of)} trials in {mask(url)}", title_justify="left", box=SIMPLE_HEAD, pad_edge=False
     )
     for heading in ("trial", "started (UTC)", "program", "state", "origin"):
         table.add_column(heading, no_wrap=True)
     table.add_column("throughput", justify="right", no_wrap=True)
     table.add_column("config", overflow="fold", min_width=20)
+    beside = mean_launches_beside(of)
     for trial in trials:
+        is_crowded = trial.measurement is not None and crowded_share(trial, beside=beside.get(id(trial), 0.0)) > 0
+        crowded = ", crowded" if is_crowded else ""
         cells = (
             trial.trial_id,
             trial.started_at[:19].replace("T", " "),
             str(trial.workload.get("program", "")),
             str(trial.state),
             str(trial.origin),
-            throughput_text(trial.measurement),
+            f"{throughput_text(trial.measurement)}{crowded}",
             config_text(trial.config) or config_text(_observed_config(trial)),
         )
         table.add_row(*(Text(cell) for cell in cells))
     wide_console().print(table)
 
 
-def _show(trial: Trial, *, as_json: bool) -> None:
+def _show(trial: Trial, *, crowding: str, as_json: bool) -> None:
     if as_json:
         print_json(trial_json(trial))
         return
@@ -120,7 +126,8 @@ def _show(trial: Trial, *, as_json: bool) -> None:
     table = Table(show_header=False, box=None, pad_edge=False)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
-    for index, line in enumerate(measurement_lines(trial.measurement)):
+    lines = measurement_lines(trial.measurement)
+    for index, line in enumerate([*lines, *([crowding] if lines and crowding else [])]):
         table.add_row(Text("" if index else "measured"), Text(line))
     for name, value in trial_json(trial).items():
         if isinstance(value, dict):

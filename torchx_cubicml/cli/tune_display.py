@@ -11,9 +11,10 @@ from rich.text import Text
 
 from torchx_cubicml.cli.history import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
+from torchx_cubicml.records.crowding import crowded_share
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
-from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
+from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
@@ -94,6 +95,8 @@ class Display(AbstractContextManager["Display"]):
         """Show one step of the tune."""
         if isinstance(step, Begun):
             self._line(_begun_line(step, self._prepared))
+        elif isinstance(step, Notice):
+            self._line(step.text)
         elif isinstance(step, Launching):
             self._line(_launching_line(step, self._prepared))
         elif isinstance(step, Ended):
@@ -166,7 +169,7 @@ def _begun_line(step: Begun, prepared: Prepared) -> str:
     request = prepared.request
     verb = "resuming" if step.resumed else "starting"
     done = f" after {step.launches} launches ({step.in_flight} in flight)" if step.resumed else ""
-    parallel = f", {request.parallel} at a time" if request.parallel > 1 else ""
+    parallel = f", {step.at_a_time} at a time" if step.at_a_time > 1 else ""
     return (
         f"tuning {prepared.component.launch.program} on {request.scheduler}: {request.budget}{parallel}; store "
         f"{mask(prepared.store_url)}; {verb} {step.tune_id}{done}"
@@ -198,6 +201,7 @@ def _ended_line(step: Ended, prepared: Prepared, *, names_config: bool) -> str:
         if step.throughput is None
         else f"{number_text(step.throughput)} {_unit(step.objective, prepared.space.statistic)} {doubt}".rstrip()
     )
+    rate += ", crowded" if rate and crowded_share(step.trial) else ""
     found = rate or ("" if step.trial.reason.startswith(NO_RESULT) else f"{step.trial.state}")
     predicted = (
         f" ({number_text(step.expected)} predicted)"

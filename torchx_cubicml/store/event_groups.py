@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import fold_events
 from torchx_cubicml.store.backend import path_sort_key
 
@@ -103,10 +104,10 @@ class EventGroups:
         return numbered
 
     def trials(self) -> list[Trial]:
-        """Return all trials in the order that folding all events at once would give."""
+        """Return all trials in the order that folding all events at once would give; see ``with_crowding``."""
         pairs = [pair for group in self.by_number.values() for pair in zip(group.firsts, group.trials, strict=True)]
         pairs.sort(key=lambda pair: path_sort_key(pair[0]))
-        return [trial for _, trial in pairs]
+        return with_crowding(trial for _, trial in pairs)
 
 
 def _connected_components(events: Mapping[str, Event]) -> Iterable[dict[str, Event]]:

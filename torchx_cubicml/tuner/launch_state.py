@@ -102,6 +102,7 @@ class PendingLaunch:
         cancellation: the pending cancellation; ``None`` if there is none.
         asked_at: time of the last cancel request.
         look_at: time of the next poll.
+        devices: devices of this host that it was given; empty if they are not divided, ``None`` if unknown.
     """
 
     launch_id: str
@@ -121,6 +122,7 @@ class PendingLaunch:
     cancellation: Cancellation | None = None
     asked_at: datetime | None = None
     look_at: datetime = _IMMEDIATELY
+    devices: tuple[str, ...] | None = ()
 
     @property
     def since(self) -> datetime:

@@ -14,6 +14,7 @@ from torchx_cubicml.tuner.launch_state import Cancellation, FinishedLaunch, Pend
 from torchx_cubicml.tuner.poll_interval import poll_interval_s
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.jobs import is_out_of_memory
+from torchx_cubicml.tuner.sharing import VISIBLE_DEVICES, Sharing, devices_of
 from torchx_cubicml.tuner.state import Cost
 
 if TYPE_CHECKING:
@@ -50,6 +51,12 @@ class PendingLaunches:
         self._jobs = jobs
         self._clock = clock
         self.under_way: list[PendingLaunch] = []
+        self.sharing = Sharing(at_a_time=1)
+
+    @property
+    def has_room(self) -> bool:
+        """Return whether one more launch may be in flight."""
+        return self.sharing.has_room(pending.devices for pending in self.under_way)
 
     def launch(self, suggestion: Suggestion, purpose: str) -> PendingLaunch | FinishedLaunch:
         """Record the plan of one launch, then submit it.
@@ -73,6 +80,9 @@ class PendingLaunches:
             scratch=self._prepared.scratch,
         )
         app = self._prepared.component.build(placed.launch, placed.contract)
+        devices = self._free_devices(placed.launch.nproc_per_node)
+        for role in app.roles if devices else ():
+            role.env[VISIBLE_DEVICES] = ",".join(devices)
         pending = PendingLaunch(
             launch_id=launch_id,
             number=self._tune_state.number(launch_id),
@@ -80,8 +90,9 @@ class PendingLaunches:
             config=suggestion.config,
             submitted_at=self._clock.now(),
             suggestion=suggestion,
+            devices=devices,
         )
-        self._tune_state.plan(launch_id, suggestion, self._prepared.workload)
+        self._tune_state.plan(launch_id, suggestion, self._prepared.workload, devices)
         self.under_way.append(pending)
         try:
             pending.handle = self._jobs.submit(app, launch_id=launch_id)
@@ -92,6 +103,13 @@ class PendingLaunches:
                 return self._finish_refused(pending, str(error))
         self._tune_state.submitted(launch_id, pending.handle, purpose, self._jobs.image)
         return pending
+
+    def _free_devices(self, nproc_per_node: int | None) -> tuple[str, ...]:
+        if not self.sharing.devices:
+            return ()
+        return self.sharing.free(pending.devices for pending in self.under_way)[
+            : devices_of(self._prepared, nproc_per_node)
+        ]
 
     def adopt(self, pending: PendingLaunch) -> None:
         """Take over a launch that another process began."""

@@ -24,10 +24,11 @@ from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
 from torchx_cubicml.tuner.plan import next_launch, snapshot_of, winner_of
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
 from torchx_cubicml.tuner.prefetch import Prefetch
-from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Step, TuneResult, progress_of, throughput_of
+from torchx_cubicml.tuner.progress import Begun, Ended, Launching, Notice, Step, TuneResult, progress_of, throughput_of
 from torchx_cubicml.tuner.proposer import FinalReport, StudyProposer
 from torchx_cubicml.tuner.resume import adopt_all
 from torchx_cubicml.tuner.scheduler.jobs import JobRunner, interruptions
+from torchx_cubicml.tuner.sharing import Sharing, share_host
 from torchx_cubicml.tuner.state import TuneState
 from torchx_cubicml.tuner.stopping import check_abort, early_stop_reason
 from torchx_cubicml.tuner.trials import TrialLog
@@ -100,6 +101,7 @@ class _Loop:
         self._clock = clock
         self._advisor = advisor
         self._pending = PendingLaunches(prepared, tune_state, jobs, clock)
+        self._wanted = prepared.request.parallel
         self._world_size = prepared.component.launch.world_size or 1
         self._prefetch = Prefetch(request=prepared.request)
         self._best: Trial | None = None  # of this tune
@@ -122,7 +124,16 @@ class _Loop:
             for trial in self._tune_state.settled_trials():
                 self._note_best(trial)
             made = self._spent().launches
-            yield Begun(tune_id=self._tune_state.tune_id, resumed=resumed, launches=made, in_flight=in_flight)
+            self._share_host()
+            yield Begun(
+                tune_id=self._tune_state.tune_id,
+                resumed=resumed,
+                launches=made,
+                in_flight=in_flight,
+                at_a_time=self._sharing.at_a_time,
+            )
+            if self._sharing.text:
+                yield Notice(text=self._sharing.text)
             yield from self._rounds()
         except interruptions():
             self._tune_state.hurry()
@@ -159,10 +170,12 @@ class _Loop:
             self._sleep()
 
     def _refill(self) -> Iterator[Step]:
+        if self._sharing.is_open and self._share_host():
+            yield Notice(text=self._sharing.text)
         request = self._prepared.request
         if self._idle or (request.rounds and self._pending.under_way):
             return
-        while len(self._pending.under_way) < request.parallel:
+        while self._pending.has_room:
             left = request.budget.launches_left(self._spent(), parallel=request.parallel)
             prefetched = self._prefetch.take(launches_left=left)
             planned = ("search", prefetched) if prefetched is not None else self._next(left) if left > 0 else None
@@ -177,6 +190,20 @@ class _Loop:
                 yield self._ended(finished)
                 self._abort_if_hopeless(finished)
                 self._clock.sleep(_AFTER_REFUSAL_S)
+
+    @property
+    def _sharing(self) -> Sharing:
+        return self._pending.sharing
+
+    def _share_host(self) -> bool:
+        """Decide how launches in flight share their host; return whether the decision differs from the last one."""
+        before = self._pending.sharing
+        own = self._tune_state.own_trials()
+        self._pending.sharing = share_host(self._prepared, self._jobs, own, wanted=self._wanted)
+        request = replace(self._prepared.request, parallel=self._pending.sharing.at_a_time)
+        self._prepared = replace(self._prepared, request=request)
+        self._prefetch.request = request
+        return self._pending.sharing != before
 
     def _next(self, left: int) -> tuple[str, Suggestion] | None:
         started = self._clock.now()

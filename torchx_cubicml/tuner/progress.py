@@ -69,6 +69,14 @@ class Begun:
     resumed: bool
     launches: int  # made before the tune was resumed
     in_flight: int  # of these launches
+    at_a_time: int = 1  # most launches in flight
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Step: a sentence for the user, such as how launches share their host."""
+
+    text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,4 +156,4 @@ class TuneResult:
         return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
 
 
-Step = Begun | Launching | Ended | Waiting | TuneResult
+Step = Begun | Notice | Launching | Ended | Waiting | TuneResult

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.tuner.launch_state import PendingLaunch
+from torchx_cubicml.tuner.sharing import ASSIGNED
 
 if TYPE_CHECKING:
     from torchx_cubicml.tuner.launches import PendingLaunches
@@ -62,6 +63,7 @@ def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> Pendi
     planned_at = parse_time(plan.time) if plan is not None else None
     submitted_at = planned_at or tune_state.now()
     attempts = tune_state.trial_log.attempts(launch_id)
+    assigned = plan.observed.get(ASSIGNED) if plan is not None else None
     return PendingLaunch(
         launch_id=launch_id,
         number=tune_state.number(launch_id),
@@ -71,6 +73,7 @@ def _pending_launch(tune_state: TuneState, launch_id: str, handle: str) -> Pendi
         handle=handle,
         running_since=attempts[-1][0] if attempts else None,
         ran_before_s=sum((last - first).total_seconds() for first, last in attempts[:-1]),
+        devices=tuple(assigned.split(",")) if isinstance(assigned, str) else None,
     )
 
 

@@ -11,6 +11,7 @@ from torchx_cubicml.tuner.budget import Spent
 from torchx_cubicml.tuner.journal import Note, NoteKind
 from torchx_cubicml.tuner.lease import Lifetime, launch_prefix
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd
+from torchx_cubicml.tuner.sharing import ASSIGNED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -79,8 +80,14 @@ class TuneState:
         digits = launch_id.removeprefix(self._prefix)
         return int(digits) if digits.isdigit() else 0
 
-    def plan(self, launch_id: str, suggestion: Suggestion, workload: Workload) -> None:
+    def plan(self, launch_id: str, suggestion: Suggestion, workload: Workload, devices: Sequence[str] = ()) -> None:
         """Write the planned event of a launch to the store, before it has a job.
+
+        Args:
+            launch_id: id of the launch.
+            suggestion: its config, and the prediction.
+            workload: its workload.
+            devices: devices of this host that it gets; empty if they are not divided.
 
         Raises:
             StoreError: the store cannot be written; the launch must not be submitted.
@@ -95,6 +102,7 @@ class TuneState:
                 workload=workload,
                 config=suggestion.config,
                 origin=Origin.TUNE,
+                observed={ASSIGNED: ",".join(devices)} if devices else {},
                 suggestion=suggestion.promise(),
             )
         )

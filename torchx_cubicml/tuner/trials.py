@@ -6,6 +6,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.records.crowding import with_crowding
 from torchx_cubicml.records.event import EventKind
 from torchx_cubicml.records.iso_time import parse_time
 from torchx_cubicml.records.trial import MEAN
@@ -71,7 +72,7 @@ class TrialLog:
 
         A scheduler that numbers its jobs anew gives two launches the same trial id; here they stay apart.
         """
-        found = folded(self._events(launch_id), self._statistic)
+        found = with_crowding(folded(self._events(launch_id), self._statistic))
         return max(found, key=lambda trial: (trial.measurement is not None, trial.state.ended), default=None)
 
     def planned(self, launch_id: str) -> Event | None:

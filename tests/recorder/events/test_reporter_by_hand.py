@@ -68,9 +68,15 @@ def made(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[Reporter, Any]]
 
 
 def test_the_sender_is_made_for_this_job(made: Callable[..., tuple[Reporter, Any]]) -> None:
-    reporter, sender = made()
+    reporter, sender = made(WORLD_SIZE="8")
     assert sender.store == "/the/store"
-    assert sender.more == {"deadline_s": 7.0, "stderr": "/logs/0/stderr.log", "ends_at": 1000, "command": None}
+    assert sender.more == {
+        "deadline_s": 7.0,
+        "stderr": "/logs/0/stderr.log",
+        "ends_at": 1000,
+        "world_size": 8,
+        "command": None,
+    }
     reporter.abandon()
     assert sender.abandoned == 1
 

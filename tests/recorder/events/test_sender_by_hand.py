@@ -45,9 +45,9 @@ def received(end: socket.socket) -> list[dict[str, object]]:
 def test_the_writer_is_told_where_to_write(
     started: Callable[..., tuple[EventSender, socket.socket]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    _, end = started(deadline_s=10.0, stderr="/logs/stderr.log", ends_at=1234)
+    _, end = started(deadline_s=10.0, stderr="/logs/stderr.log", ends_at=1234, world_size=8)
     told = {"store": "/the/store", "deadline_s": 9.0, "stderr": "/logs/stderr.log", "has_last_words": True}
-    assert received(end) == [{**told, "ends_at": 1234, "command": None}]
+    assert received(end) == [{**told, "ends_at": 1234, "command": None, "pid": os.getpid(), "world_size": 8}]
     monkeypatch.delattr(os, "memfd_create")
     _, end = started()
     silent = {
@@ -58,7 +58,7 @@ def test_the_writer_is_told_where_to_write(
         "ends_at": 0,
         "command": None,
     }
-    assert received(end) == [silent]
+    assert received(end) == [{**silent, "pid": os.getpid(), "world_size": 1}]
 
 
 def test_messages_are_lines(started: Callable[..., tuple[EventSender, socket.socket]]) -> None:

@@ -25,8 +25,10 @@ def test_unknown_facts_of_a_device_are_left_out(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.delattr(torch.cuda.nccl, "version")
     monkeypatch.delattr(torch.version, "cuda")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1,2,3")
     facts = hardware_facts("cuda")
     assert facts == {
+        "visible_devices": "0,1,2,3",
         "n_cpus": facts["n_cpus"],
         "devices_per_node": 4,
         "device_memory_gib": 1.56,

@@ -28,10 +28,15 @@ VOLATILE_FACTS = (
     "attempt",
     "ended_at",
     "host",
+    "host_cpus",
     "hostname",
     "hosts",
+    "idle_cpus",
     "job_id",
     "launch_id",
+    "other_busy_cpus",
+    "other_device_processes",
+    "other_device_share",
     "pid",
     "rank",
     "scheduler_job_id",
@@ -39,6 +44,7 @@ VOLATILE_FACTS = (
     "time",
     "torchx_job_id",
     "trial_id",
+    "visible_devices",
 )
 """Facts that differ from launch to launch whatever the config is; they become no columns."""
 

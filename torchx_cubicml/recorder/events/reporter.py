@@ -47,6 +47,7 @@ class Reporter:
             stderr=job.stderr_file,
             ends_at=job.ends_at,
             command=_command(assignment),
+            world_size=job.world_size,
         )
 
     def started(self, observed: Mapping[str, Value]) -> None:

@@ -35,6 +35,7 @@ class EventSender:
         stderr: file in which torchrun keeps the stderr of this process; empty without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
         command: JSON object of the ``RecordedCommand``; ``None`` where it is not recorded.
+        world_size: processes of the job.
 
     Raises:
         OSError: the writer process cannot be started.
@@ -48,6 +49,7 @@ class EventSender:
         stderr: str = "",
         ends_at: int = 0,
         command: Mapping[str, object] | None = None,
+        world_size: int = 1,
     ) -> None:
         self._deadline_s = deadline_s
         self._buffer = b""
@@ -70,6 +72,8 @@ class EventSender:
                 "has_last_words": self._crash_trace.file is not None,
                 "ends_at": ends_at,
                 "command": command,
+                "pid": os.getpid(),
+                "world_size": world_size,
             }
         )
 

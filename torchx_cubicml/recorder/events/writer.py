@@ -19,6 +19,7 @@ from torchx_cubicml.recorder.events.crash_trace import read_tail, read_words, st
 from torchx_cubicml.recorder.events.failures import at_time_limit
 from torchx_cubicml.recorder.events.recorded_command import RecordedCommand
 from torchx_cubicml.recorder.events.sender import CRASH_TRACE_FD, DONE
+from torchx_cubicml.recorder.host.load import HostLoad
 from torchx_cubicml.recorder.host.memory import count_oom_kills
 from torchx_cubicml.records.event import Event, EventKind
 from torchx_cubicml.records.iso_time import time_now
@@ -44,6 +45,7 @@ class EventWriter:
         last_words: memory file with the crash trace of the training process; ``None`` without.
         ends_at: time at which the scheduler ends the job, in seconds since 1970; 0 where unknown.
         command: command of the program; ``None`` where it is not recorded.
+        load: load of this host beside the job; ``None`` if it is not recorded.
     """
 
     def __init__(
@@ -55,7 +57,9 @@ class EventWriter:
         last_words: int | None = None,
         ends_at: float = 0,
         command: RecordedCommand | None = None,
+        load: HostLoad | None = None,
     ) -> None:
+        self._load = load
         self._command = command
         self._ends_at = ends_at
         self._stderr = stderr
@@ -76,6 +80,7 @@ class EventWriter:
         except ValueError as error:
             self._report_once(f"an event was not written: {error}")
             return
+        event = self._with_load(event)
         if self._last is None or self._last.kind is not EventKind.ENDED:
             self._last = event
         self._events.put(event)
@@ -92,6 +97,15 @@ class EventWriter:
         if self._thread.is_alive():
             self._report_once(f"the store did not answer within {deadline_s:.3g} s")
         self._send(DONE)
+
+    def _with_load(self, event: Event) -> Event:
+        if self._load is None:
+            return event
+        try:
+            return replace(event, observed={**event.observed, **self._load.facts(event)})
+        except Exception:  # noqa: BLE001 - a file of the kernel may hold anything; the event itself is written
+            self._load = None
+            return event
 
     def _traced_end(self, last: Event) -> tuple[State, str]:
         trace = read_words(self._trace_file) if self._trace_file is not None else ""
@@ -170,6 +184,7 @@ def main() -> None:
         last_words=trace,
         ends_at=setup.get("ends_at", 0),
         command=RecordedCommand.from_json(setup["command"]) if setup.get("command") else None,
+        load=HostLoad(setup["pid"], world_size=setup.get("world_size", 1)) if "pid" in setup else None,
     )
     for line in lines:
         writer.take(line)

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from torchx_cubicml.settings import visible_devices
+
 if TYPE_CHECKING:
     from torchx_cubicml.records.trial import Value
 
@@ -55,6 +57,7 @@ def _cuda_facts() -> dict[str, Value | None]:
         "cuda_version": getattr(version, "cuda", None),
         "nccl_version": _nccl_version() or None,
         "driver_version": driver_version() or None,
+        "visible_devices": visible_devices(),
     }
 
 

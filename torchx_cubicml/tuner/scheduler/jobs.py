@@ -9,10 +9,13 @@ from __future__ import annotations
 import logging
 import re
 from contextlib import AbstractContextManager, suppress
+from functools import cached_property
 from typing import TYPE_CHECKING, Self
 
 from torchx_cubicml.errors import LaunchError
+from torchx_cubicml.settings import visible_devices
 from torchx_cubicml.space.toml.schema import closest
+from torchx_cubicml.tuner.scheduler.devices import list_devices, usable_devices
 from torchx_cubicml.tuner.scheduler.job_state import JobEnd, JobPhase, JobState
 from torchx_cubicml.tuner.scheduler.local import LocalQuery
 from torchx_cubicml.tuner.scheduler.slurm import SlurmQuery
@@ -30,6 +33,7 @@ _OPTION_NAME = re.compile(r"(?:^|[,;])\s*([\w-]+)=")
 _OUT_OF_MEMORY = re.compile(
     r"exceeded (?:job )?memory limit|oom[-_]kill|\bOOM[ -]?[Kk]ill|OUT_OF_MEMORY", re.IGNORECASE
 )
+_ON_THIS_HOST = frozenset({"local_cwd", "local_docker"})
 _ADOPTED = "adopted/"  # part of the handle of a local job that another process started
 
 
@@ -160,6 +164,32 @@ class JobRunner(AbstractContextManager["JobRunner"]):
     def is_local(self) -> bool:
         """Return whether only the process that started a job can query TorchX for it."""
         return isinstance(self._query, LocalQuery)
+
+    @property
+    def shares_host(self) -> bool:
+        """Return whether all jobs run on this host, and nothing divides its processors and devices between them."""
+        return self._scheduler in _ON_THIS_HOST
+
+    @property
+    def why_indivisible(self) -> str:
+        """Reason why this host's devices cannot be divided between jobs; empty if they can."""
+        if self._scheduler == "local_docker":
+            return "local_docker gives each of them the same devices of this host; local_cwd divides them"
+        if self._cfg.get("auto_set_cuda_visible_devices"):
+            return "auto_set_cuda_visible_devices gives each of them the same devices; leave it out to divide them"
+        return ""
+
+    def devices(self, visible: str | None) -> tuple[str, ...]:
+        """Return the devices of this host that jobs may use.
+
+        Args:
+            visible: ``CUDA_VISIBLE_DEVICES`` of the job; ``None`` for that of this process.
+        """
+        return usable_devices(visible if visible is not None else visible_devices(), self._listed_devices)
+
+    @cached_property
+    def _listed_devices(self) -> tuple[str, ...] | None:
+        return list_devices()
 
     @property
     def finds(self) -> bool:

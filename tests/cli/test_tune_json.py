@@ -17,4 +17,7 @@ def test_the_keys_of_a_result_stay() -> None:
         "confidence",
         "worths",
         "claims_gain",
+        "others_measured",
+        "set_aside",
+        "ending",
     }

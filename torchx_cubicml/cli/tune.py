@@ -177,25 +177,31 @@ def _workspace(named: str | None) -> str:
 
 def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespace) -> int:
     from torchx_cubicml.cli.base import wide_console
+
+    if args.json:
+        print_json(result.to_json())
+    else:
+        _print_comparison(wide_console(), result, prepared)
+    return 0 if result.compares else 1
+
+
+def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
 
-    claims_gain = _claims_gain(result)
-    if args.json:
-        print_json(result.to_json())
-        return 0
-    console = wide_console()
     comparison = result.comparison
     if comparison is None:
-        console.print(
-            f"Too few of the {result.launches} launches were measured to compare; see `torchx cubicml history list`."
-        )
-        return 1
+        _print_ending(console, result, "too few were measured to compare; see `torchx cubicml history list`")
+        return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
-        unconfirmed = f"No config was confirmed faster than yours in {result.launches} launches."
-        console.print(" ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline)))), soft_wrap=True)
-        return 0
+        unconfirmed = "No config was confirmed faster than yours." if result.compares else ""
+        lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
+        if lines:
+            console.print(lines, soft_wrap=True)
+        nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
+        _print_ending(console, result, nothing)
+        return
     console.print(str(comparison), soft_wrap=True)
     if result.confidence is not None:
         console.print(f"Probability that no other measured config is more than 1 % faster: {result.confidence:.0%}")
@@ -203,13 +209,21 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
         console.print()
         console.print(sensitivity_table(result.sensitivities))
         console.print()
-    console.print(f"{result.launches} launches, {result.device_hours:.2f} device hours")
-    if claims_gain:
+    _print_ending(console, result)
+    if _claims_gain(result):
         request = prepared.request
         options = ["-s", request.scheduler, *(["-cfg", request.scheduler_args] if request.scheduler_args else [])]
         words = ["torchx", "run", *options, "cubicml", "--store", mask(prepared.store_url), *result.command]
         console.print(f"Command to run:\n  {shlex.join(words)}", soft_wrap=True)
-    return 0
+
+
+def _print_ending(console: Console, result: TuneResult, lack: str = "") -> None:
+    """Print what was set aside, the used part of the budget, why the tune ended, and what it lacks."""
+    for name, reason in result.set_aside.items():
+        text = f"{name} stayed as in your command, as each launch that changed it failed: {mask(reason)}"
+        console.print(text, soft_wrap=True, markup=False, highlight=False)
+    text = f"{'; '.join(filter(None, (result.ending, lack)))} ({result.device_hours:.2f} device hours)"
+    console.print(text, soft_wrap=True, markup=False, highlight=False)
 
 
 def _noise_text(repeats: Repeats) -> str:

@@ -13,7 +13,7 @@ from torchx_cubicml.cli.history import value_text
 from torchx_cubicml.launch.messages import interval_text, number_text, statistic_text
 from torchx_cubicml.records.redaction import mask
 from torchx_cubicml.records.trial import MEAN
-from torchx_cubicml.tuner import Begun, Ended, Launching, Waiting
+from torchx_cubicml.tuner import Begun, Ended, Launching, Notice, Waiting
 from torchx_cubicml.tuner.launch_state import NO_RESULT
 
 if TYPE_CHECKING:
@@ -94,6 +94,8 @@ class Display(AbstractContextManager["Display"]):
         """Show one step of the tune."""
         if isinstance(step, Begun):
             self._line(_begun_line(step, self._prepared))
+        elif isinstance(step, Notice):
+            self._line(step.text)
         elif isinstance(step, Launching):
             self._line(_launching_line(step, self._prepared))
         elif isinstance(step, Ended):

@@ -168,7 +168,7 @@ def _is_ordinary(match: re.Match[str]) -> bool:
     value = _VALUE.match(text, match.end())
     if value is None:
         return False
-    word = value.group().strip("'\"")
+    word = value.group().strip("'\"{}")
     pattern = _PLAIN_KEY if words.endswith("key") else _PLAIN_WORD
     return pattern.fullmatch(word) is not None and len(re.split(r"[_.-]", word)) <= _MOST_PARTS
 

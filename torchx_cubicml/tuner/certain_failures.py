@@ -107,13 +107,23 @@ def certain_failures(
     return CertainFailures(set_aside=set_aside, configs=frozenset(certain), repeated=repeated)
 
 
+def repeated_failure(trial: Trial) -> str:
+    """Return why a tune ends after two equal failures, in words."""
+    return f"two launches failed in the same way before their first step: {last_line(trial.reason)}"
+
+
+def last_line(reason: str) -> str:
+    """Return the last line of the reason of a failure."""
+    return reason.strip().splitlines()[-1]
+
+
 def is_early_failure(trial: Trial) -> bool:
     """Return whether the program ended itself with an error, for a known reason, before its first optimizer step."""
     return (
         trial.state is State.USER_ERROR
         and trial.measurement is None
         and "optimizer" not in trial.observed
-        and bool(trial.reason)
+        and bool(trial.reason.strip())
     )
 
 
@@ -135,7 +145,7 @@ def _changed(config: Config, current: Config) -> set[str]:
 
 def _signature(reason: str) -> str:
     """Return the last line of a reason without its paths and numbers, by which two failures are the same."""
-    return _VARYING.sub("#", reason.strip().splitlines()[-1])
+    return _VARYING.sub("#", last_line(reason))
 
 
 def _is_unknown(parameter: Parameter, reason: str) -> bool:

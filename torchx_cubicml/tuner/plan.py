@@ -17,7 +17,12 @@ from torchx_cubicml.predictors.features.history import config_key
 from torchx_cubicml.records.suggestion import Suggestion
 from torchx_cubicml.records.trial import State
 from torchx_cubicml.records.workload import comparable_trials, expire_lost_trials, is_same_workload
-from torchx_cubicml.tuner.certain_failures import CertainFailures, certain_failures, is_early_failure
+from torchx_cubicml.tuner.certain_failures import (
+    CertainFailures,
+    certain_failures,
+    is_early_failure,
+    repeated_failure,
+)
 from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, Comparison, Repeats, compare
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
@@ -67,6 +72,16 @@ class Evidence:
     def certain_failures(self, prepared: Prepared) -> CertainFailures:
         """Return the failures of this tune that another launch would repeat."""
         return certain_failures(prepared.space, prepared.current, self.own, self.before)
+
+    def others_measured(self, prepared: Prepared) -> int:
+        """Return the number of configs besides the user's own that were measured."""
+        objective = prepared.space.objective
+        measured = {
+            config_key(trial.config)
+            for trial in (*self.before, *self.own)
+            if trial.measurement is not None and trial.measurement.throughput(objective) is not None
+        }
+        return len(measured - {config_key(prepared.current)})
 
     def noise(self, objective: str) -> float:
         """Return the run-to-run noise by this tune's repeats; those of other tunes and workloads serve as a hint."""
@@ -119,12 +134,24 @@ def plan_launch(
     certain = evidence.certain_failures(prepared)
     if certain.repeated is not None:
         return repeated_failure(certain.repeated)
-    prepared = replace(prepared, space=certain.held(prepared.space, current))
-    if not _is_possible(prepared):
+    narrowed = with_set_aside(prepared, certain)
+    if narrowed is None:
         return _nothing_to_try(certain)
     seed = prepared.request.seed + len(trials)
-    snapshot = snapshot_of(prepared, _with_lost_as_failed(trials, evidence), seed=seed)
-    return _search_or_confirm(prepared, evidence, certain, advisor, snapshot, launches_left)
+    snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed)
+    return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
+
+
+def with_set_aside(prepared: Prepared, certain: CertainFailures) -> Prepared | None:
+    """Return the request with the parameters that are set aside at the user's own values; ``None`` if none is legal."""
+    if not certain.set_aside:
+        return prepared
+    space = certain.held(prepared.space, prepared.current)
+    try:
+        space.bind(workload=prepared.workload, current=prepared.current)
+    except SpaceError:
+        return None
+    return replace(prepared, space=space)
 
 
 def _search_or_confirm(
@@ -181,23 +208,9 @@ def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> b
     return own < FEWEST_TO_CLAIM or launches_left > FEWEST_TO_CLAIM
 
 
-def repeated_failure(trial: Trial) -> str:
-    """Return why a tune ends after two equal failures, in words."""
-    return f"2 launches failed in the same way before their first step: {trial.reason.strip().splitlines()[-1]}"
-
-
 def _nothing_to_try(certain: CertainFailures) -> str:
-    kept = f", with your own {' and '.join(certain.set_aside)}" if certain.set_aside else ""
+    kept = f" with your own {' and '.join(certain.set_aside)}" if certain.set_aside else ""
     return f"no legal config is left to try{kept}"
-
-
-def _is_possible(prepared: Prepared) -> bool:
-    """Return whether a config is legal: with parameters set aside, the own config may be the only one, and illegal."""
-    try:
-        prepared.space.bind(workload=prepared.workload, current=prepared.current)
-    except SpaceError:
-        return False
-    return True
 
 
 def _suggested(

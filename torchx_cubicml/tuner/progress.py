@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from datetime import datetime
 
     from torchx_cubicml.advisor import ParameterSensitivity, Suggestion
@@ -92,6 +93,13 @@ class Ended:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Step: a sentence for the user, such as on a budget that is too small."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InFlight:
     """One launch in flight, for display."""
 
@@ -130,6 +138,9 @@ class TuneResult:
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
         sensitivities: sensitivity of the best config's throughput to each parameter.
+        others_measured: configs besides the user's own that were measured, in this tune or before it.
+        set_aside: parameter that was kept at the user's own value -> reason of the failure that any other value meets.
+        ending: used part of the budget, and why the tune ended, in words.
     """
 
     comparison: Comparison | None
@@ -140,6 +151,14 @@ class TuneResult:
     tune_id: str = ""
     confidence: float | None = None
     sensitivities: tuple[ParameterSensitivity, ...] = ()
+    others_measured: int = 0
+    set_aside: Mapping[str, str] = field(default_factory=dict)
+    ending: str = ""
+
+    @property
+    def compares(self) -> bool:
+        """True if the user's own config and at least one other config were measured."""
+        return self.comparison is not None and self.others_measured > 0
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON values, sensitivities under their stored name ``worths``."""
@@ -148,4 +167,4 @@ class TuneResult:
         return {**fields, "claims_gain": bool(self.comparison and self.comparison.claims_gain)}
 
 
-Step = Begun | Launching | Ended | Waiting | TuneResult
+Step = Begun | Notice | Launching | Ended | Waiting | TuneResult

@@ -34,13 +34,14 @@ VOLATILE_FACTS = (
     "launch_id",
     "pid",
     "rank",
+    "saves_checkpoints",
     "scheduler_job_id",
     "started_at",
     "time",
     "torchx_job_id",
     "trial_id",
 )
-"""Facts that differ from launch to launch whatever the config is; they become no columns."""
+"""Facts that differ from launch to launch whatever the config is, or say nothing of speed; they become no columns."""
 
 MAX_NUMBER = 1e30  # of either sign; a larger one is no real fact, and its square may overflow
 MAX_CATEGORIES = 200  # of one column; scikit-learn's trees take 255

@@ -224,10 +224,12 @@ def _print_result(result: TuneResult, prepared: Prepared, args: argparse.Namespa
 def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) -> None:
     from torchx_cubicml.cli.sensitivity_table import sensitivity_table
     from torchx_cubicml.cli.tune_display import comparison_table
+    from torchx_cubicml.tuner.comparison import too_few_text
 
     comparison = result.comparison
+    nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
     if comparison is None:
-        _print_ending(console, result, "too few were measured to compare; see `torchx cubicml history list`")
+        _print_ending(console, result, nothing or too_few_text(result.launches_lacking))
         return
     console.print(comparison_table(comparison, statistic=prepared.space.statistic))
     if comparison.best.config == comparison.baseline.config:
@@ -235,7 +237,6 @@ def _print_comparison(console: Console, result: TuneResult, prepared: Prepared) 
         lines = " ".join(filter(None, (unconfirmed, _noise_text(comparison.baseline))))
         if lines:
             console.print(lines, soft_wrap=True)
-        nothing = "" if result.compares else "no config besides your own was measured, so nothing was compared"
         _print_ending(console, result, nothing)
         return
     console.print(str(comparison), soft_wrap=True)

@@ -23,7 +23,7 @@ from torchx_cubicml.tuner.journal import Journal
 from torchx_cubicml.tuner.launch_state import FinishedLaunch
 from torchx_cubicml.tuner.launches import PendingLaunches
 from torchx_cubicml.tuner.lease import ALIVE_EVERY_S, Lease
-from torchx_cubicml.tuner.plan import Evidence, plan_launch, snapshot_of, winner_of, with_set_aside
+from torchx_cubicml.tuner.plan import Evidence, lacking_for_claim, plan_launch, snapshot_of, winner_of, with_set_aside
 from torchx_cubicml.tuner.polling import StoreRetry, SystemClock
 from torchx_cubicml.tuner.prefetch import Prefetch
 from torchx_cubicml.tuner.progress import (
@@ -376,6 +376,7 @@ class _Loop:
             tune_id=self._tune_state.tune_id,
             confidence=report.confidence,
             sensitivities=report.sensitivities,
+            launches_lacking=lacking_for_claim(self._prepared, evidence, best) if best is not None else 0,
             others_measured=evidence.others_measured(self._prepared),
             set_aside={name: last_line(trial.reason) for name, trial in certain.set_aside.items()},
             ending=f"{self._prepared.request.budget.describe_used(self._spent())}: {self._why}",

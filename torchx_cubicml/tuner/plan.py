@@ -23,7 +23,7 @@ from torchx_cubicml.tuner.certain_failures import (
     is_early_failure,
     repeated_failure,
 )
-from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, Comparison, Repeats, compare
+from torchx_cubicml.tuner.comparison import FEWEST_TO_CLAIM, Comparison, Repeats, compare, launches_lacking
 from torchx_cubicml.tuner.proposer import Snapshot, StudyProposer
 
 if TYPE_CHECKING:
@@ -311,6 +311,18 @@ def winner_of(
         if confirmed is not None:
             return confirmed, _compared(prepared, evidence, confirmed)
     return best, comparison
+
+
+def lacking_for_claim(prepared: Prepared, evidence: Evidence, best: Suggestion) -> int:
+    """Return the launches until the own config and ``best`` can be compared for a claim; 0 for the own one."""
+    if config_key(best.config) == config_key(prepared.current):
+        return 0
+    objective = prepared.space.objective
+    counts = (
+        len(evidence.measured(config, objective, chosen=chosen))
+        for config, chosen in ((prepared.current, False), (best.config, True))
+    )
+    return launches_lacking(*counts)
 
 
 def _best_confirmed(prepared: Prepared, evidence: Evidence, *, least: int = FEWEST_TO_CLAIM) -> Suggestion | None:

@@ -138,6 +138,7 @@ class TuneResult:
         tune_id: name of the tune in the store.
         confidence: probability that no measured config is faster by more than one per cent; ``None`` if unknown.
         sensitivities: sensitivity of the best config's throughput to each parameter.
+        launches_lacking: launches until both were measured often enough for a claim.
         others_measured: configs besides the user's own that were measured, in this tune or before it.
         set_aside: parameter that was kept at the user's own value -> reason of the failure that any other value meets.
         ending: used part of the budget, and why the tune ended, in words.
@@ -151,14 +152,15 @@ class TuneResult:
     tune_id: str = ""
     confidence: float | None = None
     sensitivities: tuple[ParameterSensitivity, ...] = ()
+    launches_lacking: int = 0
     others_measured: int = 0
     set_aside: Mapping[str, str] = field(default_factory=dict)
     ending: str = ""
 
     @property
     def compares(self) -> bool:
-        """True if the user's own config and at least one other config were measured."""
-        return self.comparison is not None and self.others_measured > 0
+        """True if a config besides the user's own was measured."""
+        return self.others_measured > 0
 
     def to_json(self) -> dict[str, object]:
         """Return the fields as JSON values, sensitivities under their stored name ``worths``."""

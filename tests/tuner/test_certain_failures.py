@@ -120,8 +120,6 @@ def test_derived_values_are_no_cause() -> None:
 def test_two_equal_failures_without_one_cause_end_a_tune() -> None:
     last = failed(3, 3)
     assert found(failed(2, 2), last).repeated == last
-    # Not while another config may still run.
-    assert found(failed(2, 2), last, replace(ran(2, 3), state=State.RUNNING, measurement=None)).repeated is None
     both = found(failed(2, 2), last, before=(ran(1, 1),))
     assert both.repeated == last
     assert found(ran(2, 1), failed(2, 2), failed(3, 3)).repeated is None

@@ -42,7 +42,7 @@ class CertainFailures:
         set_aside: parameter that stays at the user's own value -> failed trial that shows that no other value runs.
         configs: ``config_key`` of the configs that are not launched again.
         repeated: latest of two equal failures that no single parameter explains, while no other config ran; ``None``
-            without one. The tune is over then.
+            without one. The tune is over then, unless a launch in flight runs.
     """
 
     set_aside: Mapping[str, Trial] = field(default_factory=dict)
@@ -77,7 +77,6 @@ def certain_failures(
     baseline = config_key(current)
     ran = [trial for trial in (*own, *before) if _ran(trial)]
     others_ran = any(config_key(trial.config) != baseline for trial in ran)
-    in_flight = any(not trial.state.ended and config_key(trial.config) != baseline for trial in own)
     can_hold = {item.name: item for item in space.parameters if _can_be_held(item, current)}
     never_ran = can_hold.keys() - {name for trial in ran for name in _changed(trial.config, current)}
     free = {name for name, item in can_hold.items() if item.derive is None}  # the others follow from these
@@ -102,7 +101,7 @@ def certain_failures(
         shared = set.intersection(*(_changed(each.config, current) for each in same)) & never_ran & free
         if len(shared) == 1 or (shared and others_ran):
             set_aside |= dict.fromkeys(sorted(shared), trial)
-        elif not others_ran and not in_flight:
+        elif not others_ran:
             repeated = trial
     return CertainFailures(set_aside=set_aside, configs=frozenset(certain), repeated=repeated)
 

@@ -260,7 +260,8 @@ class _Loop:
             for trial in known
         )
         baseline = config_key(self._prepared.current)
-        check_repeated(self._evidence().certain_failures(self._prepared), finished)
+        if not self._pending.under_way:
+            check_repeated(self._evidence().certain_failures(self._prepared), finished)
         check_abort(
             self._prepared,
             finished,

@@ -178,6 +178,7 @@ def test_a_tune_keeps_an_unknown_flag_as_typed(tmp_path: Path, reason: str, time
     assert sum(trial.state is State.USER_ERROR for trial in trials) <= times
     assert result.set_aside == {"width": reason}
     assert result.compares
+    assert {each.name: each.alternatives for each in result.sensitivities}.get("width", ()) == ()
     notices = [step.text for step in steps if isinstance(step, Notice)]
     assert notices == ["width stays as in your command: each launch that changed it failed"]
 

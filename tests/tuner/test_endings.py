@@ -184,3 +184,18 @@ def test_a_budget_too_small_for_a_claim_is_said_to_be_before_the_first_launch(ca
     assert not (told and result.comparison is not None and result.comparison.claims_gain)
     if result.best is not None and result.best.config != prepared.current:
         assert result.launches_lacking > 0 or not told
+
+
+def test_a_short_budget_of_hours_searches_instead_of_repeating(tmp_path: Path) -> None:
+    case = Case(choices=(5, 5), unknown="", names_it=False, budget=9, repeats=3, parallel=1, seed=1)
+    prepared = prepared_for(case, tmp_path)
+    prepared = replace(prepared, request=replace(prepared.request, budget=Budget(hours=0.1)))
+    cluster = SimulatedCluster(seed=1, fates=("done",), run_s=(100.0, 100.0))
+    steps = go(prepared, cluster, Untried())
+    (notice,) = [step.text for step in steps if isinstance(step, Notice)]
+    assert re.match("the budget of 0.1 hours fits [234] launches and is too small to claim a gain", notice)
+    purposes = [step.purpose for step in steps if isinstance(step, Launching)]
+    assert purposes[:2] == ["baseline", "search"]
+    result = steps[-1]
+    assert isinstance(result, TuneResult)
+    assert re.fullmatch(r"\d launches, 0\.\d\d of 0\.1 hours: .+", result.ending)

@@ -134,12 +134,21 @@ def plan_launch(
     certain = evidence.certain_failures(prepared)
     if certain.repeated is not None:
         return repeated_failure(certain.repeated)
-    narrowed = with_set_aside(prepared, certain)
+    narrowed = with_set_aside(_with_fewer_repeats(prepared, evidence, launches_left), certain)
     if narrowed is None:
         return _nothing_to_try(certain)
     seed = prepared.request.seed + len(trials)
     snapshot = snapshot_of(narrowed, _with_lost_as_failed(trials, evidence), seed=seed)
     return _search_or_confirm(narrowed, evidence, certain, advisor, snapshot, launches_left)
+
+
+def _with_fewer_repeats(prepared: Prepared, evidence: Evidence, launches_left: int) -> Prepared:
+    """Return the request with the repeats that the launches of a budget of hours allow."""
+    request = prepared.request
+    if request.budget.launches is not None:
+        return prepared
+    repeats = request.repeats_within(len(evidence.own) + launches_left)
+    return prepared if repeats == request.repeats else replace(prepared, request=replace(request, repeats=repeats))
 
 
 def with_set_aside(prepared: Prepared, certain: CertainFailures) -> Prepared | None:
@@ -173,7 +182,10 @@ def _search_or_confirm(
     to_repeat = partial(_lacking_rivals, prepared, evidence, contender, partial(advisor.rivals, snapshot))
     rivals = to_repeat()[:spare] if 0 < spare <= _MOST_RIVALS else []
     searches = len(repeats) + len(rivals) < launches_left and not (enough and repeats)
-    found, why = _search(prepared, evidence, certain, advisor, snapshot, launches_left if searches else 0)
+    found: Sequence[Suggestion] = ()
+    why = _too_few_left(launches_left)
+    if searches and launches_left > _kept_to_confirm(prepared, evidence):
+        found, why = _search(prepared, evidence, certain, advisor, snapshot)
     if found:
         return "search", found[0]
     repeats = [*(to_repeat() if spare > _MOST_RIVALS else rivals), *repeats]
@@ -191,15 +203,16 @@ def _search(
     certain: CertainFailures,
     advisor: Proposer,
     snapshot: Snapshot,
-    launches_left: int,
 ) -> tuple[Sequence[Suggestion], str]:
     """Return suggestions for a search launch, or the reason why there are none, in words."""
-    if launches_left <= _kept_to_confirm(prepared, evidence):
-        left = "1 launch that is left is" if launches_left == 1 else f"{launches_left} launches that are left are"
-        return (), f"the {left} too few to find a faster config and confirm it"
     if _is_idle(prepared, snapshot, advisor):
         return (), f"another launch is expected to gain less than --stop-under {prepared.request.stop_under:g}"
     return _suggested(advisor, snapshot, evidence, certain), _nothing_to_try(certain)
+
+
+def _too_few_left(launches_left: int) -> str:
+    left = "1 launch that is left is" if launches_left == 1 else f"{launches_left} launches that are left are"
+    return f"the {left} too few to find a faster config and confirm it"
 
 
 def _spares_own(prepared: Prepared, evidence: Evidence, launches_left: int) -> bool:

@@ -96,9 +96,10 @@ class TuneRequest:
 
         A claim's two are kept all the same, unless the budget is too small for any claim.
         """
-        launches = self.budget.launches
-        if launches is None:
-            return self.repeats
+        return self.repeats if self.budget.launches is None else self.repeats_within(self.budget.launches)
+
+    def repeats_within(self, launches: int) -> int:
+        """Return the measurements of each contender within so many launches."""
         fewest = FEWEST_TO_CLAIM if launches >= FEWEST_LAUNCHES else 1
         return min(self.repeats, max(fewest, launches // 4))
 
